@@ -1,0 +1,139 @@
+"""The command line: `penstock run`, `penstock demo`."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+import penstock
+from penstock.errors import PenstockError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="penstock",
+    help="Dynamically controlled streams on Apache Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_stderr = Console(stderr=True, highlight=False)
+
+
+class Output(enum.StrEnum):
+    """How results are printed."""
+
+    text = "text"
+    json = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Print the result as text or as one JSON line.")]
+
+
+def main() -> None:
+    """Entry point of the `penstock` command."""
+    app()
+
+
+@contextmanager
+def _errors_as_sentences() -> Iterator[None]:
+    """Turn penstock's errors into a sentence on stderr and an exit code."""
+    try:
+        yield
+    except PenstockError as e:
+        _stderr.print(f"[bold red]Error:[/] {_escaped(str(e))}", soft_wrap=True)
+        raise typer.Exit(e.exit_code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+@app.command()
+def run(
+    job_file: Annotated[str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")],
+    define: Annotated[
+        list[str] | None, typer.Option("-D", metavar="NAME=URI", help="Bind a stream or sink. May be repeated.")
+    ] = None,
+    bounded: Annotated[bool, typer.Option("--bounded", help="Process what is there, then finish.")] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder that keeps progress and state. Default: none is kept.")
+    ] = None,
+    parallelism: Annotated[
+        int | None, typer.Option(metavar="N", help="Tasks that share each keyed step. Default: the number of cores.")
+    ] = None,
+    batch_interval: Annotated[
+        int, typer.Option(metavar="MS", help="Least time between micro-batches, in milliseconds.")
+    ] = 0,
+    master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Run a job.
+
+    Exit codes: 0 finished or stopped, 1 the job failed, 2 wrong use (arguments, bindings, job file, checkpoint, or a
+    bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
+    """
+    with _errors_as_sentences():
+        from penstock.bindings import split_definition
+        from penstock.jobs.display import RunDisplay
+        from penstock.jobs.loading import load_job
+        from penstock.jobs.settings import RunSettings
+
+        settings = RunSettings(
+            bindings=dict(split_definition(text) for text in define or []),
+            bounded=bounded,
+            checkpoint=checkpoint,
+            parallelism=parallelism,
+            batch_interval_ms=batch_interval,
+            master=master,
+            strict=strict,
+        )
+        loaded = load_job(job_file)
+        # Spark is loaded only now, so that mistakes in the arguments show at once.
+        from penstock.jobs.runner import JobRunner
+
+        runner = JobRunner(loaded.job, settings, loaded.code)
+        print(runner.job_id, flush=True)
+        with RunDisplay(_stderr, loaded.job.name) as display:
+            summary = runner.run(on_progress=display.update)
+        if output is Output.json:
+            print(msgspec.json.encode(asdict(summary)).decode(), flush=True)
+        else:
+            display.print_summary(summary)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[int, typer.Option(metavar="N", min=1, help="How long to run.")] = 60,
+    sensors: Annotated[int, typer.Option(metavar="N", min=1, help="How many rooms to simulate.")] = 12,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Use a real Kafka broker, fetched and started here.")] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Run simulated rooms and the job that keeps them warm, with a live view."""
+    with _errors_as_sentences():
+        from penstock.demo.run import run_demo
+
+        summary = run_demo(seconds=seconds, sensors=sensors, kafka=kafka, json_output=output is Output.json)
+        if output is Output.json:
+            print(msgspec.json.encode(asdict(summary)).decode(), flush=True)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    sys.stdout.write(f"{penstock.__version__}\n")
+
+
+if __name__ == "__main__":
+    main()

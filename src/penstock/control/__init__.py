@@ -1,0 +1,1 @@
+"""Control: how control records take effect."""

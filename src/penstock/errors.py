@@ -1,0 +1,68 @@
+"""Errors: what happened, to what, and what to do next.
+
+Every error that penstock raises on purpose derives from `PenstockError`. `fault` says whose turn it is
+(the user, an external system, or penstock itself) and `retryable` whether the same call may succeed later.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Fault = Literal["user", "external", "internal"]
+
+
+class PenstockError(Exception):
+    """Base of all errors raised by penstock."""
+
+    fault: ClassVar[Fault] = "internal"
+    retryable: ClassVar[bool] = False
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command line for this error (see docs/cli.md)."""
+        return {"internal": 1, "user": 2, "external": 3}[self.fault]
+
+
+class JobDefinitionError(PenstockError):
+    """The job file describes something that cannot run."""
+
+    fault = "user"
+
+
+class SchemaError(JobDefinitionError):
+    """A schema cannot be used, or two schemas do not fit each other."""
+
+
+class BindingError(PenstockError):
+    """A binding (`-D name=URI`) is missing, malformed or of the wrong kind."""
+
+    fault = "user"
+
+
+class CheckpointError(PenstockError):
+    """A checkpoint cannot be used: not writable, in use, or of another job."""
+
+    fault = "user"
+
+
+class StrictModeError(PenstockError):
+    """A record could not be processed and the job runs with `--strict`."""
+
+    fault = "user"
+
+
+class ExternalSystemError(PenstockError):
+    """A system beside penstock (a broker, a server) does not answer or refuses."""
+
+    fault = "external"
+    retryable = True
+
+
+class JobFailedError(PenstockError):
+    """The job stopped because something inside it failed."""
+
+
+class StateError(PenstockError):
+    """Stored state and declared state do not fit, or state was used wrongly."""
+
+    fault = "user"

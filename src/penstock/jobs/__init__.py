@@ -1,0 +1,1 @@
+"""Jobs: what is deployed. Definition, loading, running."""

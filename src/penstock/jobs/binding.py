@@ -1,0 +1,167 @@
+"""Binding a job: from stream names and URIs to sources that read and sinks that write."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.bindings import (
+    Binding,
+    ConsoleBinding,
+    FilesBinding,
+    KafkaBinding,
+    SocketBinding,
+    missing_binding,
+    parse_binding,
+)
+from penstock.errors import BindingError
+from penstock.formats import Format, format_of
+from penstock.jobs.checkpoint import Checkpoint, Lineage
+from penstock.jobs.definition import Job
+from penstock.jobs.settings import RunSettings
+from penstock.records import ProtobufSource, RecordType
+from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.query import BoundSource
+from penstock.runtime.reading import StreamReader
+from penstock.sinks.base import Sink
+from penstock.sinks.console import ConsoleSink
+from penstock.sinks.files import FilesSink
+from penstock.sinks.kafka import KafkaSink
+from penstock.sources.base import ReplayableLog
+from penstock.sources.files import FileLog
+from penstock.sources.journal import JournalLog, JournalWriter
+from penstock.sources.kafka import preflight
+from penstock.sources.socket import SocketReceiver
+from penstock.streams.graph import SourceNode
+
+__all__ = ["BoundJob", "bind_job"]
+
+
+@dataclass(frozen=True)
+class BoundJob:
+    """A job with its sources and sinks in place, ready to run."""
+
+    plan: JobPlan
+    lineage: Lineage
+    sources: list[BoundSource]
+    sinks: dict[str, tuple[Sink, RecordType, pa.Schema]]
+    receivers: list[SocketReceiver]
+    dead_letters_at: str
+
+
+def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJob:
+    """Bind every stream and sink of the job. Raises BindingError for the first that cannot be."""
+    bindings = parse_bindings(job, settings.bindings, checkpoint)
+    lineage = checkpoint.lineage(_wanted_lineage(job, settings))
+    plan = JobPlan(
+        graph=job.graph,
+        key_groups=job.key_groups,
+        raw_streams=frozenset(n.name for n in job.graph.sources() if _has_raw(bindings[n.name])),
+        keyed_sinks=frozenset(n.name for n in job.graph.sinks() if isinstance(bindings[n.name], KafkaBinding)),
+        strict=settings.strict,
+    )
+    plan.check()
+    sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
+    for sink in job.graph.sinks():
+        made = _sink(bindings[sink.name], sink.record_type, sink.protobuf)
+        sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
+    dead_letters = bindings[DEAD_LETTERS]
+    sinks[DEAD_LETTERS] = (_sink(dead_letters, DEAD_LETTER_TYPE, None), DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema)
+    receivers: list[SocketReceiver] = []
+    sources = [_source(node, bindings[node.name], plan, checkpoint, receivers) for node in job.graph.sources()]
+    where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
+    return BoundJob(plan, lineage, sources, sinks, receivers, where)
+
+
+def parse_bindings(job: Job, given: Mapping[str, str], checkpoint: Checkpoint) -> dict[str, Binding]:
+    """The binding of every stream and sink of the job, and of the dead letters."""
+    found: dict[str, Binding] = {}
+    for source in job.graph.sources():
+        role: Any = "control" if source.is_control else "data"
+        if source.name not in given:
+            raise missing_binding(source.name, role)
+        found[source.name] = parse_binding(source.name, given[source.name], role)
+    for sink in job.graph.sinks():
+        if sink.name in found:
+            raise BindingError(f"A stream and a sink of the job {job.name!r} are both named {sink.name!r}; rename one.")
+        if sink.name not in given:
+            raise missing_binding(sink.name, "sink")
+        found[sink.name] = parse_binding(sink.name, given[sink.name], "sink")
+    uri = given.get(DEAD_LETTERS, f"jsonl:{checkpoint.folder / DEAD_LETTERS}")
+    unknown = sorted(set(given) - set(found) - {DEAD_LETTERS})
+    if unknown:
+        raise BindingError(
+            f"The job {job.name!r} has no stream {unknown[0]!r}; it has {', '.join(found)} and {DEAD_LETTERS}."
+        )
+    found[DEAD_LETTERS] = parse_binding(DEAD_LETTERS, uri, "sink")
+    return found
+
+
+def _wanted_lineage(job: Job, settings: RunSettings) -> Lineage:
+    streams = tuple(source.name for source in job.graph.sources())
+    parallelism = settings.parallelism or min(_cores(settings.master), job.key_groups)
+    return Lineage(uuid.uuid4().hex[:12], job.name, job.key_groups, parallelism, streams)
+
+
+def _cores(master: str) -> int:
+    """How many tasks run at a time, as far as the master's name tells."""
+    local = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\d+)?\])?", master)
+    if local is not None and local.group(1) not in (None, "*"):
+        return int(local.group(1))
+    if local is not None and local.group(1) is None:
+        return 1
+    return len(os.sched_getaffinity(0))
+
+
+def _has_raw(binding: Binding) -> bool:
+    """Whether the source has bytes for each record."""
+    return not isinstance(binding, FilesBinding) or binding.format == "jsonl"
+
+
+def _source(
+    node: SourceNode, binding: Binding, plan: JobPlan, checkpoint: Checkpoint, receivers: list[SocketReceiver]
+) -> BoundSource:
+    where = checkpoint.folder / "sources"
+    log: ReplayableLog | KafkaBinding
+    name: Any = None
+    if isinstance(binding, KafkaBinding):
+        preflight(binding)
+        log, name = binding, binding.format
+    elif isinstance(binding, FilesBinding):
+        files = FileLog(binding, where / f"{node.name}.files")
+        files.check()
+        log, name = files, "json" if binding.format == "jsonl" else None
+    else:
+        assert isinstance(binding, SocketBinding)
+        folder = where / f"{node.name}.journal"
+        receivers.append(SocketReceiver(binding, JournalWriter(folder)))
+        log, name = JournalLog(folder), _line_format(node.record_type)
+    return BoundSource(node, log, StreamReader(plan, node, _format(name, node)))
+
+
+def _line_format(record_type: RecordType) -> str:
+    """Lines are JSON, but for records of a single text or bytes field, which are the line itself."""
+    fields = record_type.fields
+    return "bytes" if len(fields) == 1 and fields[0].arrow_type in (pa.string(), pa.binary()) else "json"
+
+
+def _format(name: Any, node: SourceNode) -> Format | None:
+    if name is None:
+        return None
+    return format_of(name, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
+
+
+def _sink(binding: Binding, record_type: RecordType, protobuf: ProtobufSource | None) -> Sink:
+    if isinstance(binding, FilesBinding):
+        return FilesSink(binding)
+    if isinstance(binding, KafkaBinding):
+        return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
+    assert isinstance(binding, ConsoleBinding)
+    return ConsoleSink(binding)

@@ -1,0 +1,82 @@
+"""The job: a name, streams that enter it, and what is described on them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from penstock.errors import JobDefinitionError
+from penstock.records import ProtobufSource, record_type
+from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
+from penstock.streams.graph import Graph, Port, SourceNode
+from penstock.streams.stream import DataStream, Origin
+
+__all__ = ["Job"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Job:
+    """A streaming job: data streams, control streams, and what happens to them.
+
+    >>> job = Job("temperature-control")
+    >>> readings = job.data_stream("readings", schema="sensor_id INT, temperature DOUBLE")
+
+    Args:
+        name: what people call the job; letters, digits, dots, dashes and underscores.
+        key_groups: the number of key groups over which keyed state is spread, 1 to 32768. Fixed for the life of
+            the state. It bounds the useful parallelism.
+    """
+
+    def __init__(self, name: str, *, key_groups: int = DEFAULT_KEY_GROUPS) -> None:
+        if not _NAME.fullmatch(name):
+            raise JobDefinitionError(
+                f"{name!r} is no job name. Use letters, digits, dots, dashes and underscores, a letter or digit first."
+            )
+        if not 1 <= key_groups <= MAX_KEY_GROUPS:
+            raise JobDefinitionError(f"key_groups is {key_groups}; it must be from 1 to {MAX_KEY_GROUPS}.")
+        self.name = name
+        self.key_groups = key_groups
+        self.graph = Graph()
+
+    def data_stream(self, name: str, *, schema: Any, protobuf: Any = None, allow_nan: bool = False) -> DataStream:
+        """Declare a stream of records to process.
+
+        Args:
+            name: the stream's name, to which a binding gives a place (`-D name=URI`).
+            schema: a dataclass, a msgspec Struct, a generated protobuf message class, or a DDL string.
+            protobuf: the message class for bindings with `format=protobuf`, beside another schema. Fields meet by
+                name, ignoring case and underscores.
+            allow_nan: let NaN pass in float fields. By default such a record goes to the dead letters, since NaN
+                compares as false with everything and so disables rules silently.
+        """
+        return self._stream(name, schema, protobuf, allow_nan, is_control=False)
+
+    def control_stream(self, name: str, *, schema: Any, protobuf: Any = None, allow_nan: bool = False) -> DataStream:
+        """Declare a stream of records that steer; arguments as for `data_stream`.
+
+        Within a micro-batch all control records take effect before any data record.
+        """
+        return self._stream(name, schema, protobuf, allow_nan, is_control=True)
+
+    def _stream(self, name: str, schema: Any, protobuf: Any, allow_nan: bool, *, is_control: bool) -> DataStream:
+        if not _NAME.fullmatch(name):
+            raise JobDefinitionError(
+                f"{name!r} is no stream name. Use letters, digits, dots, dashes and underscores, a letter or digit first."
+            )
+        kind = record_type(schema)
+        message = protobuf if protobuf is not None else schema
+        source = ProtobufSource.of(message) if hasattr(message, "DESCRIPTOR") else None
+        node = SourceNode(f"source/{name}", name, is_control, kind, source, allow_nan)
+        self.graph.add(node)
+        return DataStream(self.graph, Port(node.id), kind, Origin(name, is_control, source))
+
+    def check(self) -> None:
+        """Raise JobDefinitionError when the job cannot run: no stream, or nothing that leaves it."""
+        if not any(not source.is_control for source in self.graph.sources()):
+            raise JobDefinitionError(f"The job {self.name!r} has no data stream. Declare one with job.data_stream(...).")
+        if not self.graph.sinks() and not self.graph.steps():
+            raise JobDefinitionError(f"The job {self.name!r} does nothing: it has no step and no sink.")
+        for source in self.graph.sources():
+            if not any(True for _ in self.graph.consumers(Port(source.id))):
+                raise JobDefinitionError(f"Nothing reads the stream {source.name!r} of the job {self.name!r}.")

@@ -1,0 +1,94 @@
+"""The run display: how a run is going, on a terminal or as plain lines."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from penstock.jobs.runner import Progress, RunSummary
+
+__all__ = ["RunDisplay"]
+
+_PLAIN_INTERVAL_S: Final = 5.0
+
+
+class RunDisplay:
+    """Shows progress while a job runs: a live line on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, console: Console, job: str) -> None:
+        self._console = console
+        self._job = job
+        self._live: Live | None = None
+        self._last_plain = 0.0
+        self._last_batch = -1
+
+    def __enter__(self) -> RunDisplay:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=5, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+            self._live = None
+
+    def update(self, progress: Progress) -> None:
+        """Show the progress of a run."""
+        if self._live is not None:
+            self._live.update(_table(self._job, progress))
+            return
+        now = time.monotonic()
+        if progress.batch_id != self._last_batch and now - self._last_plain >= _PLAIN_INTERVAL_S:
+            self._last_plain, self._last_batch = now, progress.batch_id
+            self._console.print(_line(progress), soft_wrap=True)
+
+    def print_summary(self, summary: RunSummary) -> None:
+        """Print what the run did."""
+        table = Table(title=f"{summary.job_id}: {summary.status} after {summary.batches} micro-batches")
+        table.add_column("")
+        table.add_column("name")
+        table.add_column("count", justify="right")
+        for kind, counts in (("in", summary.records_in), ("out", summary.records_out), ("keys", summary.state)):
+            for name, count in counts.items():
+                table.add_row(kind, name, f"{count:,}")
+        table.add_row("dead letters", summary.dead_letters_at if summary.dead_letters else "", f"{summary.dead_letters:,}")
+        self._console.print(table)
+
+
+def _lag(progress: Progress) -> str:
+    return ", ".join(f"{name} {_amount(lag)}" for name, lag in progress.lag.items() if lag) or "-"
+
+
+def _amount(lag: dict[str, Any]) -> str:
+    return " ".join(f"{count:,} {unit}" for unit, count in lag.items())
+
+
+def _line(progress: Progress) -> str:
+    counts = " ".join(f"{name}={count:,}" for name, count in (progress.records_in | progress.records_out).items())
+    return (
+        f"batch {progress.batch_id}: {counts} dead-letters={progress.dead_letters:,} "
+        f"{progress.rows_per_s:,.0f} rows/s, batch time {progress.batch_ms:,.0f} ms, lag: {_lag(progress)}"
+    )
+
+
+def _table(job: str, progress: Progress) -> Table:
+    table = Table(title=job)
+    for title in ("micro-batch", "in", "out", "dead letters", "rows/s", "batch time", "lag"):
+        table.add_column(title, justify="right")
+    table.add_row(
+        str(max(progress.batch_id, 0)) if progress.batch_id >= 0 else "starting",
+        "\n".join(f"{name} {count:,}" for name, count in progress.records_in.items()),
+        "\n".join(f"{name} {count:,}" for name, count in progress.records_out.items()),
+        f"{progress.dead_letters:,}",
+        f"{progress.rows_per_s:,.0f}",
+        f"{progress.batch_ms:,.0f} ms",
+        _lag(progress),
+    )
+    return table

@@ -1,0 +1,92 @@
+"""Loading: find the job in a Python file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from penstock.errors import JobDefinitionError, PenstockError
+from penstock.jobs.definition import Job
+
+__all__ = ["LoadedJob", "load_job"]
+
+_MOST_MODULES: Final = 500
+
+
+@dataclass(frozen=True)
+class LoadedJob:
+    """A job and the modules that its file may import, which the workers need too."""
+
+    job: Job
+    code: tuple[Path, ...]
+
+
+def load_job(target: str) -> LoadedJob:
+    """The job of `FILE[:ATTR]`. Without ATTR the file must define exactly one `Job`.
+
+    The file is imported as a module, with its folder on the import path, so it may import its neighbours.
+    Raises JobDefinitionError with the line to blame when it cannot be loaded.
+    """
+    name, _, attribute = target.partition(":")
+    path = Path(name).expanduser().absolute()
+    if not path.is_file():
+        raise JobDefinitionError(f"There is no job file {name}.")
+    if path.suffix != ".py":
+        raise JobDefinitionError(f"{name} is no Python file; a job file ends in .py.")
+    module = _import(path)
+    job = _attribute(module, attribute, name) if attribute else _only_job(module, name)
+    return LoadedJob(job, tuple(sorted(path.parent.glob("*.py"))[:_MOST_MODULES]))
+
+
+def _import(path: Path) -> ModuleType:
+    if not path.stem.isidentifier() or path.stem in sys.stdlib_module_names:
+        raise JobDefinitionError(
+            f"The job file {path.name} must have a name that Python can import and that is not one of Python's own "
+            "modules; rename it, for example to job.py."
+        )
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Workers import the job's classes under this name.
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except PenstockError as e:
+        raise type(e)(f"{path.name}{_line_of(e, path)}: {e}") from e
+    except Exception as e:  # a job file may raise anything
+        raise JobDefinitionError(f"{path.name}{_line_of(e, path)}: {type(e).__name__}: {e}") from e
+    return module
+
+
+def _line_of(error: BaseException, path: Path) -> str:
+    """The last line of the file that led to the error, as text behind the file's name."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f", line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def _attribute(module: ModuleType, attribute: str, name: str) -> Job:
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Job):
+        known = ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, Job))) or "none"
+        raise JobDefinitionError(f"{name} has no job named {attribute!r}; jobs in it: {known}.")
+    return found
+
+
+def _only_job(module: ModuleType, name: str) -> Job:
+    jobs = {key: value for key, value in vars(module).items() if isinstance(value, Job)}
+    distinct = {id(job): job for job in jobs.values()}
+    if not distinct:
+        raise JobDefinitionError(f"{name} defines no job. Write job = ps.Job('name') at its top level.")
+    if len(distinct) > 1:
+        raise JobDefinitionError(f"{name} defines several jobs; choose one: {name}:{', '.join(sorted(jobs))}.")
+    return next(iter(distinct.values()))

@@ -1,0 +1,302 @@
+"""The job runner: start a described job on Spark, follow it, and stop it cleanly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import penstock.errors
+from penstock.bindings import KafkaBinding
+from penstock.errors import JobFailedError, PenstockError
+from penstock.jobs.binding import BoundJob, bind_job
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.definition import Job
+from penstock.jobs.settings import RunSettings
+from penstock.runtime.cuts import write_stream_order
+from penstock.runtime.packing import DEAD_LETTERS
+from penstock.runtime.query import Query, start_query
+from penstock.runtime.session import SessionSettings, open_session, ship_code
+from penstock.runtime.writing import Writer
+
+__all__ = ["JobRunner", "Progress", "RunSummary"]
+
+_POLL_S: Final = 0.2
+
+
+@dataclass
+class Progress:
+    """How a run is going. Counts are totals since the start of the run.
+
+    `batch_ms` is the duration of the last micro-batch, `rows_per_s` the rate of records in over the last
+    seconds, `lag` what waits in each source.
+    """
+
+    batch_id: int = -1
+    records_in: dict[str, int] = field(default_factory=dict)
+    records_out: dict[str, int] = field(default_factory=dict)
+    dead_letters: int = 0
+    batch_ms: float = 0.0
+    rows_per_s: float = 0.0
+    lag: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RunSummary:
+    """What a run did. `state` has the number of keys that each step holds, `dead_letters_at` where dead letters go."""
+
+    job_id: str
+    status: str
+    batches: int
+    records_in: dict[str, int]
+    records_out: dict[str, int]
+    dead_letters: int
+    state: dict[str, int]
+    dead_letters_at: str
+
+
+class JobRunner:
+    """Runs one job once.
+
+    Args:
+        job: the described job.
+        settings: how to run it.
+        code: the job's own modules, which the workers need.
+    """
+
+    def __init__(self, job: Job, settings: RunSettings, code: tuple[Path, ...] = ()) -> None:
+        self._job = job
+        self._settings = settings
+        self._code = code
+        self.job_id: Final = f"{job.name}-{uuid.uuid4().hex[:8]}"
+
+    def run(
+        self, stop: threading.Event | None = None, on_progress: Callable[[Progress], None] | None = None
+    ) -> RunSummary:
+        """Run until the bounded input is done or `stop` is set. Raises a PenstockError when the job fails."""
+        self._job.check()
+        stop = stop or threading.Event()
+        with contextlib.ExitStack() as stack:
+            checkpoint = self._checkpoint()
+            bound = bind_job(self._job, self._settings, checkpoint)
+            session = self._session(bound, checkpoint)
+            stack.callback(session.stop)
+            stack.enter_context(_signals_set(stop))
+            lock = checkpoint.lock(session._jvm)
+            stack.callback(lock.release)
+            for receiver in bound.receivers:
+                stack.enter_context(receiver)
+            summary = self._run(session, bound, checkpoint, stop, on_progress or (lambda progress: None))
+        if self._settings.checkpoint is None and not summary.dead_letters:
+            shutil.rmtree(checkpoint.folder, ignore_errors=True)
+        return summary
+
+    def _checkpoint(self) -> Checkpoint:
+        if self._settings.checkpoint is not None:
+            return Checkpoint.open(self._settings.checkpoint)
+        # Kept after a failure, for its log, and when there are dead letters, for them.
+        return Checkpoint.open(tempfile.mkdtemp(prefix="penstock-"))
+
+    def _session(self, bound: BoundJob, checkpoint: Checkpoint) -> SparkSession:
+        log4j = Path(penstock.runtime.__file__).with_name("log4j2.properties")
+        options = f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dpenstock.log={checkpoint.folder / 'spark.log'}"
+        settings = SessionSettings(
+            app_name=self._job.name,
+            master=self._settings.master,
+            parallelism=bound.lineage.parallelism,
+            needs_kafka=any(isinstance(source.input, KafkaBinding) for source in bound.sources),
+            retained_batches=self._settings.retained_batches,
+            more={"spark.driver.extraJavaOptions": options, **self._settings.spark_settings},
+        )
+        session = open_session(settings)
+        ship_code(session, checkpoint.folder / "code", self._code)
+        return session
+
+    def _run(
+        self,
+        session: SparkSession,
+        bound: BoundJob,
+        checkpoint: Checkpoint,
+        stop: threading.Event,
+        on_progress: Callable[[Progress], None],
+    ) -> RunSummary:
+        lineage = bound.lineage
+        for sink, _, _ in bound.sinks.values():
+            sink.prepare(lineage.id, str(checkpoint.folder))
+        write_stream_order(checkpoint.folder, lineage.streams)
+        follower = _Follower(bound, checkpoint)
+        query = start_query(
+            session,
+            Query(
+                plan=bound.plan,
+                sources=bound.sources,
+                writer=Writer(bound.plan, bound.sinks, lineage.id),
+                checkpoint=str(checkpoint.folder),
+                parallelism=lineage.parallelism,
+                bounded=self._settings.bounded,
+                batch_interval_ms=self._settings.batch_interval_ms,
+                on_batch=follower.on_batch,
+            ),
+        )
+        try:
+            status = self._follow(query, follower, stop, on_progress)
+        except StreamingQueryException as e:
+            raise explained(e, checkpoint.folder / "spark.log") from None
+        return follower.summary(self.job_id, status)
+
+    def _follow(
+        self,
+        query: StreamingQuery,
+        follower: _Follower,
+        stop: threading.Event,
+        on_progress: Callable[[Progress], None],
+    ) -> str:
+        while query.isActive:
+            if stop.wait(_POLL_S):
+                with follower.between_batches:
+                    query.stop()
+                return "stopped"
+            follower.refresh(query)
+            on_progress(follower.progress)
+        query.awaitTermination()
+        follower.refresh(query)
+        on_progress(follower.progress)
+        return "finished"
+
+
+class _Follower:
+    """Commits each micro-batch to the sinks and keeps the counts."""
+
+    def __init__(self, bound: BoundJob, checkpoint: Checkpoint) -> None:
+        self._bound = bound
+        self._checkpoint = checkpoint
+        self._keys: dict[str, dict[str, int]] = checkpoint.load("keys.json") or {}
+        self._batches = 0
+        self._rates: list[tuple[float, int]] = []
+        self.between_batches = threading.Lock()
+        self.progress = Progress(
+            records_in={source.node.name: 0 for source in bound.sources},
+            records_out={name: 0 for name in bound.sinks if name != DEAD_LETTERS},
+        )
+
+    def on_batch(self, batch_id: int, reports: list[Any]) -> None:
+        """Take the reports of a micro-batch; called again with the same batch after a crash."""
+        with self.between_batches:
+            reports.sort(key=lambda report: (report.kind, report.name, report.partition))
+            messages: dict[str, list[bytes]] = {}
+            for report in reports:
+                if report.kind == "out":
+                    messages.setdefault(report.name, []).append(bytes(report.body))
+            for name, found in messages.items():
+                self._bound.sinks[name][0].commit(batch_id, found)
+            self._count(batch_id, reports)
+
+    def _count(self, batch_id: int, reports: list[Any]) -> None:
+        progress = self.progress
+        progress.batch_id = batch_id
+        self._batches += 1
+        keys_changed = False
+        for report in reports:
+            if report.kind == "in":
+                progress.records_in[report.name] += report.total
+            elif report.kind == "keys":
+                self._keys.setdefault(report.name, {})[str(report.partition)] = report.total
+                keys_changed = True
+            elif report.name == DEAD_LETTERS:
+                progress.dead_letters += report.total
+            else:
+                progress.records_out[report.name] += report.total
+        if keys_changed:
+            self._checkpoint.save("keys.json", self._keys)
+
+    def refresh(self, query: StreamingQuery) -> None:
+        """Bring rate, batch time and lag up to date."""
+        now = time.monotonic()
+        self._rates.append((now, sum(self.progress.records_in.values())))
+        while now - self._rates[0][0] > 5:
+            self._rates.pop(0)
+        (then, before), (_, latest) = self._rates[0], self._rates[-1]
+        self.progress.rows_per_s = (latest - before) / (now - then) if now > then else 0.0
+        last = query.lastProgress
+        if last is not None:
+            self.progress.batch_ms = float(last["durationMs"].get("triggerExecution", 0))
+            self.progress.lag = _lags(self._bound, last)
+
+    def summary(self, job_id: str, status: str) -> RunSummary:
+        """What the run did."""
+        progress = self.progress
+        state = {step.step: sum(self._keys.get(step.step, {}).values()) for step in self._bound.plan.graph.steps()}
+        return RunSummary(
+            job_id=job_id,
+            status=status,
+            batches=self._batches,
+            records_in=progress.records_in,
+            records_out=progress.records_out,
+            dead_letters=progress.dead_letters,
+            state=state,
+            dead_letters_at=self._bound.dead_letters_at,
+        )
+
+
+def _lags(bound: BoundJob, last: Mapping[str, Any]) -> dict[str, Any]:
+    """For each stream how much waits in its source, as Spark or the source reports it."""
+    found: dict[str, Any] = {}
+    for source, reported in zip(bound.sources, last["sources"], strict=False):
+        if isinstance(source.input, KafkaBinding):
+            behind = (reported.get("metrics") or {}).get("maxOffsetsBehindLatest")
+            found[source.node.name] = {"records": int(behind)} if behind is not None else {}
+    return found
+
+
+@contextlib.contextmanager
+def _signals_set(stop: threading.Event) -> Iterator[None]:
+    """While the job runs, Ctrl-C and SIGTERM stop it; a second Ctrl-C ends the process at once.
+
+    Spark's own handler, which cancels the running batch and raises, is replaced.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_OWN_ERROR: Final = re.compile(r"penstock\.(?:\w+\.)*(\w+Error): (.*)")
+
+
+def explained(error: PySparkException, log: Path) -> PenstockError:
+    """A failure of the query as a sentence: penstock's own error where one is the cause."""
+    text = str(error)
+    for name, message in reversed(_OWN_ERROR.findall(text)):
+        kind = getattr(penstock.errors, name, JobFailedError)
+        if isinstance(kind, type) and issubclass(kind, PenstockError):
+            return kind(message)
+    causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
+    cause = causes[-1] if causes else text.strip().splitlines()[0]
+    return JobFailedError(f"The job failed: {cause[:500]} (Spark's log: {log})")
+
+

@@ -1,0 +1,54 @@
+"""Run settings: every value that a user can set for a run, checked before anything starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.errors import JobDefinitionError
+
+__all__ = ["RunSettings"]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a job is run.
+
+    Args:
+        bindings: where each stream comes from or goes to, by name. The name `dead-letters` is optional and defaults
+            to the folder `dead-letters` inside the checkpoint.
+        bounded: process what is there and finish, instead of waiting for more.
+        checkpoint: the folder that keeps the job's progress and state; None is a temporary folder, so that every
+            run starts anew.
+        parallelism: number of tasks that share each keyed level; None is the number of cores, at most the number of key
+            groups. Fixed for a checkpoint.
+        batch_interval_ms: least time between the starts of two micro-batches, in milliseconds; 0 starts the next
+            one as soon as there is data.
+        master: the Spark master.
+        strict: stop at the first record that cannot be processed, instead of setting it aside.
+        retained_batches: how many micro-batches the checkpoint can go back.
+        spark_settings: further Spark settings, which win over penstock's own.
+    """
+
+    bindings: Mapping[str, str] = field(default_factory=dict)
+    bounded: bool = False
+    checkpoint: str | None = None
+    parallelism: int | None = None
+    batch_interval_ms: int = 0
+    master: str = "local[*]"
+    strict: bool = False
+    retained_batches: int = 100
+    spark_settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.parallelism is not None and not 1 <= self.parallelism <= 32768:
+            raise JobDefinitionError(f"The parallelism is {self.parallelism}; it must be from 1 to 32768.")
+        if self.batch_interval_ms < 0:
+            raise JobDefinitionError(f"The batch interval is {self.batch_interval_ms} ms; it must not be negative.")
+        if self.retained_batches < 2:
+            raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
+        if not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?|(spark|k8s)://.+|yarn", self.master):
+            raise JobDefinitionError(
+                f"{self.master!r} is no Spark master. Use local[*], local[N], spark://HOST:PORT, k8s://URL or yarn."
+            )

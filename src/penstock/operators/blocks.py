@@ -1,0 +1,119 @@
+"""Blocks: runs of records of one origin, as they travel between operators.
+
+A block is an Arrow record batch with the record's columns and a few more whose names start with two underscores: the
+place of each record in its source, its bytes as they came (for dead letters), its key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.records import BadRecord, RecordType
+
+__all__ = ["KEY", "MESSAGE_KEY", "OFFSET", "RAW", "Block", "DeadLetter", "Records", "block_schema"]
+
+OFFSET: Final = "__offset"
+RAW: Final = "__raw"
+KEY: Final = "__key"
+MESSAGE_KEY: Final = "__message_key"
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of one origin on their way through stateless operators."""
+
+    batch: pa.RecordBatch
+    stream: str
+    partition: str
+    offsets: pa.Array
+    raw: pa.Array | None = None
+    message_keys: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def take(self, rows: npt.NDArray[np.int64], batch: pa.RecordBatch | None = None) -> Records:
+        """The given rows, in that order; with `batch`, under new columns that are aligned with `rows` already."""
+        picked = pa.array(rows)
+        return replace(
+            self,
+            batch=self.batch.take(picked) if batch is None else batch,
+            offsets=self.offsets.take(picked),
+            raw=None if self.raw is None else self.raw.take(picked),
+            message_keys=None if self.message_keys is None else self.message_keys.take(picked),
+        )
+
+    def dead_letter(self, row: int, reason: str, record_type: RecordType, step: str = "") -> DeadLetter:
+        """The dead letter of one of the records."""
+        return DeadLetter(
+            reason=reason,
+            stream=self.stream,
+            step=step,
+            partition=self.partition,
+            offset=self.offsets[row].as_py(),
+            raw=raw_bytes(self.raw, self.batch, row, record_type),
+        )
+
+
+def raw_bytes(raw: pa.Array | None, batch: pa.RecordBatch, row: int, record_type: RecordType) -> bytes:
+    """A record's bytes as they came, or as JSON where its source has no bytes for it."""
+    if raw is not None and raw[row].is_valid:
+        found: bytes = raw[row].as_py()
+        return found
+    return msgspec.json.encode(record_type.objects(batch.slice(row, 1))[0])
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record that could not be processed, with all that is needed to look into it and to send it again."""
+
+    reason: str
+    stream: str
+    step: str
+    partition: str
+    offset: int
+    raw: bytes
+
+    @classmethod
+    def of_bad_record(cls, stream: str, bad: BadRecord) -> DeadLetter:
+        """The dead letter of a record that its source could not read."""
+        return cls(bad.reason, stream, "", bad.partition, bad.offset, bad.raw)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Records for one input of a step in one key group.
+
+    Blocks sort by (input, partition, first offset): inputs of control streams come before those of data
+    streams, and a replay sees the same order whatever the shuffle did.
+    """
+
+    input: int
+    partition: str
+    first_offset: int
+    batch: pa.RecordBatch
+
+    @property
+    def order(self) -> tuple[int, str, int]:
+        """The sorting key."""
+        return (self.input, self.partition, self.first_offset)
+
+    def column(self, name: str) -> pa.Array | None:
+        """A column, or None when the block has none of that name."""
+        place = self.batch.schema.get_field_index(name)
+        return None if place < 0 else self.batch.column(place)
+
+
+def block_schema(record_type: RecordType, *, key_type: pa.DataType | None, raw: bool) -> pa.Schema:
+    """The columns of a block: the record's, its offset, and its key and raw bytes when the block carries them."""
+    fields = [*record_type.schema, pa.field(OFFSET, pa.int64(), nullable=False)]
+    if key_type is not None:
+        fields.append(pa.field(KEY, key_type, nullable=False))
+    if raw:
+        fields.append(pa.field(RAW, pa.binary()))
+    return pa.schema(fields)

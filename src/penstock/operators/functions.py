@@ -1,0 +1,191 @@
+"""Process functions: user code with keyed state, for one record or for a batch of records at a time."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import JobDefinitionError
+from penstock.records import RecordType, record_type
+from penstock.state.values import StateSpec, ValueState
+
+__all__ = ["BatchContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
+
+
+class Context:
+    """What a function may know about the record that it processes, besides the record.
+
+    Attributes:
+        key: the record's key.
+        stream: name of the stream that the record came from.
+        key_group: number of the key group that the key belongs to.
+    """
+
+    __slots__ = ("_pending", "key_group", "stream", "_cursor", "_side_outputs")
+
+    def __init__(self, key_group: int, cursor: Any, side_outputs: Iterable[str]) -> None:
+        self.key_group = key_group
+        self.stream = ""
+        self._cursor = cursor
+        self._side_outputs = frozenset(side_outputs)
+        self._pending: list[tuple[str, Any]] = []
+
+    @property
+    def key(self) -> Any:
+        """The key of the current record."""
+        return self._cursor.key
+
+    def side_output(self, name: str, record: Any) -> None:
+        """Emit a record to a side output that the function declares in `side_outputs`."""
+        if name not in self._side_outputs:
+            known = ", ".join(sorted(self._side_outputs)) or "none"
+            raise ValueError(f"the side output {name!r} is not declared; declared are: {known}")
+        self._pending.append((name, record))
+
+    def take_pending(self) -> list[tuple[str, Any]]:
+        """The side outputs since the last call."""
+        pending = self._pending
+        self._pending = []
+        return pending
+
+
+class BatchContext:
+    """What a vectorised function may know about the batch of records that it processes.
+
+    Attributes:
+        slots: for each record the slot of its key (int64). State columns are indexed by slot.
+        keys: the keys by slot, as an Arrow array; includes keys without records in this batch.
+        stream: name of the stream that the records came from.
+        key_group: number of the key group that the keys belong to.
+    """
+
+    def __init__(self, slots: npt.NDArray[np.int64], keys: pa.Array, stream: str, key_group: int) -> None:
+        self.slots = slots
+        self.keys = keys
+        self.stream = stream
+        self.key_group = key_group
+        self.emitted: list[tuple[str, pa.RecordBatch, npt.NDArray[np.int64]]] = []
+
+    def side_output(self, name: str, batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> None:
+        """Emit a batch of records to a side output; `rows` names the input row that each came from."""
+        self.emitted.append((name, batch, rows))
+
+
+class ProcessFunction:
+    """A function on the records of a keyed stream, with state.
+
+    Override `process_record`, or `process_batch` for the vectorised form; with both, the vectorised one is used. A
+    function is created once when the job is described and shipped to the workers; attributes other than declared
+    states are not restored after a failure.
+
+    What the function emits is declared by the return annotation of the method (`-> Iterator[HeaterCommand]`) or
+    by `output=` where the function is applied. Side outputs are declared in the class:
+    `side_outputs = {"alarms": Alarm}`.
+    """
+
+    side_outputs: ClassVar[Mapping[str, Any]] = {}
+
+    def process_record(self, record: Any, ctx: Context) -> Iterable[Any] | None:
+        """Process one record; yield or return the records to emit."""
+        raise NotImplementedError
+
+    def process_batch(self, records: pa.RecordBatch, ctx: BatchContext) -> Any:
+        """Process many records of one key group, in order.
+
+        Returns None, or a record batch to emit: with as many rows as `records`, or as a pair
+        `(batch, rows)` where `rows[i]` is the row of `records` that row i of `batch` came from.
+        A batch may be cut anywhere, so the result must not depend on where it is.
+        """
+        raise NotImplementedError
+
+
+class ConnectedProcessFunction(ProcessFunction):
+    """A process function that is steered by control streams.
+
+    Within one micro-batch `process_control` sees all control records of a key before `process_record` or
+    `process_batch` sees any data. With several control streams `ctx.stream` tells them apart.
+    """
+
+    def process_control(self, record: Any, ctx: Context) -> Iterable[Any] | None:
+        """Take a control record into account; may emit records like `process_record`."""
+        raise NotImplementedError
+
+
+def is_vectorised(function: ProcessFunction) -> bool:
+    """Whether the function brings a `process_batch`."""
+    return type(function).process_batch is not ProcessFunction.process_batch
+
+
+def declared_states(function: ProcessFunction) -> dict[str, ValueState[Any]]:
+    """The states that the function's class declares, base classes first."""
+    found: dict[str, ValueState[Any]] = {}
+    for cls in reversed(type(function).__mro__):
+        found.update({name: value for name, value in vars(cls).items() if isinstance(value, ValueState)})
+    return found
+
+
+def state_specs(function: ProcessFunction) -> list[StateSpec]:
+    """How the function's states are stored. SchemaError when one cannot be."""
+    return [state.spec() for state in declared_states(function).values()]
+
+
+def check_function(function: Any, step: str, *, connected: bool) -> None:
+    """Raise JobDefinitionError when the function cannot be the one of that step."""
+    if inspect.isclass(function):
+        raise JobDefinitionError(f"Step {step!r} was given the class {function.__name__}; give an instance: {function.__name__}().")
+    wanted = ConnectedProcessFunction if connected else ProcessFunction
+    if not isinstance(function, wanted):
+        raise JobDefinitionError(f"Step {step!r} needs a {wanted.__name__}, not {type(function).__name__}.")
+    if not connected and isinstance(function, ConnectedProcessFunction):
+        raise JobDefinitionError(
+            f"Step {step!r} has a {type(function).__name__}, which expects control records; connect a control stream first."
+        )
+    kind = type(function)
+    if kind.process_record is ProcessFunction.process_record and not is_vectorised(function):
+        raise JobDefinitionError(f"{kind.__name__} of step {step!r} overrides neither process_record nor process_batch.")
+    if connected and kind.process_control is ConnectedProcessFunction.process_control:  # type: ignore[attr-defined]
+        raise JobDefinitionError(f"{kind.__name__} of step {step!r} does not override process_control.")
+
+
+def output_type(function: ProcessFunction, declared: Any, step: str) -> RecordType | None:
+    """The type of what the function emits: as declared, else by annotation. None: it emits nothing."""
+    if declared is not None:
+        return record_type(declared)
+    return result_record_type(type(function).process_record, f"Step {step!r}")
+
+
+def result_record_type(function: Any, who: str) -> RecordType | None:
+    """The record type in a function's return annotation, without Iterator[], list[] or `| None`."""
+    hint = annotated_result(function)
+    if hint is type(None):
+        return None
+    if hint is None or hint is Any:
+        raise JobDefinitionError(
+            f"{who} does not say what it emits. Annotate the function (-> Iterator[MyRecord]) or add output=MyRecord."
+        )
+    return record_type(hint)
+
+
+def annotated_result(function: Any) -> Any:
+    """The element type of a function's return annotation; NoneType for `-> None`, None when there is none."""
+    try:
+        hint = typing.get_type_hints(function).get("return")
+    except (NameError, TypeError):
+        return None
+    if hint is None and "return" in getattr(function, "__annotations__", {}):
+        return type(None)
+    while typing.get_origin(hint) is not None:
+        args = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        origin = typing.get_origin(hint)
+        iterables = (list, tuple, collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator)
+        if not args or not (origin in iterables or str(origin) in ("typing.Union", "<class 'types.UnionType'>")):
+            return None
+        hint = args[0]
+    return hint

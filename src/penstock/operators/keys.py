@@ -1,0 +1,88 @@
+"""Key selectors: which value of a record is its key."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.records import RecordType, arrow_type_of
+from penstock.state.key_groups import check_key_type
+
+__all__ = ["KeySelector", "key_selector"]
+
+
+@dataclass(frozen=True)
+class KeySelector:
+    """Selects the key of records: one or several fields, or the result of a function.
+
+    `key_type` is the type in which keys are kept; integers of any width are kept as int64.
+    """
+
+    record_type: RecordType
+    fields: tuple[str, ...]
+    function: Callable[[Any], Any] | None
+    key_type: pa.DataType
+
+    @property
+    def computed(self) -> bool:
+        """Whether the key must travel with the record, since its fields do not hold it."""
+        return self.function is not None
+
+    @property
+    def field(self) -> str | None:
+        """The field that is the key, if it is a single one."""
+        return self.fields[0] if len(self.fields) == 1 else None
+
+    def column(self, batch: pa.RecordBatch) -> pa.Array:
+        """The keys of a batch. Errors of a key function pass through; a key may be null."""
+        if self.function is not None:
+            return pa.array(list(map(self.function, self.record_type.objects(batch))), self.key_type)
+        if self.field is not None:
+            return _cast(batch.column(self.field), self.key_type)
+        children = [_cast(batch.column(f), t.type) for f, t in zip(self.fields, self.key_type, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(self.key_type))
+
+
+def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
+    return column if column.type.equals(target) else column.cast(target)
+
+
+def key_selector(record_type: RecordType, key: tuple[str | Callable[[Any], Any], ...], key_type: Any) -> KeySelector:
+    """The selector of `key_by(*key, key_type=...)` on a stream of `record_type`.
+
+    Raises SchemaError for fields that do not exist or cannot be keys, JobDefinitionError for a function whose
+    result type is not known.
+    """
+    if not key:
+        raise JobDefinitionError("key_by needs a field, several fields, or a function.")
+    if callable(key[0]):
+        if len(key) > 1:
+            raise JobDefinitionError("key_by takes either field names or one function; return a tuple for several parts.")
+        declared = key_type if key_type is not None else _result_type(key[0])
+        return KeySelector(record_type, (), key[0], check_key_type(arrow_type_of(declared)))
+    names: Sequence[str] = [str(name) for name in key]
+    found = [record_type.field(name) for name in names]
+    types = []
+    for field in found:
+        try:
+            types.append(check_key_type(field.arrow_type))
+        except SchemaError as e:
+            raise SchemaError(f"{record_type.name}.{field.name}: {e}") from None
+    if len(types) == 1:
+        return KeySelector(record_type, tuple(names), None, types[0])
+    struct = pa.struct([pa.field(n, t, nullable=False) for n, t in zip(names, types, strict=True)])
+    return KeySelector(record_type, tuple(names), None, struct)
+
+
+def _result_type(function: Callable[[Any], Any]) -> Any:
+    hint = typing.get_type_hints(function).get("return") if hasattr(function, "__annotations__") else None
+    if hint is None:
+        raise JobDefinitionError(
+            "key_by was given a function whose result type is not known. Annotate it (-> int), or add key_type=int."
+        )
+    return hint

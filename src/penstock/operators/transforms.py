@@ -1,0 +1,83 @@
+"""Stateless functions on single records: map, filter and flat_map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from penstock.errors import SchemaError
+from penstock.operators.blocks import DeadLetter, Records
+from penstock.operators.step import reason_of
+from penstock.records import RecordType
+
+__all__ = ["apply_transform"]
+
+
+def apply_transform(
+    kind: Literal["map", "filter", "flat_map"],
+    function: Callable[[Any], Any],
+    records: Records,
+    input_type: RecordType,
+    output_type: RecordType,
+    name: str,
+) -> tuple[Records, list[DeadLetter]]:
+    """Apply a function to each record. Records on which it raises, or whose result does not fit, are dead letters."""
+    call = {"map": _mapped, "filter": _filtered, "flat_map": _flat_mapped}[kind]
+    results: list[Any] = []
+    rows: list[int] = []
+    letters: list[DeadLetter] = []
+    for row, record in enumerate(input_type.objects(records.batch)):
+        try:
+            made = call(function, record)
+        except Exception as e:  # user code may raise anything
+            letters.append(records.dead_letter(row, reason_of(e), input_type, name))
+            continue
+        results += made
+        rows += [row] * len(made)
+    picked = np.array(rows, np.int64)
+    if kind == "filter":
+        return records.take(picked), letters
+    try:
+        batch = output_type.batch(results)
+    except SchemaError:
+        results, picked = _fitting(results, picked, records, input_type, output_type, name, letters)
+        batch = output_type.batch(results)
+    return records.take(picked, batch), letters
+
+
+def _mapped(function: Callable[[Any], Any], record: Any) -> list[Any]:
+    result = function(record)
+    if result is None:
+        raise ValueError("the map function returned None; use filter or flat_map to drop records")
+    return [result]
+
+
+def _filtered(function: Callable[[Any], Any], record: Any) -> list[Any]:
+    return [record] if function(record) else []
+
+
+def _flat_mapped(function: Callable[[Any], Any], record: Any) -> list[Any]:
+    return list(function(record) or ())
+
+
+def _fitting(
+    results: list[Any],
+    rows: Any,
+    records: Records,
+    input_type: RecordType,
+    output_type: RecordType,
+    name: str,
+    letters: list[DeadLetter],
+) -> tuple[list[Any], Any]:
+    """The results that fit the output type, with their rows; the others are added to the dead letters."""
+    kept: list[int] = []
+    for place, result in enumerate(results):
+        try:
+            output_type.batch([result])
+            kept.append(place)
+        except SchemaError as e:
+            reason = f"the result {result!r} does not fit {output_type!r}: {e}"
+            letters.append(records.dead_letter(int(rows[place]), reason, input_type, name))
+    return [results[place] for place in kept], rows[kept]

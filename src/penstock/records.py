@@ -1,0 +1,569 @@
+"""Record types: one description of a record for Python objects, Arrow columns and state.
+
+A schema is given as a dataclass, a `msgspec.Struct`, a protobuf message class or a DDL string. All become a
+`RecordType`, which turns lists of objects into Arrow record batches and back, in bulk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import functools
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import SchemaError
+
+__all__ = ["BadRecord", "Field", "RecordType", "arrow_type_of", "record_type"]
+
+_SCALARS: Final[dict[Any, pa.DataType]] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    dt.datetime: pa.timestamp("us", tz="UTC"),
+    dt.date: pa.date32(),
+    decimal.Decimal: pa.decimal128(38, 18),
+}
+
+_DDL_SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
+    "boolean": (bool, pa.bool_()),
+    "tinyint": (int, pa.int8()),
+    "smallint": (int, pa.int16()),
+    "int": (int, pa.int32()),
+    "integer": (int, pa.int32()),
+    "bigint": (int, pa.int64()),
+    "long": (int, pa.int64()),
+    "float": (float, pa.float32()),
+    "double": (float, pa.float64()),
+    "string": (str, pa.string()),
+    "binary": (bytes, pa.binary()),
+    "date": (dt.date, pa.date32()),
+    "timestamp": (dt.datetime, pa.timestamp("us", tz="UTC")),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BadRecord:
+    """A record that could not be read: why, where it stands in its source, and its bytes."""
+
+    reason: str
+    partition: str
+    offset: int
+    raw: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field of a record.
+
+    `python_type` is what user code sees, `arrow_type` how the value travels and is stored. A field that is not
+    `nullable` must have a value in every record.
+    """
+
+    name: str
+    python_type: Any
+    arrow_type: pa.DataType
+    nullable: bool
+
+    @functools.cached_property
+    def enum(self) -> type[enum.Enum] | None:
+        """The enumeration whose members this field holds, or None."""
+        if isinstance(self.python_type, type) and issubclass(self.python_type, enum.Enum):
+            return self.python_type
+        return None
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether Arrow's own conversion gives exactly the Python values that user code expects."""
+        return self.enum is None and not pa.types.is_nested(self.arrow_type)
+
+    def to_python(self, column: pa.Array) -> list[Any]:
+        """The values of a column as user code sees them."""
+        if self.plain:
+            if column.null_count == 0 and (
+                pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+            ):
+                # NumPy's tolist is several times faster than Arrow's, and exact for these types.
+                return typing.cast(list[Any], column.to_numpy(zero_copy_only=False).tolist())
+            return typing.cast(list[Any], column.to_pylist())
+        values = column.to_pylist()
+        if self.enum is not None:
+            members: dict[Any, Any] = {member.value: member for member in self.enum}
+            members[None] = None
+            return [members[value] for value in values]
+        target = self.python_type | None if self.nullable else self.python_type
+        return [msgspec.convert(_plain_mappings(value), target) for value in values]
+
+    def to_arrow(self, values: Sequence[Any], *, check: bool = True) -> pa.Array:
+        """The column of a list of values; raises SchemaError naming the field when one does not fit.
+
+        Without `check` a missing value passes, for callers that look for missing values themselves.
+        """
+        try:
+            if self.enum is not None:
+                stored: dict[Any, Any] = {member: member.value for member in self.enum}
+                # A plain value that names a member is accepted too.
+                stored.update((member.value, member.value) for member in self.enum)
+                stored[None] = None
+                values = [stored[value] for value in values]
+            elif pa.types.is_nested(self.arrow_type):
+                values = [msgspec.to_builtins(value, builtin_types=_BUILTIN) for value in values]
+            column = pa.array(values, type=self.arrow_type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, KeyError, OverflowError) as e:
+            raise SchemaError(f"field {self.name!r} ({self.arrow_type}) cannot hold a value: {e}") from e
+        if check and not self.nullable and column.null_count:
+            raise SchemaError(f"field {self.name!r} has no value and is not optional")
+        return column
+
+
+_BUILTIN: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
+
+
+def _plain_mappings(value: Any) -> Any:
+    """Arrow gives a map as a list of pairs; msgspec wants a dict."""
+    if isinstance(value, list):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return {key: _plain_mappings(item) for key, item in value}
+        return [_plain_mappings(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain_mappings(item) for key, item in value.items()}
+    return value
+
+
+class RecordType:
+    """The type of the records of one stream, as Python objects and as Arrow columns.
+
+    `python_class` is the class that user code sees: the given dataclass or Struct, or a Struct made from the
+    fields of a protobuf message or DDL string. Build one with `record_type`.
+    """
+
+    def __init__(
+        self, name: str, fields: Sequence[Field], python_class: type, rebuild: tuple[Callable[..., Any], Any]
+    ) -> None:
+        self.name = name
+        self.fields: Final = tuple(fields)
+        self.python_class = python_class
+        self.schema: Final = pa.schema([pa.field(f.name, f.arrow_type, f.nullable) for f in self.fields])
+        self._by_name: Final = {f.name: f for f in self.fields}
+        self._rebuild = rebuild
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        function, argument = self._rebuild
+        return function, (argument,)
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{f.name}: {f.arrow_type}" for f in self.fields)
+        return f"{self.name}({inside})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordType) and self.name == other.name and self.schema == other.schema
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the fields, in order."""
+        return tuple(self._by_name)
+
+    def field(self, name: str) -> Field:
+        """The field of that name; SchemaError lists the fields when there is none."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise SchemaError(
+                f"{self.name} has no field {name!r}; its fields are {', '.join(self.field_names)}."
+            ) from None
+
+    def objects(self, batch: pa.RecordBatch) -> list[Any]:
+        """The records of a batch as objects of `python_class`. Columns beyond the fields are ignored."""
+        columns = [f.to_python(batch.column(f.name)) for f in self.fields]
+        return list(map(self.python_class, *columns))
+
+    def batch(self, objects: Sequence[Any], *, check: bool = True) -> pa.RecordBatch:
+        """A record batch of objects that have this type's fields as attributes.
+
+        Raises SchemaError when an object lacks a field or a value does not fit. With `check` a missing value
+        in a field that is not optional is an error too.
+        """
+        columns = []
+        for f in self.fields:
+            try:
+                values = [getattr(item, f.name) for item in objects]
+            except AttributeError as e:
+                raise SchemaError(f"a record is not a {self.name}: {e}") from None
+            columns.append(f.to_arrow(values, check=check))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def missing(self, batch: pa.RecordBatch, *, allow_nan: bool) -> npt.NDArray[np.str_] | None:
+        """For each row the reason why it is not a valid record ("" when it is), or None when all rows are.
+
+        A row is invalid when a field that is not nullable is null, or when a float is NaN and NaN is not allowed.
+        """
+        reasons: npt.NDArray[Any] | None = None
+        for f in self.fields:
+            column = batch.column(f.name)
+            if not f.nullable and column.null_count:
+                bad = column.is_null().to_numpy(zero_copy_only=False)
+                reasons = _note(reasons, bad, f"field {f.name!r} is missing or null")
+            if not allow_nan and pa.types.is_floating(f.arrow_type):
+                values = column.to_numpy(zero_copy_only=False)
+                # A sum is NaN when a value is, and costs one pass without a temporary; infinities of both
+                # signs make it NaN as well, so the slow check decides.
+                if np.isnan(values.sum()):
+                    bad = np.isnan(values) & column.is_valid().to_numpy(zero_copy_only=False)
+                    if bad.any():
+                        reasons = _note(reasons, bad, f"field {f.name!r} is NaN")
+        return reasons
+
+
+def _note(reasons: npt.NDArray[Any] | None, bad: npt.NDArray[Any], reason: str) -> npt.NDArray[Any]:
+    if reasons is None:
+        reasons = np.full(len(bad), "", dtype=object)
+    reasons[bad & (reasons == "")] = reason
+    return reasons
+
+
+def empty_like(schema: pa.Schema) -> pa.RecordBatch:
+    """A record batch of no rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def concat_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """All batches as one, in order."""
+    found = list(batches)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return empty_like(schema)
+    return pa.concat_batches(found)
+
+
+@functools.singledispatch
+def record_type(schema: Any) -> RecordType:
+    """The record type of a schema: a dataclass, a msgspec Struct, a protobuf message class or a DDL string.
+
+    >>> record_type("sensor_id INT, temperature DOUBLE").field_names
+    ('sensor_id', 'temperature')
+    """
+    raise SchemaError(f"{schema!r} is no schema. Give a dataclass, a protobuf message class or a DDL string.")
+
+
+@record_type.register
+def _(schema: RecordType) -> RecordType:
+    return schema
+
+
+@record_type.register
+def _(schema: type) -> RecordType:
+    if dataclasses.is_dataclass(schema) or issubclass(schema, msgspec.Struct):
+        return _of_class(schema)
+    if hasattr(schema, "DESCRIPTOR") and hasattr(schema, "SerializeToString"):
+        return _of_protobuf(ProtobufSource.of(schema))
+    raise SchemaError(
+        f"{schema.__name__} is no schema. Give a dataclass, a protobuf message class or a DDL string."
+    )
+
+
+@record_type.register
+def _(schema: str) -> RecordType:
+    return _of_ddl(schema)
+
+
+@functools.cache
+def _of_class(schema: type) -> RecordType:
+    try:
+        hints = typing.get_type_hints(schema)
+    except NameError as e:
+        raise SchemaError(f"{schema.__name__}: a field's type cannot be resolved: {e}.") from e
+    names: Sequence[str]
+    if dataclasses.is_dataclass(schema):
+        names = [f.name for f in dataclasses.fields(schema) if f.init]
+    else:
+        names = schema.__struct_fields__  # type: ignore[attr-defined]  # a msgspec Struct
+    if not names:
+        raise SchemaError(f"{schema.__name__} has no fields.")
+    fields = []
+    for name in names:
+        python_type, nullable = _without_none(hints[name])
+        try:
+            arrow_type = arrow_type_of(python_type)
+        except SchemaError as e:
+            raise SchemaError(f"{schema.__name__}.{name}: {e}") from None
+        fields.append(Field(name, python_type, arrow_type, nullable))
+    return RecordType(schema.__name__, fields, schema, (record_type, schema))
+
+
+def arrow_type_of(python_type: Any) -> pa.DataType:
+    """The Arrow type in which values of a Python type are stored.
+
+    Raises SchemaError for types that have no such form.
+    """
+    if python_type in _SCALARS:
+        return _SCALARS[python_type]
+    if isinstance(python_type, type) and issubclass(python_type, enum.Enum):
+        kinds = {type(member.value) for member in python_type}
+        if kinds == {str}:
+            return pa.string()
+        if kinds == {int}:
+            return pa.int64()
+        raise SchemaError(f"the enumeration {python_type.__name__} must have only str or only int values.")
+    origin, args = typing.get_origin(python_type), typing.get_args(python_type)
+    if origin is typing.Literal:
+        kinds = {type(value) for value in args}
+        if len(kinds) == 1 and kinds <= {str, int, bool}:
+            return _SCALARS[kinds.pop()]
+    if origin in (list, tuple, set, frozenset) and args:
+        return pa.list_(arrow_type_of(_without_none(args[0])[0]))
+    if origin is dict:
+        return pa.map_(arrow_type_of(args[0]), arrow_type_of(_without_none(args[1])[0]))
+    if isinstance(python_type, type) and (
+        dataclasses.is_dataclass(python_type) or issubclass(python_type, msgspec.Struct)
+    ):
+        return pa.struct(list(_of_class(python_type).schema))
+    raise SchemaError(f"the type {python_type!r} cannot be stored. Use {_allowed_types()}.")
+
+
+def _allowed_types() -> str:
+    return "bool, int, float, str, bytes, datetime, date, Decimal, Enum, list, dict or a dataclass of these"
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """A type hint without its `| None`, and whether it had one."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        args = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        if len(args) == 1 and len(args) < len(typing.get_args(hint)):
+            return args[0], True
+    return hint, False
+
+
+# --- DDL strings ---------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _of_ddl(ddl: str) -> RecordType:
+    fields = _DdlParser(ddl).parse()
+    python_class = _struct_class("Record", fields)
+    return RecordType("Record", fields, python_class, (record_type, ddl))
+
+
+def _struct_class(name: str, fields: Sequence[Field]) -> type:
+    """A Struct with the given fields, in order; nullable fields may be left out.
+
+    Positional construction asks that every field behind one with a default has a default too; None there is
+    found by `RecordType.missing` like any other missing value.
+    """
+    specs: list[Any] = []
+    defaulted = False
+    for f in fields:
+        defaulted = defaulted or f.nullable
+        optional = f.python_type | None if f.nullable else f.python_type
+        specs.append((f.name, optional, None) if defaulted else (f.name, optional))
+    return msgspec.defstruct(name, specs)
+
+
+class _DdlParser:
+    """Parses `name TYPE [NOT NULL], ...` with ARRAY<>, MAP<,> and STRUCT<name: TYPE, ...>."""
+
+    _TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|`[^`]+`|\d+|[<>,:()])")
+
+    def __init__(self, ddl: str) -> None:
+        self._ddl = ddl
+        self._tokens: list[str] = []
+        position = 0
+        while position < len(ddl.rstrip()):
+            match = self._TOKEN.match(ddl, position)
+            if match is None:
+                raise SchemaError(f"The DDL string {ddl!r} cannot be read at {ddl[position:]!r}.")
+            self._tokens.append(match.group(1))
+            position = match.end()
+        self._next = 0
+
+    def parse(self) -> list[Field]:
+        fields = self._fields(end=None)
+        if not fields:
+            raise SchemaError("The DDL string is empty. Write for example 'sensor_id INT, temperature DOUBLE'.")
+        return fields
+
+    def _peek(self) -> str | None:
+        return self._tokens[self._next] if self._next < len(self._tokens) else None
+
+    def _take(self, expected: str | None = None) -> str:
+        token = self._peek()
+        if token is None or (expected is not None and token.lower() != expected):
+            found = "its end" if token is None else repr(token)
+            raise SchemaError(f"The DDL string {self._ddl!r} has {found} where {expected or 'a name'!r} should be.")
+        self._next += 1
+        return token
+
+    def _fields(self, end: str | None) -> list[Field]:
+        fields: list[Field] = []
+        while self._peek() is not None and self._peek() != end:
+            name = self._take().strip("`")
+            if self._peek() == ":":
+                self._take()
+            python_type, arrow_type = self._type()
+            nullable = True
+            if (self._peek() or "").lower() == "not":
+                self._take()
+                self._take("null")
+                nullable = False
+            fields.append(Field(name, python_type, arrow_type, nullable))
+            if self._peek() == ",":
+                self._take()
+            elif self._peek() != end:
+                raise SchemaError(f"The DDL string {self._ddl!r} lacks a comma before {self._peek()!r}.")
+        return fields
+
+    def _type(self) -> tuple[Any, pa.DataType]:
+        word = self._take().lower()
+        if word in _DDL_SCALARS:
+            return _DDL_SCALARS[word]
+        if word == "decimal":
+            return self._decimal()
+        if word == "array":
+            self._take("<")
+            item, arrow = self._type()
+            self._take(">")
+            return list[item], pa.list_(arrow)  # type: ignore[valid-type]
+        if word == "map":
+            self._take("<")
+            key, arrow_key = self._type()
+            self._take(",")
+            value, arrow_value = self._type()
+            self._take(">")
+            return dict[key, value], pa.map_(arrow_key, arrow_value)  # type: ignore[valid-type]
+        if word == "struct":
+            self._take("<")
+            fields = self._fields(end=">")
+            self._take(">")
+            inner = RecordType("Record", fields, _struct_class("Record", fields), (record_type, ""))
+            return inner.python_class, pa.struct(list(inner.schema))
+        known = ", ".join(sorted({*_DDL_SCALARS, "decimal", "array", "map", "struct"}))
+        raise SchemaError(f"The DDL string {self._ddl!r} has the unknown type {word!r}. Known types: {known}.")
+
+    def _decimal(self) -> tuple[Any, pa.DataType]:
+        precision, scale = 10, 0
+        if self._peek() == "(":
+            self._take()
+            precision = int(self._take())
+            if self._peek() == ",":
+                self._take()
+                scale = int(self._take())
+            self._take(")")
+        return decimal.Decimal, pa.decimal128(precision, scale)
+
+
+# --- protobuf ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class ProtobufSource:
+    """A protobuf message type as plain bytes, so that it can travel to workers that lack the generated module."""
+
+    full_name: str
+    files: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, message: Any) -> ProtobufSource:
+        """The source of a generated message class."""
+        from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+        files: list[bytes] = []
+        seen: set[str] = set()
+
+        def add(file: Any) -> None:
+            if file.name in seen:
+                return
+            seen.add(file.name)
+            for dependency in file.dependencies:
+                add(dependency)
+            proto = FileDescriptorProto()
+            file.CopyToProto(proto)
+            files.append(proto.SerializeToString(deterministic=True))
+
+        add(message.DESCRIPTOR.file)
+        return cls(message.DESCRIPTOR.full_name, tuple(files))
+
+    def descriptor(self) -> Any:
+        """The message's descriptor, in a pool of its own."""
+        return _descriptor(self)
+
+
+@functools.cache
+def _descriptor(source: ProtobufSource) -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    pool = descriptor_pool.DescriptorPool()
+    for data in source.files:
+        pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))  # type: ignore[no-untyped-call]
+    return pool.FindMessageTypeByName(source.full_name)
+
+
+@functools.cache
+def _of_protobuf(source: ProtobufSource) -> RecordType:
+    from ptars import PtarsConfig, get_schema
+
+    descriptor = source.descriptor()
+    schema = get_schema(descriptor, PtarsConfig(enum_repr="string"))
+    fields = [
+        Field(f.name, _python_type_of(f.type), f.type, descriptor.fields_by_name[f.name].has_presence)
+        for f in schema
+    ]
+    name = source.full_name.rsplit(".", 1)[-1]
+    return RecordType(name, fields, _message_class(name, fields), (_of_protobuf, source))
+
+
+def _message_class(name: str, fields: Sequence[Field]) -> type:
+    """A Struct with a message's fields and, as in protobuf, a default for each."""
+    defaults: dict[Any, Any] = {int: 0, float: 0.0, str: "", bytes: b"", bool: False}
+    specs: list[Any] = []
+    for f in fields:
+        if f.nullable:
+            specs.append((f.name, f.python_type | None, None))
+        elif f.python_type in defaults:
+            specs.append((f.name, f.python_type, defaults[f.python_type]))
+        else:
+            factory = dict if pa.types.is_map(f.arrow_type) else list
+            specs.append((f.name, f.python_type, msgspec.field(default_factory=factory)))
+    return msgspec.defstruct(name, specs)
+
+
+def _python_type_of(arrow_type: pa.DataType) -> Any:
+    if pa.types.is_boolean(arrow_type):
+        return bool
+    if pa.types.is_integer(arrow_type):
+        return int
+    if pa.types.is_floating(arrow_type):
+        return float
+    if pa.types.is_string(arrow_type):
+        return str
+    if pa.types.is_binary(arrow_type):
+        return bytes
+    if pa.types.is_timestamp(arrow_type):
+        return dt.datetime
+    if pa.types.is_map(arrow_type):
+        return dict[_python_type_of(arrow_type.key_type), _python_type_of(arrow_type.item_type)]  # type: ignore[misc]
+    if pa.types.is_list(arrow_type):
+        return list[_python_type_of(arrow_type.value_type)]  # type: ignore[misc]
+    if pa.types.is_struct(arrow_type):
+        return dict[str, Any]
+    raise SchemaError(f"protobuf fields of the type {arrow_type} are not supported.")
+
+
+def rows_where(batch: pa.RecordBatch, keep: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The rows of a batch whose mask is true, in order."""
+    return pc.filter(batch, pa.array(keep))

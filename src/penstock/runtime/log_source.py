@@ -1,0 +1,104 @@
+"""Log sources in Spark: a `ReplayableLog` as a Spark streaming source whose tasks read, decode and pack at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.runtime.packing import PACKED_DDL
+from penstock.runtime.reading import StreamReader
+from penstock.sources.base import ReplayableLog, Split
+from penstock.sources.files import share
+
+__all__ = ["log_stream"]
+
+
+def log_stream(spark: SparkSession, log: ReplayableLog, reader: StreamReader, parallelism: int) -> DataFrame:
+    """The packed rows of a log source, as a streaming DataFrame."""
+    stream = reader.node.name
+    # Spark pickles the class to its planner and its workers; so what differs between streams is in the class.
+    kind = type(
+        "LogDataSource",
+        (_LogDataSource,),
+        {"stream": stream, "log": log, "reader_of_stream": reader, "parallelism": parallelism},
+    )
+    spark.dataSource.register(kind)
+    return spark.readStream.format(kind.name()).load()
+
+
+class _LogDataSource(DataSource):
+    """The source of one stream."""
+
+    stream: str
+    log: ReplayableLog
+    reader_of_stream: StreamReader
+    parallelism: int
+
+    @classmethod
+    def name(cls) -> str:
+        return f"penstock_{cls.stream}"
+
+    def schema(self) -> str:
+        return PACKED_DDL
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return _LogStreamReader(self.log, self.reader_of_stream, self.parallelism)
+
+
+class _SplitPartition(InputPartition):
+    """The splits that one task reads."""
+
+    def __init__(self, splits: list[Split]) -> None:
+        super().__init__(splits)
+        self.splits = splits
+
+
+class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Positions of the log as Spark offsets."""
+
+    def __init__(self, log: ReplayableLog, reader: StreamReader, parallelism: int) -> None:
+        self._log = log
+        self._reader = reader
+        self._parallelism = parallelism
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"position": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        # The log knows its own limit; any limit but "all" tells it to apply it.
+        return ReadMaxRows(1)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        limited = not isinstance(limit, ReadAllAvailable)
+        return {"position": self._log.latest(start["position"], limited=limited)}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._log.freeze()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        splits = self._log.splits(start["position"], end["position"], self._parallelism)
+        return [_SplitPartition(shared) for shared in share(splits, self._parallelism)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _SplitPartition)
+        kind = self._reader.node.record_type
+        chunks = itertools.chain.from_iterable(self._log.read(split, kind) for split in partition.splits)
+        return self._reader.batches(chunks)
+
+    def commit(self, end: dict[str, int]) -> None:
+        self._log.forget(end["position"])
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None

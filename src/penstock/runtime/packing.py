@@ -1,0 +1,117 @@
+"""Packed rows: what travels through Spark. One row holds a whole block of records.
+
+A row says where it goes (`destination`), for which key group, and in which place of the order, and carries its body as
+bytes: an Arrow record batch without its schema, which both ends know from the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.blocks import DeadLetter
+from penstock.records import record_type
+
+__all__ = [
+    "COUNTS",
+    "DEAD_LETTERS",
+    "DEAD_LETTER_TYPE",
+    "PACKED_DDL",
+    "PACKED_SCHEMA",
+    "PackedRow",
+    "counts_row",
+    "from_bytes",
+    "packed_batches",
+    "split_by_key_group",
+    "to_bytes",
+]
+
+PACKED_DDL: Final = (
+    "destination STRING, key_group INT, input INT, partition STRING, first_offset BIGINT, body BINARY"
+)
+PACKED_SCHEMA: Final = pa.schema(
+    [
+        ("destination", pa.string()),
+        ("key_group", pa.int32()),
+        ("input", pa.int32()),
+        ("partition", pa.string()),
+        ("first_offset", pa.int64()),
+        ("body", pa.binary()),
+    ]
+)
+DEAD_LETTERS: Final = "dead-letters"
+COUNTS: Final = "counts"
+DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
+
+# Arrow batches handed to Spark are kept near this size; Spark holds a few of them in memory for each task.
+_BATCH_BYTES: Final = 8 << 20
+
+
+class PackedRow(NamedTuple):
+    """One block on its way, as a row of PACKED_SCHEMA."""
+
+    destination: str
+    key_group: int
+    input: int
+    partition: str
+    first_offset: int
+    body: Any
+
+
+def to_bytes(batch: pa.RecordBatch) -> pa.Buffer:
+    """A record batch without its schema."""
+    return batch.serialize()
+
+
+def from_bytes(body: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """The record batch of a body that `to_bytes` made."""
+    return pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+
+
+def counts_row(kind: str, name: str, count: int, key_group: int = 0) -> PackedRow:
+    """A row that reports a count: records in of a stream, or keys of a step in a key group."""
+    return PackedRow(COUNTS, key_group, 0, name, 0, msgspec.msgpack.encode((kind, name, key_group, count)))
+
+
+def packed_batches(rows: Iterable[PackedRow]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches for Spark."""
+    waiting: list[PackedRow] = []
+    size = 0
+    for row in rows:
+        waiting.append(row)
+        size += len(row.body)
+        if size >= _BATCH_BYTES:
+            yield _as_batch(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _as_batch(waiting)
+
+
+def _as_batch(rows: list[PackedRow]) -> pa.RecordBatch:
+    *columns, bodies = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, PACKED_SCHEMA, strict=False)]
+    return pa.RecordBatch.from_arrays([*arrays, _binary(bodies)], schema=PACKED_SCHEMA)
+
+
+def _binary(bodies: Sequence[Any]) -> pa.Array:
+    """A binary column of buffers, with one copy of each."""
+    offsets = np.zeros(len(bodies) + 1, np.int32)
+    np.cumsum([len(body) for body in bodies], out=offsets[1:])
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(bodies), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(bodies))]
+    )
+
+
+def split_by_key_group(batch: pa.RecordBatch, groups: Any, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of each key group, in order within it, for the groups that have any."""
+    # NumPy sorts 16-bit integers by radix, so this is linear.
+    order = np.argsort(groups, kind="stable")
+    sizes = np.bincount(groups, minlength=count)
+    ends = np.cumsum(sizes)
+    ordered = batch.take(pa.array(order))
+    for group in np.flatnonzero(sizes):
+        yield int(group), ordered.slice(ends[group] - sizes[group], sizes[group])

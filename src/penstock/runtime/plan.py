@@ -1,0 +1,114 @@
+"""The plan: how a job's graph becomes a chain of levels, and where each block goes. Knows no Spark.
+
+    read (sources) -> [keyed level -> forward]* -> write (sinks)
+
+A level holds all steps whose inputs come from earlier levels. Everything else (blocks for later steps, for sinks, dead
+letters, counts) passes a level unchanged, so one chain serves any graph, each record is computed once, and every
+level sees the same cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.errors import JobDefinitionError
+from penstock.operators.blocks import KEY, MESSAGE_KEY, block_schema
+from penstock.operators.step import StepCore, StepInput
+from penstock.records import RecordType
+from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
+
+__all__ = ["JobPlan", "emission_destination"]
+
+
+def emission_destination(step: str, output: str) -> str:
+    """The destination of what a step emitted, on its way to be forwarded."""
+    return f"out/{step}/{output}"
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A job's graph with everything the workers need to run it. Pickled to them.
+
+    `raw_streams` are the streams whose source has bytes for each record, which then travel with it for dead
+    letters; `keyed_sinks` are the sinks that want the key of each record.
+    """
+
+    graph: Graph
+    key_groups: int
+    raw_streams: frozenset[str]
+    keyed_sinks: frozenset[str]
+    strict: bool
+
+    def levels(self) -> list[list[ProcessNode]]:
+        """The keyed steps by depth; steps of one level do not depend on each other."""
+        depth: dict[str, int] = {}
+        for node in self.graph.nodes.values():
+            if isinstance(node, SourceNode):
+                depth[node.id] = 0
+            elif isinstance(node, ProcessNode):
+                depth[node.id] = 1 + max(depth[edge.port.node] for edge in node.edges)
+            else:
+                depth[node.id] = depth[node.upstream.node]
+        steps = self.graph.steps()
+        return [[s for s in steps if depth[s.id] == d] for d in range(1, max(depth.values(), default=0) + 1)]
+
+    def core(self, node: ProcessNode) -> StepCore:
+        """The step's core."""
+        inputs = [StepInput(e.stream, e.record_type, e.key, e.is_control) for e in node.edges]
+        return StepCore(node.step, node.function, inputs, node.outputs)
+
+    def step_schema(self, node: ProcessNode, number: int) -> pa.Schema:
+        """The columns of blocks for an input of a step."""
+        edge = node.edges[number]
+        key_type = edge.key.key_type if edge.key.computed else None
+        return block_schema(edge.record_type, key_type=key_type, raw=self._has_raw(edge.port))
+
+    def emission_schema(self, node: ProcessNode, output: str) -> pa.Schema:
+        """The columns of what a step emits: the records, and their keys where somebody wants them."""
+        fields = list(node.outputs[output].schema)
+        if self.wants_keys(Port(node.id, output)):
+            fields.append(pa.field(KEY, node.edges[0].key.key_type))
+        return pa.schema(fields)
+
+    def sink_schema(self, node: SinkNode) -> pa.Schema:
+        """The columns of blocks for a sink."""
+        fields = list(node.record_type.schema)
+        if node.name in self.keyed_sinks:
+            fields.append(pa.field(MESSAGE_KEY, pa.binary()))
+        return pa.schema(fields)
+
+    def wants_keys(self, port: Port) -> bool:
+        """Whether a sink behind the port wants the keys of its records."""
+        for node, _ in self.graph.consumers(port):
+            if isinstance(node, SinkNode) and node.name in self.keyed_sinks:
+                return True
+            if isinstance(node, TransformNode) and self.wants_keys(Port(node.id)):
+                return True
+        return False
+
+    def _has_raw(self, port: Port) -> bool:
+        node = self.graph.nodes[port.node]
+        if isinstance(node, SourceNode):
+            return node.name in self.raw_streams
+        if isinstance(node, TransformNode):
+            return self._has_raw(node.upstream)
+        return False
+
+    def record_type_of(self, port: Port) -> RecordType:
+        """The type of the records that leave a port."""
+        node = self.graph.nodes[port.node]
+        if isinstance(node, ProcessNode):
+            return node.outputs[port.output]
+        return node.record_type
+
+    def check(self) -> None:
+        """Raise JobDefinitionError for what the runtime cannot run."""
+        for step in self.graph.steps():
+            if not any(not edge.is_control for edge in step.edges):
+                raise JobDefinitionError(f"Step {step.step!r} has no data stream.")
+
+
+

@@ -1,0 +1,127 @@
+"""The query: a job's plan as one Spark streaming query, from sources through keyed levels to the sinks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.bindings import KafkaBinding
+from penstock.formats import format_of
+from penstock.runtime.keyed import keyed_level
+from penstock.runtime.log_source import log_stream
+from penstock.runtime.packing import PACKED_DDL
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.reading import StreamReader, kafka_chunks
+from penstock.runtime.writing import REPORT_DDL, Forwarder, Writer, unpacked_rows
+from penstock.sources.base import ReplayableLog
+from penstock.sources.kafka import spark_options
+from penstock.streams.graph import SourceNode
+
+__all__ = ["BoundSource", "Query", "start_query"]
+
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class BoundSource:
+    """A source of the job and where it reads: a log of penstock's own, or a Kafka topic through Spark."""
+
+    node: SourceNode
+    input: ReplayableLog | KafkaBinding
+    reader: StreamReader
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is needed to start the query."""
+
+    plan: JobPlan
+    sources: list[BoundSource]
+    writer: Writer
+    checkpoint: str
+    parallelism: int
+    bounded: bool
+    batch_interval_ms: int
+    on_batch: Callable[[int, list[Any]], None]
+
+
+def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
+    """Compile and start. `on_batch` is called with the reports of each micro-batch before it is committed."""
+    reports = _compile(spark, query)
+    trigger: dict[str, Any] = {"processingTime": f"{query.batch_interval_ms} milliseconds"}
+    if query.bounded:
+        trigger = {"availableNow": True}
+
+    def on_batch(batch: DataFrame, batch_id: int) -> None:
+        query.on_batch(batch_id, batch.collect())
+
+    stream = reports.writeStream.foreachBatch(on_batch).option("checkpointLocation", query.checkpoint)
+    return stream.trigger(**trigger).start()
+
+
+def _compile(spark: SparkSession, query: Query) -> DataFrame:
+    rows = functools.reduce(DataFrame.union, [_source(spark, source, query) for source in query.sources])
+    levels = query.plan.levels()
+    for number, level in enumerate(levels):
+        rows = keyed_level(rows, query.plan, level)
+        if number < len(levels) - 1:
+            rows = rows.mapInArrow(_forward(query.plan, [node.id for node in level]), PACKED_DDL)
+    last = [node.id for node in levels[-1]] if levels else []
+    return rows.mapInArrow(_write(query.plan, last, query.writer), REPORT_DDL)
+
+
+def _source(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
+    if not isinstance(source.input, KafkaBinding):
+        return log_stream(spark, source.input, source.reader, query.parallelism)
+    reader = spark.readStream.format("kafka").options(**spark_options(source.input))
+    # Few large partitions would leave cores idle; Spark splits their offset ranges.
+    reader = reader.option("minPartitions", query.parallelism)
+    wanted = ["value", "partition", "offset"]
+    if query.plan.keyed_sinks:
+        wanted.append("key")
+    stream_reader = source.reader
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return stream_reader.batches(kafka_chunks(batches))
+
+    return reader.load().select(*wanted).mapInArrow(pack, PACKED_DDL)
+
+
+def _forward(plan: JobPlan, step_ids: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def forward(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        nodes = [node for node in plan.graph.steps() if node.id in step_ids]
+        return Forwarder(plan, nodes).batches(batches)
+
+    return forward
+
+
+def _write(
+    plan: JobPlan, step_ids: list[str], writer: Writer
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        nodes = [node for node in plan.graph.steps() if node.id in step_ids]
+        rows = Forwarder(plan, nodes).rows(batches) if nodes else unpacked_rows(batches)
+        task = TaskContext.get()
+        assert task is not None
+        batch_id = task.getLocalProperty(BATCH_ID_PROPERTY)
+        assert batch_id is not None
+        return writer.batches(rows, int(batch_id), task.partitionId(), task.taskAttemptId())
+
+    return write
+
+
+def stream_reader(plan: JobPlan, node: SourceNode, format_name: Any) -> StreamReader:
+    """The reader of a source; `format_name` None when the source decodes itself."""
+    if format_name is None:
+        return StreamReader(plan, node, None)
+    form = format_of(format_name, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
+    return StreamReader(plan, node, form)
+
+

@@ -1,0 +1,114 @@
+"""Reading: chunks of a source become packed rows. Runs in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.formats import Format
+from penstock.operators.blocks import DeadLetter, Records
+from penstock.runtime.packing import PackedRow, counts_row, packed_batches
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.routing import Router, dead_letter_rows
+from penstock.sources.base import SourceChunk
+from penstock.streams.graph import Port, SourceNode
+
+__all__ = ["StreamReader", "kafka_chunks"]
+
+# A chunk of Kafka records is decoded and packed when it has this many records or bytes. Larger chunks make fatter
+# blocks, and blocks are what each key group pays for.
+_CHUNK_RECORDS: Final = 500_000
+_CHUNK_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class StreamReader:
+    """Turns the chunks of one source into packed rows. `format` is None for sources that decode themselves."""
+
+    plan: JobPlan
+    node: SourceNode
+    format: Format | None
+
+    def batches(self, chunks: Iterable[SourceChunk]) -> Iterator[pa.RecordBatch]:
+        """The chunks' records, packed, as Arrow batches of PACKED_SCHEMA."""
+        return packed_batches(self.rows(chunks))
+
+    def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
+        """The chunks' records, packed, and at the end the count of records."""
+        router = Router(self.plan, Port(self.node.id))
+        count = 0
+        for chunk in chunks:
+            records, letters = self._decode(chunk)
+            count += len(chunk.offsets) + len(chunk.bad)
+            yield from dead_letter_rows(letters, self.plan)
+            if len(records):
+                yield from router.route(records)
+        if count:
+            yield counts_row("in", self.node.name, count)
+
+    def _decode(self, chunk: SourceChunk) -> tuple[Records, list[DeadLetter]]:
+        letters = [DeadLetter.of_bad_record(self.node.name, bad) for bad in chunk.bad]
+        if chunk.batch is not None:
+            return self._checked(chunk, chunk.batch, letters)
+        assert chunk.raw is not None and self.format is not None
+        decoded = self.format.decode(chunk.raw)
+        for row, reason in decoded.bad:
+            raw = chunk.raw[row].as_py() or b""
+            offset = chunk.offsets[row].as_py()
+            letters.append(DeadLetter(reason, self.node.name, "", chunk.partition, offset, raw.rstrip(b"\r\n")))
+        name, partition = self.node.name, chunk.partition
+        if decoded.rows is None:
+            return Records(decoded.batch, name, partition, chunk.offsets, chunk.raw, chunk.keys), letters
+        # The columns of all records are not there when some did not decode, so those of the others are given.
+        whole = Records(decoded.batch, name, partition, chunk.offsets, chunk.raw, chunk.keys)
+        return whole.take(decoded.rows, decoded.batch), letters
+
+    def _checked(
+        self, chunk: SourceChunk, batch: pa.RecordBatch, letters: list[DeadLetter]
+    ) -> tuple[Records, list[DeadLetter]]:
+        """Records of a source that decodes itself, without those that lack a value or hold NaN."""
+        records = Records(batch, self.node.name, chunk.partition, chunk.offsets, None, chunk.keys)
+        reasons = self.node.record_type.missing(batch, allow_nan=self.node.allow_nan)
+        if reasons is None:
+            return records, letters
+        for row in np.flatnonzero(reasons != ""):
+            letters.append(records.dead_letter(int(row), str(reasons[row]), self.node.record_type))
+        return records.take(np.flatnonzero(reasons == "")), letters
+
+
+def kafka_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[SourceChunk]:
+    """Chunks of the rows of Spark's Kafka source: value, partition, offset and perhaps key."""
+    waiting: list[pa.RecordBatch] = []
+    records = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        records += batch.num_rows
+        size += batch.nbytes
+        if records >= _CHUNK_RECORDS or size >= _CHUNK_BYTES:
+            yield from _kafka_chunk(waiting)
+            waiting, records, size = [], 0, 0
+    if records:
+        yield from _kafka_chunk(waiting)
+
+
+def _kafka_chunk(waiting: list[pa.RecordBatch]) -> Iterator[SourceChunk]:
+    batch = waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+    partitions = batch.column("partition").to_numpy(zero_copy_only=False)
+    for start, end in _runs(partitions):
+        part = batch.slice(start, end - start)
+        keys: Any = part.column("key") if "key" in part.schema.names else None
+        name = f"{partitions[start]:05d}"
+        yield SourceChunk(name, part.column("offset"), raw=part.column("value"), keys=keys)
+
+
+def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """The ranges of equal neighbours."""
+    if not len(values):
+        return
+    cuts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
+    yield from zip(cuts, cuts[1:], strict=False)

@@ -1,0 +1,174 @@
+"""Routing: take records from a port through stateless functions to the steps and sinks behind it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import StrictModeError
+from penstock.operators.blocks import KEY, MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
+from penstock.operators.step import reason_of
+from penstock.operators.transforms import apply_transform
+from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, split_by_key_group, to_bytes
+from penstock.runtime.plan import JobPlan
+from penstock.state.key_groups import key_groups
+from penstock.streams.graph import Port, ProcessNode, SinkNode, TransformNode
+
+__all__ = ["Router", "dead_letter_rows"]
+
+
+def dead_letter_rows(letters: list[DeadLetter], plan: JobPlan) -> Iterator[PackedRow]:
+    """Dead letters as a row; in strict mode the first one ends the job."""
+    if not letters:
+        return
+    if plan.strict:
+        raise StrictModeError(describe(letters[0]))
+    first = letters[0]
+    body = to_bytes(DEAD_LETTER_TYPE.batch(letters))
+    yield PackedRow(DEAD_LETTERS, 0, 0, f"{first.stream}/{first.step}/{first.partition}", first.offset, body)
+
+
+def describe(letter: DeadLetter) -> str:
+    """A dead letter in a sentence."""
+    where = f"record {letter.offset} of {letter.partition!r} in stream {letter.stream!r}"
+    step = f" at step {letter.step!r}" if letter.step else ""
+    raw = letter.raw[:200].decode("utf-8", "backslashreplace")
+    return f"The {where} could not be processed{step}: {letter.reason} (record: {raw})"
+
+
+class Router:
+    """Routes the records of one port. Built once a task."""
+
+    def __init__(self, plan: JobPlan, port: Port) -> None:
+        self._plan: Final = plan
+        self._routes: Final = self._follow(port)
+
+    def _follow(self, port: Port) -> list[Callable[[Records], Iterator[PackedRow]]]:
+        routes: list[Callable[[Records], Iterator[PackedRow]]] = []
+        for node, number in self._plan.graph.consumers(port):
+            if isinstance(node, ProcessNode):
+                routes.append(_ToStep(self._plan, node, number))
+            elif isinstance(node, SinkNode):
+                routes.append(_ToSink(self._plan, node))
+            elif isinstance(node, TransformNode):
+                routes.append(_Through(self._plan, node, self._follow(Port(node.id))))
+        return routes
+
+    def route(self, records: Records) -> Iterator[PackedRow]:
+        """The packed rows that come of some records."""
+        for route in self._routes:
+            if len(records):
+                yield from route(records)
+
+
+class _Through:
+    """Through a stateless function and on."""
+
+    def __init__(self, plan: JobPlan, node: TransformNode, onwards: list[Callable[[Records], Iterator[PackedRow]]]) -> None:
+        self._plan = plan
+        self._node = node
+        self._onwards = onwards
+
+    def __call__(self, records: Records) -> Iterator[PackedRow]:
+        node = self._node
+        result, letters = apply_transform(node.kind, node.function, records, node.input_type, node.record_type, node.id)
+        yield from dead_letter_rows(letters, self._plan)
+        for route in self._onwards:
+            if len(result):
+                yield from route(result)
+
+
+class _ToStep:
+    """To an input of a keyed step: split by key group."""
+
+    def __init__(self, plan: JobPlan, node: ProcessNode, number: int) -> None:
+        self._plan = plan
+        self._node = node
+        self._number = number
+        self._edge = node.edges[number]
+        self._schema = plan.step_schema(node, number)
+
+    def __call__(self, records: Records) -> Iterator[PackedRow]:
+        records, keys, letters = self._keyed(records)
+        yield from dead_letter_rows(letters, self._plan)
+        if not len(records):
+            return
+        columns = list(records.batch.select(list(self._edge.record_type.field_names)).columns)
+        columns.append(records.offsets)
+        if self._edge.key.computed:
+            columns.append(keys)
+        if RAW in self._schema.names:
+            columns.append(records.raw if records.raw is not None else pa.nulls(len(records), pa.binary()))
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        groups = key_groups(keys, self._plan.key_groups)
+        for group, part in split_by_key_group(batch, groups, self._plan.key_groups):
+            first = part.column(OFFSET)[0].as_py()
+            yield PackedRow(self._node.id, group, self._number, records.partition, first, to_bytes(part))
+
+    def _keyed(self, records: Records) -> tuple[Records, pa.Array, list[DeadLetter]]:
+        """The records that have a key, and their keys."""
+        edge = self._edge
+        letters: list[DeadLetter] = []
+        try:
+            keys = edge.key.column(records.batch)
+        except Exception:  # a user's key function may raise anything
+            records, letters = self._with_key(records)
+            if not len(records):
+                return records, pa.array([], edge.key.key_type), letters
+            keys = edge.key.column(records.batch)
+        missing = _missing(keys)
+        if missing is None:
+            return records, keys, letters
+        reason = f"the key {' and '.join(edge.key.fields) or 'function gave no value'} is null"
+        for row in np.flatnonzero(missing):
+            letters.append(records.dead_letter(int(row), reason, edge.record_type, self._node.step))
+        present = np.flatnonzero(~missing)
+        return records.take(present), keys.take(pa.array(present)), letters
+
+    def _with_key(self, records: Records) -> tuple[Records, list[DeadLetter]]:
+        """The records for which the key function does not raise."""
+        good, letters = [], []
+        for row in range(len(records)):
+            try:
+                self._edge.key.column(records.batch.slice(row, 1))
+                good.append(row)
+            except Exception as e:  # as above
+                reason = reason_of(e)
+                letters.append(records.dead_letter(row, reason, self._edge.record_type, self._node.step))
+        return records.take(np.array(good, np.int64)), letters
+
+
+def _missing(keys: pa.Array) -> Any:
+    """A mask of the keys that are null, or of which a part is null; None when there is none."""
+    parts = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
+    if not any(part.null_count for part in parts):
+        return None
+    mask = np.zeros(len(keys), bool)
+    for part in parts:
+        mask |= part.is_null().to_numpy(zero_copy_only=False)
+    return mask
+
+
+class _ToSink:
+    """To a sink, in the order in which records come."""
+
+    def __init__(self, plan: JobPlan, node: SinkNode) -> None:
+        self._plan = plan
+        self._node = node
+        self._schema = plan.sink_schema(node)
+
+    def __call__(self, records: Records) -> Iterator[PackedRow]:
+        columns = list(records.batch.select(list(self._node.record_type.field_names)).columns)
+        if MESSAGE_KEY in self._schema.names:
+            keys = records.message_keys
+            columns.append(keys if keys is not None else pa.nulls(len(records), pa.binary()))
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        first = records.offsets[0].as_py()
+        partition = f"{records.stream}/{records.partition}"
+        # Spread over tasks where a keyed level lies between; the records of one partition stay together.
+        group = zlib.crc32(partition.encode()) % self._plan.key_groups
+        yield PackedRow(self._node.id, group, 0, partition, first, to_bytes(batch))

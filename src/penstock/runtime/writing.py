@@ -1,0 +1,145 @@
+"""Forwarding and writing: what steps emitted goes on to later steps, or into the sinks. Runs in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.blocks import KEY, MESSAGE_KEY, Records
+from penstock.records import RecordType
+from penstock.runtime.packing import COUNTS, DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, from_bytes, packed_batches
+from penstock.runtime.plan import JobPlan, emission_destination
+from penstock.runtime.routing import Router
+from penstock.sinks.base import Sink, SinkTask, TaskContext
+from penstock.state.group_state import key_values
+from penstock.streams.graph import Port, ProcessNode
+
+__all__ = ["REPORT_DDL", "REPORT_SCHEMA", "Forwarder", "Writer"]
+
+REPORT_DDL: Final = "kind STRING, name STRING, partition INT, total BIGINT, body BINARY"
+REPORT_SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("partition", pa.int32()),
+        ("total", pa.int64()),
+        ("body", pa.binary()),
+    ]
+)
+
+
+class Forwarder:
+    """Routes what the steps before it emitted; all other rows pass."""
+
+    def __init__(self, plan: JobPlan, nodes: Iterable[ProcessNode]) -> None:
+        self._plan: Final = plan
+        self._routes: dict[str, tuple[ProcessNode, str, pa.Schema, Router]] = {}
+        for node in nodes:
+            for output in node.outputs:
+                destination = emission_destination(node.step, output)
+                router = Router(plan, Port(node.id, output))
+                self._routes[destination] = (node, output, plan.emission_schema(node, output), router)
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Packed rows in, packed rows out."""
+        return packed_batches(self.rows(batches))
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
+        """The same, row by row."""
+        offsets: dict[str, int] = {}
+        for row in unpacked_rows(batches):
+            route = self._routes.get(row.destination)
+            if route is None:
+                yield row
+                continue
+            node, output, schema, router = route
+            batch = from_bytes(row.body, schema)
+            # Places count on through a key group's emissions, so that blocks behind the next shuffle sort.
+            place = f"{row.destination}/{row.partition}"
+            start = offsets.get(place, 0)
+            offsets[place] = start + batch.num_rows
+            yield from router.route(_emitted(node.outputs[output], batch, row.partition, node.step, start))
+
+
+def _emitted(record_type: RecordType, batch: pa.RecordBatch, partition: str, step: str, start: int) -> Records:
+    keys = None
+    if KEY in batch.schema.names:
+        keys = _message_keys(batch.column(KEY))
+        batch = batch.select(list(record_type.field_names))
+    offsets = pa.array(np.arange(start, start + batch.num_rows))
+    return Records(batch, step, partition, offsets, message_keys=keys)
+
+
+def _message_keys(keys: pa.Array) -> pa.Array:
+    """Keys as message keys: text and bytes as they are, numbers in decimal, several fields as a JSON list."""
+    if pa.types.is_struct(keys.type):
+        return pa.array([msgspec.json.encode(key) for key in key_values(keys)], pa.binary())
+    if not pa.types.is_binary(keys.type):
+        keys = keys.cast(pa.string())
+    return keys.cast(pa.binary())
+
+
+def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
+    """The rows of Arrow batches; bodies stay where they are in memory."""
+    for batch in batches:
+        columns: list[Any] = [batch.column(i).to_pylist() for i in range(5)]
+        bodies = batch.column(5)
+        for i, values in enumerate(zip(*columns, strict=True)):
+            yield PackedRow(*values, bodies[i].as_buffer())
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes the rows for sinks, and reports what was written and counted.
+
+    The first task that fails makes the batch fail, and Spark runs it again; so a sink's task either finishes all of
+    its records or is aborted.
+    """
+
+    plan: JobPlan
+    sinks: Mapping[str, tuple[Sink, RecordType, pa.Schema]]
+    lineage: str
+
+    def batches(self, rows: Iterable[PackedRow], batch_id: int, partition: int, attempt: int) -> Iterator[pa.RecordBatch]:
+        """Write the rows of one partition; gives the reports for the driver."""
+        context = TaskContext(batch_id, partition, attempt, self.lineage)
+        tasks: dict[str, SinkTask] = {}
+        counts: dict[str, int] = {}
+        reports: list[tuple[str, str, int, int, bytes]] = []
+        try:
+            for row in rows:
+                if row.destination == COUNTS:
+                    kind, name, key_group, count = msgspec.msgpack.decode(row.body)
+                    reports.append((kind, name, key_group, count, b""))
+                else:
+                    self._write(row, tasks, counts, context)
+            for name, task in tasks.items():
+                reports.append(("out", name, partition, counts[name], task.finish()))
+        except BaseException:
+            for task in tasks.values():
+                task.abort()
+            raise
+        columns = zip(*reports, strict=True) if reports else [[]] * len(REPORT_SCHEMA)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, REPORT_SCHEMA, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=REPORT_SCHEMA)
+
+    def _write(self, row: PackedRow, tasks: dict[str, SinkTask], counts: dict[str, int], context: TaskContext) -> None:
+        name = DEAD_LETTERS if row.destination == DEAD_LETTERS else row.destination.removeprefix("sink/")
+        sink, record_type, schema = self.sinks[name]
+        if name not in tasks:
+            tasks[name] = sink.task(context, record_type)
+            counts[name] = 0
+        batch = from_bytes(row.body, schema)
+        keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
+        tasks[name].write(batch.select(list(record_type.field_names)), keys)
+        counts[name] += batch.num_rows
+
+
+def dead_letter_entry(sink: Sink) -> tuple[Sink, RecordType, pa.Schema]:
+    """The writer's entry for the sink of dead letters."""
+    return sink, DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema

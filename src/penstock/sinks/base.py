@@ -1,0 +1,57 @@
+"""What the runtime asks of a sink: write one batch's records in tasks, then commit the batch once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.records import RecordType
+
+__all__ = ["Sink", "SinkTask", "TaskContext"]
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """Who writes: the batch, the sink partition, and the job lineage (one checkpoint's whole life).
+
+    A replay of a batch comes with the same `batch_id`, `partition` and `lineage`, and the same records in the
+    same order. `attempt` differs between attempts, so it can name temporary files.
+    """
+
+    batch_id: int
+    partition: int
+    attempt: int
+    lineage: str
+
+
+class SinkTask(Protocol):
+    """Writes the records of one sink partition of one batch. Lives in a worker, for one task."""
+
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
+        """Take records (columns of the sink's record type) and their keys (binary, may be None)."""
+
+    def finish(self) -> bytes:
+        """All records are safe; returns a message for `Sink.commit` (empty when there is nothing to say)."""
+
+    def abort(self) -> None:
+        """The task failed; undo what can be undone. Never raises."""
+
+
+class Sink(Protocol):
+    """A place where records leave. Pickled into workers by the runtime; holds only plain values."""
+
+    exactly_once: bool
+
+    def prepare(self, lineage: str, checkpoint_folder: str) -> None:
+        """Once per start, in the driver: check that writing will work (clear errors), choose what must be fixed
+        for this lineage and keep it in a file of `checkpoint_folder`, clear leftovers of earlier attempts."""
+
+    def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:
+        """Start writing a partition, in a worker."""
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
+        """In the driver: make the batch visible, once. Called again with the same batch after a crash.
+        `messages` come in the order of the sink partitions."""

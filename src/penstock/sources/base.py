@@ -1,0 +1,67 @@
+"""What a source hands to the runtime: chunks of undecoded records with their place in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.records import BadRecord, RecordType
+
+__all__ = ["BadRecord", "ReplayableLog", "SourceChunk", "Split"]
+
+
+@dataclass(frozen=True)
+class SourceChunk:
+    """Consecutive records of one source partition.
+
+    `partition` names the partition (a file name, a zero-padded Kafka partition); partitions sort as strings in
+    the order in which their records count. `offsets` (int64) ascend within the chunk. Either `raw` holds the bytes
+    of each record, to be decoded by the stream's format, or `batch` holds records decoded already (columns as
+    in the stream's record type). `keys` are message keys, for sources that have them.
+    """
+
+    partition: str
+    offsets: pa.Array
+    raw: pa.Array | None = None
+    batch: pa.RecordBatch | None = None
+    keys: pa.Array | None = None
+    bad: Sequence[BadRecord] = field(default=())
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part of a batch's input that one task reads: bytes or rows [start, end) of one partition. Plain data."""
+
+    partition: str
+    path: str
+    start: int
+    end: int
+
+
+class ReplayableLog(Protocol):
+    """A source as an append-only log with a position, for sources that Spark does not read itself.
+
+    Positions are small ints that only grow. The same (start, end) gives the same splits and the same records
+    for ever: the log is durable before a position beyond it is reported.
+    """
+
+    def latest(self, start: int, *, limited: bool) -> int:
+        """The newest position to read up to from `start`; with `limited`, at most one batch's worth ahead."""
+
+    def freeze(self) -> None:
+        """Fix the end: from now on `latest` never passes what is there at this moment (bounded runs)."""
+
+    def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
+        """The parts between two positions, in order, cut so that about `parallelism` tasks share the work."""
+
+    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+        """The records of a split. Runs in a worker."""
+
+    def forget(self, end: int) -> None:
+        """Everything before `end` will never be read again."""
+
+    def lag(self, position: int) -> dict[str, Any]:
+        """What waits behind `position`, for people: for example {"files": 3}."""

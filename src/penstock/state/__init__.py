@@ -1,0 +1,1 @@
+"""State: what a step remembers, by key group."""

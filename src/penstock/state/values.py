@@ -1,0 +1,259 @@
+"""Value state: one value per key, as user code declares and uses it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import SchemaError, StateError
+from penstock.records import RecordType, arrow_type_of, record_type
+
+if TYPE_CHECKING:
+    from penstock.state.group_state import Cursor, StateColumn
+
+__all__ = ["BoundValueState", "StateColumns", "StateSpec", "Undo", "ValueState", "take_back"]
+
+T = TypeVar("T")
+_MISSING: Final = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class StateSpec:
+    """A declared state: its name, the type of its values and how they are stored."""
+
+    name: str
+    python_type: Any
+    arrow_type: pa.DataType
+    record_type: RecordType | None
+
+
+# What a value was before the current record changed it: the values it belongs to, its key, the value. A plain
+# tuple, since one is made for each change.
+Undo = tuple[dict[Any, Any], Any, Any]
+
+
+def take_back(undo: Undo) -> None:
+    """Put a value back as it was."""
+    values, key, before = undo
+    if before is _MISSING:
+        values.pop(key, None)
+    else:
+        values[key] = before
+
+
+class ValueState(Generic[T]):
+    """One value per key, or none.
+
+    Declare it in the body of a process function; inside the function's methods it then speaks of the current
+    key. `value_type` is a Python type (bool, int, float, str, bytes, datetime, date, Decimal, an Enum, a list or
+    dict of these), or a schema as for streams (a dataclass, a protobuf message class).
+
+    >>> class Counter(ProcessFunction):
+    ...     seen = ValueState(int)
+    ...     def process_record(self, record, ctx):
+    ...         self.seen.set((self.seen.get() or 0) + 1)
+
+    Treat a value from `get` as read-only: a change counts only when it is `set`.
+    """
+
+    def __init__(self, value_type: type[T] | Any) -> None:
+        self._value_type = value_type
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def spec(self) -> StateSpec:
+        """How the state is stored. SchemaError when its type cannot be."""
+        if self.name == "key":
+            raise SchemaError("A state cannot be named 'key'; the key's own column has that name.")
+        try:
+            arrow = arrow_type_of(self._value_type)
+        except SchemaError:
+            kind = record_type(self._value_type)
+            return StateSpec(self.name, kind.python_class, _struct_of(kind), kind)
+        if pa.types.is_struct(arrow):
+            kind = record_type(self._value_type)
+            return StateSpec(self.name, self._value_type, _struct_of(kind), kind)
+        return StateSpec(self.name, self._value_type, arrow, None)
+
+    def get(self) -> T | None:
+        """The value of the current key, or None."""
+        raise self._outside()
+
+    def set(self, value: T) -> None:
+        """Set the value of the current key. TypeError when it is not of the declared type."""
+        raise self._outside()
+
+    def clear(self) -> None:
+        """Remove the value of the current key."""
+        raise self._outside()
+
+    def columns(self) -> StateColumns:
+        """In `process_batch`: the values of all keys of the key group as columns, by key slot."""
+        raise self._outside()
+
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+        """In `process_batch`: set the values of the keys in `slots` (each slot once).
+
+        `values` is a column for scalar types, or a mapping of field name to column for records.
+        """
+        raise self._outside()
+
+    def _outside(self) -> StateError:
+        return StateError(f"The state {self.name!r} has a value only while its function processes records.")
+
+
+class BoundValueState(ValueState[Any]):
+    """A value state at work, bound to one key group."""
+
+    __slots__ = ("_column", "_cursor", "_dirty", "_exact", "_values")
+
+    def __init__(self, column: StateColumn, cursor: Cursor) -> None:
+        super().__init__(column.spec.python_type)
+        self.name = column.spec.name
+        self._column = column
+        self._cursor = cursor
+        self._values = column.values
+        self._dirty = column.dirty
+        self._exact = column.spec.python_type
+
+    def refresh(self) -> None:
+        """Look at the column's values anew, after they were flushed or preloaded."""
+        self._values = self._column.values
+        self._dirty = self._column.dirty
+
+    def get(self) -> Any:
+        try:
+            return self._values[self._cursor.key]
+        except KeyError:
+            return self._column.load(self._cursor.key)
+
+    def set(self, value: Any) -> None:
+        if type(value) is not self._exact:
+            value = self._fitted(value)
+        self._write(value)
+
+    def clear(self) -> None:
+        self._write(None)
+
+    def _write(self, value: Any) -> None:
+        cursor, values = self._cursor, self._values
+        key = cursor.key
+        cursor.undo.append((values, key, values.get(key, _MISSING)))
+        values[key] = value
+        self._dirty[key] = None
+
+    def _fitted(self, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return msgspec.convert(value, self._exact, from_attributes=self._column.spec.record_type is not None)
+        except msgspec.ValidationError as e:
+            raise TypeError(f"the state {self.name!r} was set to {value!r}: {e}") from None
+
+    def columns(self) -> StateColumns:
+        return self._column.columns()
+
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+        self._column.put(slots, values)
+
+
+class StateColumns:
+    """The values of one state for all keys of a key group, as NumPy columns by key slot.
+
+    `present` tells which keys have a value. For scalar types `values` is the column; for records `columns[name]`
+    is the column of a field. Numbers and booleans are NumPy arrays of their type, anything else arrays of Python
+    objects; where there is no value they hold 0 or None. All are read-only; change them with `put`.
+    """
+
+    def __init__(self, spec: StateSpec, present: npt.NDArray[np.bool_], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        self._spec = spec
+        self._present = present
+        self._arrays = arrays
+
+    @classmethod
+    def of_arrow(cls, stored: pa.Array, spec: StateSpec) -> StateColumns:
+        """The columns of a stored state."""
+        present = stored.is_valid().to_numpy(zero_copy_only=False).copy()
+        if spec.record_type is None:
+            return cls(spec, present, {"": _to_numpy(stored)})
+        arrays = {f.name: _to_numpy(stored.field(f.name)) for f in spec.record_type.schema}
+        return cls(spec, present, arrays)
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Which keys have a value."""
+        return _read_only(self._present)
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """The column of a scalar state."""
+        return self[""]
+
+    def __getitem__(self, field: str) -> npt.NDArray[Any]:
+        try:
+            return _read_only(self._arrays[field])
+        except KeyError:
+            raise KeyError(f"the state {self._spec.name!r} has no field {field!r}") from None
+
+    def grow(self, count: int) -> None:
+        """Make room for `count` keys."""
+        missing = count - len(self._present)
+        if missing <= 0:
+            return
+        self._present = np.concatenate([self._present, np.zeros(missing, bool)])
+        for name, array in self._arrays.items():
+            filler = np.full(missing, None, object) if array.dtype == object else np.zeros(missing, array.dtype)
+            self._arrays[name] = np.concatenate([array, filler])
+
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+        """Set values; see `ValueState.put`."""
+        given: Mapping[str, Any] = values if isinstance(values, Mapping) else {"": values}
+        if set(given) != set(self._arrays):
+            raise ValueError(
+                f"the state {self._spec.name!r} takes the columns {sorted(self._arrays)}, not {sorted(given)}"
+            )
+        for name, column in given.items():
+            self._arrays[name][slots] = column
+        self._present[slots] = True
+
+    def copy(self) -> StateColumns:
+        """An independent copy."""
+        arrays = {name: array.copy() for name, array in self._arrays.items()}
+        return StateColumns(self._spec, self._present.copy(), arrays)
+
+    def to_arrow(self) -> pa.Array:
+        """Back to the stored form."""
+        absent = ~self._present
+        if self._spec.record_type is None:
+            return pa.array(self._arrays[""], self._spec.arrow_type, mask=absent)
+        children = [pa.array(self._arrays[f.name], f.type, from_pandas=False) for f in self._spec.arrow_type]
+        return pa.StructArray.from_arrays(children, fields=list(self._spec.arrow_type), mask=pa.array(absent))
+
+
+def _struct_of(kind: RecordType) -> pa.DataType:
+    """The struct in which a record is stored; its fields are nullable, as a key may have no record."""
+    return pa.struct([pa.field(f.name, f.type, nullable=True) for f in kind.schema])
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _to_numpy(column: pa.Array) -> npt.NDArray[Any]:
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
+        if column.null_count:
+            column = column.fill_null(pa.scalar(False if pa.types.is_boolean(column.type) else 0, column.type))
+        return np.array(column.to_numpy(zero_copy_only=False))
+    result = np.empty(len(column), object)
+    result[:] = column.to_pylist()
+    return result

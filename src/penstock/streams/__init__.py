@@ -1,0 +1,1 @@
+"""Streams: what users chain to describe a job. Describing never runs anything."""

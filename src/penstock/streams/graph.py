@@ -1,0 +1,123 @@
+"""The graph that a job's description builds: sources, transforms, keyed steps and sinks, joined by ports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from penstock.errors import JobDefinitionError
+from penstock.operators.functions import ProcessFunction
+from penstock.operators.keys import KeySelector
+from penstock.records import ProtobufSource, RecordType
+
+__all__ = ["Edge", "Graph", "Node", "Port", "ProcessNode", "SinkNode", "SourceNode", "TransformNode"]
+
+TransformKind = Literal["map", "filter", "flat_map"]
+
+
+@dataclass(frozen=True)
+class Port:
+    """One output of one node: "" is the main one, others are side outputs."""
+
+    node: str
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class SourceNode:
+    """A named stream that enters the job."""
+
+    id: str
+    name: str
+    is_control: bool
+    record_type: RecordType
+    protobuf: ProtobufSource | None
+    allow_nan: bool
+
+
+@dataclass(frozen=True)
+class TransformNode:
+    """A stateless function on single records."""
+
+    id: str
+    kind: TransformKind
+    function: Callable[[Any], Any]
+    upstream: Port
+    input_type: RecordType
+    record_type: RecordType
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A keyed input of a step."""
+
+    port: Port
+    stream: str
+    record_type: RecordType
+    key: KeySelector
+    is_control: bool
+
+
+@dataclass(frozen=True)
+class ProcessNode:
+    """A keyed step. Its edges stand with control streams first."""
+
+    id: str
+    step: str
+    function: ProcessFunction
+    edges: tuple[Edge, ...]
+    outputs: dict[str, RecordType]
+
+
+@dataclass(frozen=True)
+class SinkNode:
+    """A named place where records leave the job."""
+
+    id: str
+    name: str
+    upstream: Port
+    record_type: RecordType
+    protobuf: ProtobufSource | None
+
+
+Node = SourceNode | TransformNode | ProcessNode | SinkNode
+
+
+@dataclass
+class Graph:
+    """All nodes of a job, in the order in which they were described (so upstream before downstream)."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        """Add a node; JobDefinitionError when its id is taken."""
+        if node.id in self.nodes:
+            kind, _, name = node.id.partition("/")
+            raise JobDefinitionError(f"The job has two {_PLURAL[kind]} named {name!r}. Each needs a name of its own.")
+        self.nodes[node.id] = node
+
+    def sources(self) -> list[SourceNode]:
+        """The sources, in order."""
+        return [node for node in self.nodes.values() if isinstance(node, SourceNode)]
+
+    def steps(self) -> list[ProcessNode]:
+        """The keyed steps, in order."""
+        return [node for node in self.nodes.values() if isinstance(node, ProcessNode)]
+
+    def sinks(self) -> list[SinkNode]:
+        """The sinks, in order."""
+        return [node for node in self.nodes.values() if isinstance(node, SinkNode)]
+
+    def consumers(self, port: Port) -> Iterator[tuple[Node, int]]:
+        """The nodes that read a port, each with the number of the input (0 but for keyed steps)."""
+        for node in self.nodes.values():
+            if isinstance(node, ProcessNode):
+                for number, edge in enumerate(node.edges):
+                    if edge.port == port:
+                        yield node, number
+            elif not isinstance(node, SourceNode) and node.upstream == port:
+                yield node, 0
+
+
+_PLURAL = {"source": "streams", "transform": "transforms", "step": "steps", "sink": "sinks"}
