@@ -1,0 +1,294 @@
+"""The file log: every file once, in order, and the same again after a crash."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.bindings import FilesBinding
+from penstock.errors import BindingError, CheckpointError, ExternalSystemError
+from penstock.records import record_type
+from penstock.sources.base import BadRecord, Split
+from penstock.sources.files import FileLog, share
+
+READING = record_type("n INT")
+
+
+def binding(folder: Path, file_format: str = "jsonl", limit: int | None = None) -> FilesBinding:
+    return FilesBinding("readings", f"{file_format}:{folder}", file_format, str(folder), limit)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "in"
+    found.mkdir()
+    return found
+
+
+@pytest.fixture
+def log(tmp_path: Path, folder: Path) -> FileLog:
+    return FileLog(binding(folder), tmp_path / "checkpoint" / "files.log")
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).write_text(f'{{"n":"{name}"}}\n')
+
+
+def names(log: FileLog, start: int, end: int) -> list[str]:
+    return [split.partition for split in log.splits(start, end, 2)]
+
+
+def lines_and_bad(log: FileLog, splits: list[Split]) -> tuple[list[bytes], list[BadRecord]]:
+    lines: list[bytes] = []
+    bad: list[BadRecord] = []
+    for split in splits:
+        for chunk in log.read(split, READING):
+            lines += chunk.raw.to_pylist() if chunk.raw is not None else []
+            bad += chunk.bad
+    return lines, bad
+
+
+def test_files_are_taken_in_name_order_as_they_appear(log: FileLog, folder: Path) -> None:
+    """New files count behind the old ones, whatever their names are, and in name order among themselves."""
+    write(folder, "c", "b")
+    assert log.latest(0, limited=True) == 2
+    write(folder, "z", "a")
+    assert log.latest(2, limited=True) == 4
+    assert [names(log, 0, 2), names(log, 2, 4)] == [["b", "c"], ["a", "z"]]
+    assert names(log, 1, 3) == ["a", "c"], "one batch reads in name order"
+
+
+def test_hidden_and_unfinished_files_are_ignored(log: FileLog, folder: Path) -> None:
+    """Names for files in the making, and folders, are not taken; a renamed file is."""
+    write(folder, ".hidden", "_started", "a.tmp", "a.crc", "a")
+    (folder / "sub").mkdir()
+    (folder / "dangling").symlink_to(folder / "nothing")
+    assert names(log, 0, log.latest(0, limited=False)) == ["a"]
+    (folder / "_started").rename(folder / "b")
+    assert names(log, 1, log.latest(1, limited=False)) == ["b"]
+
+
+def test_a_batch_takes_at_most_max_files(tmp_path: Path, folder: Path) -> None:
+    """`max_files_per_batch` limits a batch, and only when the runtime asks for a limit."""
+    log = FileLog(binding(folder, limit=2), tmp_path / "log")
+    write(folder, "a", "b", "c", "d", "e")
+    assert log.latest(0, limited=True) == 2
+    assert log.latest(2, limited=True) == 4
+    assert log.latest(4, limited=True) == 5
+    assert log.latest(0, limited=False) == 5
+    assert log.lag(2) == {"files": 3, "bytes": 30}
+
+
+def test_freezing_fixes_the_end(log: FileLog, folder: Path) -> None:
+    """A bounded run reads what was there at the start; the next run reads the rest."""
+    write(folder, "a")
+    log.freeze()
+    write(folder, "b")
+    assert log.latest(0, limited=False) == 1
+    assert log.lag(1)["files"] == 0
+    again = pickle.loads(pickle.dumps(log))
+    assert again.latest(1, limited=False) == 2
+
+
+def test_a_restart_gives_the_same_splits(tmp_path: Path, folder: Path) -> None:
+    """Positions mean the same files for ever, also when others have come between them by name."""
+    write(folder, "b", "d")
+    log = FileLog(binding(folder), tmp_path / "log")
+    assert log.latest(0, limited=False) == 2
+    before = log.splits(0, 2, 4)
+    write(folder, "a", "c")
+    again = FileLog(binding(folder), tmp_path / "log")
+    assert again.splits(0, 2, 4) == before
+    assert names(again, 2, again.latest(2, limited=False)) == ["a", "c"]
+
+
+@given(cut=st.integers(0, 10_000))
+def test_a_crash_while_the_log_is_written_loses_nothing(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    """A log torn at any byte behind the reported position still has every file once, and goes on."""
+    base = tmp_path_factory.mktemp("crash")
+    (base / "in").mkdir()
+    log = FileLog(binding(base / "in"), base / "log")
+    write(base / "in", "m", "k")
+    reported = log.latest(0, limited=False)
+    durable = (base / "log").stat().st_size
+    write(base / "in", "a", "z", "b\n\u00e9")
+    log.latest(reported, limited=False)
+    whole = (base / "log").stat().st_size
+    os.truncate(base / "log", durable + cut % (whole - durable + 1))
+
+    again = FileLog(binding(base / "in"), base / "log")
+    end = again.latest(reported, limited=False)
+    assert names(again, 0, reported) == ["k", "m"]
+    assert sorted(names(again, reported, end)) == ["a", "b\n\u00e9", "z"]
+    write(base / "in", "q")
+    third = FileLog(binding(base / "in"), base / "log")
+    assert names(third, end, third.latest(end, limited=False)) == ["q"]
+
+
+def test_a_lost_or_damaged_log_is_a_clear_error(tmp_path: Path, log: FileLog, folder: Path) -> None:
+    """A checkpoint whose list of files does not fit its position stops the job instead of reading wrongly."""
+    with pytest.raises(CheckpointError, match="has read 3 files"):
+        log.splits(0, 3, 1)
+    (tmp_path / "damaged").write_text("{}\n[]\n")
+    with pytest.raises(CheckpointError, match="damaged"):
+        FileLog(binding(folder), tmp_path / "damaged").latest(0, limited=False)
+    with pytest.raises(CheckpointError, match="--checkpoint"):
+        FileLog(binding(folder), "/proc/none/log").latest(0, limited=False)
+
+
+def test_changes_within_one_clock_tick_are_seen(log: FileLog, folder: Path) -> None:
+    """A young directory is listed again even when its mtime is the same."""
+    write(folder, "a")
+    stamp = folder.stat()
+    assert log.latest(0, limited=False) == 1
+    write(folder, "b")
+    os.utime(folder, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert log.latest(1, limited=False) == 2
+
+
+def test_an_unchanged_directory_is_not_listed_again(
+    log: FileLog, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asking for the latest position costs one stat while nothing changes."""
+    write(folder, "a")
+    old = time.time_ns() - 10_000_000_000
+    os.utime(folder, ns=(old, old))
+    assert log.latest(0, limited=False) == 1
+    monkeypatch.setattr(os, "scandir", lambda _: pytest.fail("listed again"))
+    assert log.latest(1, limited=False) == 1
+
+
+def test_the_directory_must_exist(tmp_path: Path, log: FileLog, folder: Path) -> None:
+    """`check` names the stream and the directory; a directory lost later is an external error."""
+    log.check()
+    with pytest.raises(BindingError, match=r"'readings'.*/none .*does not exist.*-D readings=jsonl:DIR"):
+        FileLog(binding(tmp_path / "none"), tmp_path / "log").check()
+    write(folder, "a")
+    with pytest.raises(BindingError, match="is a file"):
+        FileLog(binding(folder / "a"), tmp_path / "log").check()
+    (folder / "a").unlink()
+    folder.rmdir()
+    with pytest.raises(ExternalSystemError, match="cannot be listed"):
+        log.latest(0, limited=False)
+
+
+def test_large_files_are_shared_and_small_ones_stay_whole(tmp_path: Path, folder: Path) -> None:
+    """The tasks get equal shares of all bytes, and every line exactly once."""
+    line = b'{"n":123456789}\n'
+    (folder / "big").write_bytes(line * 400_000)
+    (folder / "small").write_bytes(line * 10)
+    log = FileLog(binding(folder), tmp_path / "log")
+    splits = log.splits(0, log.latest(0, limited=False), 4)
+    assert [split.partition for split in splits] == ["big"] * 4 + ["small"]
+    assert lines_and_bad(log, splits) == ([line] * 400_010, [])
+    shares = [sum(split.end - split.start for split in group) for group in share(splits, 4)]
+    assert len(shares) == 4
+    assert max(shares) < 1.1 * min(shares)
+
+
+@given(sizes=st.lists(st.integers(0, 10**7), max_size=12), parallelism=st.integers(1, 9))
+def test_shares_keep_order_and_leave_nothing_out(sizes: list[int], parallelism: int) -> None:
+    """Grouping splits for tasks only puts bars between them."""
+    splits = [Split(f"f{i}", f"f{i}", 0, size) for i, size in enumerate(sizes)]
+    groups = share(splits, parallelism)
+    assert [split for group in groups for split in group] == splits
+    assert len(groups) <= parallelism
+
+
+def test_one_row_group_is_shared_by_tasks(tmp_path: Path, folder: Path) -> None:
+    """A Parquet file is cut by rows, also inside its row group."""
+    rows = 600_000
+    values = [(i * 2_654_435_761) % 2**31 for i in range(rows)]
+    pq.write_table(pa.table({"n": pa.array(values, pa.int32())}), folder / "f.parquet", row_group_size=rows)
+    log = FileLog(binding(folder, "parquet"), tmp_path / "log")
+    splits = log.splits(0, log.latest(0, limited=False), 3)
+    assert [(split.start, split.end) for split in splits] == [
+        (0, 200_000),
+        (200_000, 400_000),
+        (400_000, rows),
+    ]
+    seen: list[int] = []
+    offsets: list[int] = []
+    for split in splits:
+        for chunk in log.read(split, READING):
+            assert chunk.batch is not None
+            seen += chunk.batch.column("n").to_pylist()
+            offsets += chunk.offsets.to_pylist()
+    assert seen == values
+    assert offsets == list(range(rows))
+
+
+def test_an_empty_file_gives_nothing(tmp_path: Path) -> None:
+    """An empty file counts as a file and has no records, in every format."""
+    for file_format in ("jsonl", "csv", "parquet"):
+        folder = tmp_path / file_format
+        folder.mkdir()
+        (folder / "empty").touch()
+        log = FileLog(binding(folder, file_format), tmp_path / f"{file_format}.log")
+        assert log.latest(0, limited=False) == 1
+        assert lines_and_bad(log, log.splits(0, 1, 2)) == ([], [])
+
+
+def test_unreadable_files_become_bad_records(tmp_path: Path) -> None:
+    """A truncated Parquet file, a CSV file of other text, and a lost file are reported by name."""
+    for file_format, content in (("parquet", b"PAR1 and then nothing"), ("csv", b"\xff\xfe\x00,1\n2,3\n")):
+        folder = tmp_path / file_format
+        folder.mkdir()
+        (folder / "broken").write_bytes(content)
+        (folder / "lost").write_bytes(content)
+        log = FileLog(binding(folder, file_format), tmp_path / f"{file_format}.log")
+        splits = log.splits(0, log.latest(0, limited=False), 2)
+        (folder / "lost").unlink()
+        lines, bad = lines_and_bad(log, splits)
+        assert lines == []
+        assert [(record.partition, record.offset, record.raw) for record in bad] == [
+            ("broken", 0, content),
+            ("lost", 0, b""),
+        ]
+        assert str(folder / "broken") in bad[0].reason
+        assert "is gone" in bad[1].reason
+
+
+def test_a_truncated_parquet_file_is_reported_and_others_are_read(tmp_path: Path, folder: Path) -> None:
+    """One file that was cut off does not stop the job."""
+    for name in ("a.parquet", "b.parquet"):
+        pq.write_table(pa.table({"n": pa.array(range(1000), pa.int32())}), folder / name)
+    os.truncate(folder / "a.parquet", (folder / "a.parquet").stat().st_size // 2)
+    log = FileLog(binding(folder, "parquet"), tmp_path / "log")
+    chunks = [c for s in log.splits(0, log.latest(0, limited=False), 2) for c in log.read(s, READING)]
+    assert [len(chunk.batch) for chunk in chunks if chunk.batch is not None] == [1000]
+    assert [bad.partition for chunk in chunks for bad in chunk.bad] == ["a.parquet"]
+
+
+def test_what_is_appended_to_a_known_file_is_reported(log: FileLog, folder: Path) -> None:
+    """Lines behind the size that was logged are not read, and not lost without a word."""
+    write(folder, "a")
+    (folder / "started").touch()
+    end = log.latest(0, limited=False)
+    for name in ("a", "started"):
+        with (folder / name).open("a") as file:
+            file.write("more\n")
+    lines, bad = lines_and_bad(log, log.splits(0, end, 2))
+    assert lines == [b'{"n":"a"}\n']
+    assert [(record.partition, record.raw) for record in bad] == [("a", b"more\n"), ("started", b"more\n")]
+    assert "has grown" in bad[0].reason
+
+
+def test_a_name_that_is_no_text_gives_a_partition_that_is(log: FileLog, folder: Path) -> None:
+    """File names are bytes; partitions are text."""
+    with open(os.fsencode(folder) + b"/\xff", "wb") as file:  # noqa: PTH123  # pathlib takes no bytes
+        file.write(b"{}\n")
+    splits = log.splits(0, log.latest(0, limited=False), 1)
+    assert [split.partition for split in splits] == ["\\xff"]
+    assert lines_and_bad(log, splits) == ([b"{}\n"], [])

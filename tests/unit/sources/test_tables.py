@@ -1,0 +1,216 @@
+"""CSV and Parquet: cells become typed columns, and what does not fit becomes a bad record."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import io
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.records import RecordType, record_type
+from penstock.sources.base import BadRecord
+from penstock.sources.tables import UnreadableFileError, read_csv, read_parquet
+
+
+class Switch(enum.Enum):
+    ON = "ON"
+    OFF = "OFF"
+
+
+@dataclasses.dataclass
+class Everything:
+    i: int
+    f: float | None
+    s: str | None
+    b: bool | None
+    y: bytes | None
+    t: dt.datetime | None
+    d: dt.date | None
+    m: decimal.Decimal | None
+    e: Switch | None
+    xs: list[int] | None
+
+
+def csv_rows(path: Path, kind: RecordType) -> tuple[list[tuple[int, dict[str, Any]]], list[BadRecord]]:
+    rows: list[tuple[int, dict[str, Any]]] = []
+    bad: list[BadRecord] = []
+    for chunk in read_csv(str(path), "p", kind):
+        assert chunk.batch is not None
+        assert chunk.batch.schema == kind.schema
+        rows += zip(chunk.offsets.to_pylist(), chunk.batch.to_pylist(), strict=True)
+        bad += chunk.bad
+    return rows, bad
+
+
+def test_csv_cells_become_typed_values(tmp_path: Path) -> None:
+    """Every type has a text form; times without a zone are in UTC; an unquoted empty cell is null."""
+    path = tmp_path / "f.csv"
+    path.write_text(
+        "extra,i,f,s,b,y,t,d,m,e,xs\n"
+        'x,1,1.5,"a,""b""\nc",true,AAEC,2024-01-02T03:04:05Z,2024-01-02,1.50,ON,"[1,2]"\n'
+        ' , 2 ,nan,"",0,"",2024-01-02 03:04:05,,,OFF,\n'
+        ",+3,,,,,2024-01-02T03:04:05+01:00,,,,\n"
+    )
+    rows, bad = csv_rows(path, record_type(Everything))
+    assert bad == []
+    time = dt.datetime(2024, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    assert rows[0] == (
+        1,
+        {
+            "i": 1, "f": 1.5, "s": 'a,"b"\nc', "b": True, "y": b"\0\1\2", "t": time, "d": dt.date(2024, 1, 2),
+            "m": decimal.Decimal("1.5"), "e": "ON", "xs": [1, 2],
+        },
+    )  # fmt: skip
+    assert (rows[1][1]["i"], rows[1][1]["s"], rows[1][1]["y"], rows[1][1]["t"]) == (2, "", b"", time)
+    assert (rows[2][1]["i"], rows[2][1]["s"]) == (3, None)
+    assert rows[2][1]["t"] == time - dt.timedelta(hours=1)
+
+
+def test_csv_cells_that_do_not_fit_become_bad_records(tmp_path: Path) -> None:
+    """The reason names the field and the value, the offset the row; the other rows are read."""
+    path = tmp_path / "f.csv"
+    path.write_bytes(
+        b"i,s,e\n1,a,ON\nx,b,ON\n\n3,c,BROKEN\n4\n5,e,OFF,6\n7,\xff,\n99999999999999999999,h,\n9,i,ON\n"
+    )
+    rows, bad = csv_rows(path, record_type(Everything))
+    assert [(offset, row["i"]) for offset, row in rows] == [(1, 1), (8, 9)]
+    assert [(record.offset, record.raw) for record in bad] == [
+        (2, b"x,b,ON"),
+        (3, b"3,c,BROKEN"),
+        (4, b"4"),
+        (5, b"5,e,OFF,6"),
+        (6, b"7,\xff,"),
+        (7, b"99999999999999999999,h,"),
+    ]
+    assert bad[0].reason == "field 'i': 'x' is no int64"
+    assert bad[1].reason == "field 'e': 'BROKEN' is no Switch"
+    assert bad[2].reason == "The row has 1 fields where the header has 3."
+
+
+def test_csv_files_without_rows_or_fields(tmp_path: Path) -> None:
+    """No rows give nothing; a header without any field of the schema is another file than meant."""
+    path = tmp_path / "f.csv"
+    for content in ("", "\n", "n", "n\n", "\n\nn\n"):
+        path.write_text(content)
+        assert csv_rows(path, record_type("n INT")) == ([], [])
+    path.write_text("1,2\n3,4\n")
+    with pytest.raises(UnreadableFileError, match=r"columns are '1', '2'.*header"):
+        csv_rows(path, record_type("n INT"))
+
+
+CELLS = st.text(st.sampled_from('a1,"\n\r \u00e9\u4e2d;'), max_size=6)
+
+
+@given(rows=st.lists(st.tuples(CELLS, st.integers(-(2**31), 2**31 - 1)), max_size=20))
+def test_what_python_writes_as_csv_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]]
+) -> None:
+    """Quotes, newlines and commas in cells survive, and rows keep their numbers."""
+    path = tmp_path_factory.getbasetemp() / "written.csv"
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerows([("s", "n"), *rows])
+    path.write_bytes(text.getvalue().encode())
+    found, bad = csv_rows(path, record_type("n INT, s STRING"))
+    assert bad == []
+    assert [(row["s"], row["n"]) for _, row in found] == rows
+    assert [offset for offset, _ in found] == list(range(1, len(rows) + 1))
+
+
+def test_bad_rows_far_apart_keep_the_numbers_of_the_others(tmp_path: Path) -> None:
+    """Row numbers are right over block borders, with rows left out in every block."""
+    path = tmp_path / "f.csv"
+    count, width = 30_000, 1000
+    lines = [f"{i},{'x' * width}" if i % 7_000 else f"{i},a,b" for i in range(1, count)]
+    path.write_text("\n".join(["n,s", *lines, f"{count},c,d"]) + "\n")
+    rows, bad = csv_rows(path, record_type("n INT, s STRING"))
+    assert all(offset == row["n"] for offset, row in rows)
+    assert [record.offset for record in bad] == [7_000, 14_000, 21_000, 28_000, count]
+    assert len(rows) + len(bad) == count
+
+
+def parquet_rows(
+    path: Path, kind: RecordType, end: int = 100
+) -> tuple[list[dict[str, Any]], list[BadRecord]]:
+    chunks = list(read_parquet(str(path), "p", 0, end, kind))
+    rows = [row for chunk in chunks for row in chunk.batch.to_pylist()]  # type: ignore[union-attr]
+    return rows, [bad for chunk in chunks for bad in chunk.bad]
+
+
+def test_parquet_columns_are_cast_to_the_schema(tmp_path: Path) -> None:
+    """Other widths, dictionaries and nanoseconds fit; a missing column is null."""
+    path = tmp_path / "f.parquet"
+    time = dt.datetime(2024, 1, 2, 3, 4, 5, 6)
+    columns = {
+        "i": pa.array([1, 2], pa.int16()),
+        "s": pa.array(["a", "a"]).dictionary_encode(),
+        "t": pa.array([time, None], pa.timestamp("ns")),
+        "e": pa.array(["ON", "OFF"], pa.large_string()),
+        "other": pa.array([1, 2]),
+    }
+    pq.write_table(pa.table(columns), path)
+    rows, bad = parquet_rows(path, record_type(Everything))
+    assert bad == []
+    assert [(row["i"], row["s"], row["t"], row["e"], row["f"]) for row in rows] == [
+        (1, "a", time.replace(tzinfo=dt.UTC), "ON", None),
+        (2, "a", None, "OFF", None),
+    ]
+
+
+def test_parquet_values_that_do_not_fit_become_bad_records(tmp_path: Path) -> None:
+    """Only the rows with such a value are lost, and each says why with the whole row as JSON."""
+    path = tmp_path / "f.parquet"
+    columns = {
+        "i": pa.array([1.0, 2.5, 3.0, float("nan"), 2.0**40]),
+        "s": pa.array(["x", "y", "z", "u", "v"]),
+    }
+    pq.write_table(pa.table(columns), path)
+    rows, bad = parquet_rows(path, record_type("i INT, s STRING"))
+    assert [row["i"] for row in rows] == [1, 3]
+    assert [record.offset for record in bad] == [1, 3, 4]
+    assert (bad[0].reason, bad[0].raw) == ("field 'i': 2.5 is no int32", b'{"i":2.5,"s":"y"}')
+
+
+def test_a_parquet_column_of_another_kind_is_bad_where_it_has_values(tmp_path: Path) -> None:
+    """A column that has no way to its type makes rows bad, and null rows pass."""
+    path = tmp_path / "f.parquet"
+    columns = {"i": pa.array([[1], None], pa.list_(pa.int64())), "s": pa.array(["x", "y"])}
+    pq.write_table(pa.table(columns), path)
+    rows, bad = parquet_rows(path, record_type("i INT, s STRING"))
+    assert rows == [{"i": None, "s": "y"}]
+    assert [(record.offset, record.raw) for record in bad] == [(0, b'{"i":[1],"s":"x"}')]
+
+
+@given(
+    groups=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(0, 30), max_size=4),
+)
+def test_parquet_row_ranges_give_each_row_once(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[int], cuts: list[int]
+) -> None:
+    """Row ranges that meet give every row once, over any row groups."""
+    path, total = tmp_path_factory.getbasetemp() / "ranges.parquet", sum(groups)
+    table = pa.table({"n": pa.array(range(total), pa.int32())})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        begin = 0
+        for size in groups:
+            writer.write_table(table.slice(begin, size), row_group_size=size)
+            begin += size
+    bounds = sorted({0, total, *(cut for cut in cuts if cut < total)})
+    seen = []
+    for start, end in itertools.pairwise(bounds):
+        for chunk in read_parquet(str(path), "p", start, end, record_type("n INT")):
+            assert chunk.batch is not None
+            assert chunk.offsets.to_pylist() == chunk.batch.column("n").to_pylist()
+            seen += chunk.offsets.to_pylist()
+    assert seen == list(range(total))
