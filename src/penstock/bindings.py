@@ -349,14 +349,25 @@ def _parse_files(uri: _Uri) -> FilesBinding:
         path = path[2:]
     if not path:
         raise ValueError("the directory is missing")
+    if "\0" in path:
+        raise ValueError("a directory has no NUL characters in its name")
     known = uri.known()
     return FilesBinding(
         stream=uri.stream,
         uri=uri.uri,
         format=uri.scheme,  # type: ignore[arg-type]  # the scheme table has only these three
-        directory=str(Path(path).expanduser().absolute()),
+        directory=_absolute(path),
         max_files_per_batch=known.get("max_files_per_batch"),
     )
+
+
+def _absolute(path: str) -> str:
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError:
+        raise ValueError(
+            f"there is no user {path.split('/')[0]!r}; write ./~ for a name with a tilde"
+        ) from None
 
 
 def _parse_kafka(uri: _Uri) -> KafkaBinding:

@@ -99,6 +99,8 @@ WRONG: list[tuple[str, Role, str]] = [
     ("ftp://h/x", "data", "the scheme 'ftp' is unknown"),
     ("jsonl:", "data", "directory is missing"),
     ("jsonl:?max_files_per_batch=1", "data", "directory is missing"),
+    ("jsonl:~nobody-here/in", "data", "no user '~nobody-here'"),
+    ("jsonl:a%00b", "data", "NUL"),
     ("jsonl://data/in", "data", "write jsonl:DIR"),
     ("jsonl:in?max_files_per_batch=x", "data", "whole number"),
     ("jsonl:in?max_files_per_batch=0", "data", "at least 1"),
