@@ -366,7 +366,7 @@ def _absolute(path: str) -> str:
         return str(Path(path).expanduser().absolute())
     except RuntimeError:
         raise ValueError(
-            f"there is no user {path.split('/')[0]!r}; write ./~ for a name with a tilde"
+            f"there is no user {path.split('/', maxsplit=1)[0]!r}; write ./~ for a name with a tilde"
         ) from None
 
 

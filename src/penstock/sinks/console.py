@@ -1,0 +1,61 @@
+"""Console sink: records as lines of JSON on standard output, behind the name of the stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.bindings import ConsoleBinding
+from penstock.errors import ExternalSystemError
+from penstock.records import RecordType
+from penstock.sinks.base import SinkTask, TaskContext
+from penstock.sinks.rows import JsonLines
+
+__all__ = ["ConsoleSink"]
+
+
+class ConsoleSink:
+    """Prints `heaters> {"sensor_id":1,...}` for each record. A batch that is replayed is printed again."""
+
+    exactly_once = False
+
+    def __init__(self, binding: ConsoleBinding) -> None:
+        self._binding = binding
+
+    def prepare(self, lineage: str, checkpoint_folder: str) -> None:
+        """Nothing to prepare: standard output is always there."""
+
+    def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # all tasks are alike
+        return _ConsoleTask(record_type)
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:  # noqa: ARG002  # nothing to remember
+        prompt = f"{self._binding.stream}> "
+        lines = [prompt + line for message in messages for line in message.decode().split("\n")[:-1]]
+        if not lines:
+            return
+        try:
+            sys.stdout.write("\n".join(lines) + "\n")
+            sys.stdout.flush()
+        except (BrokenPipeError, ValueError) as e:
+            raise ExternalSystemError(
+                f"Sink {self._binding.stream!r}: standard output is closed. Keep it open or use another sink."
+            ) from e
+
+
+class _ConsoleTask:
+    """Collects the lines of one task; the commit prints them."""
+
+    def __init__(self, record_type: RecordType) -> None:
+        self._rows = JsonLines(record_type)
+        self._lines: list[bytes] = []
+
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # keys are not shown
+        self._lines.append(self._rows.encode(batch))
+
+    def finish(self) -> bytes:
+        return b"".join(self._lines)
+
+    def abort(self) -> None:
+        self._lines.clear()

@@ -1,0 +1,98 @@
+"""Part files: write the records of one task to a file, and join the files of a batch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.bindings import FileFormat
+from penstock.records import RecordType
+from penstock.sinks.rows import CsvRows, JsonLines
+
+__all__ = ["PartWriter", "join_parquet", "join_text", "part_writer"]
+
+_COPY_BYTES = 1 << 20
+
+
+class PartWriter(Protocol):
+    """Writes batches of records to one file."""
+
+    header_bytes: int
+    """How many bytes at the beginning of the file stand only once in a joined file."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append records."""
+
+    def close(self) -> None:
+        """The file is complete. A second call does nothing."""
+
+
+def part_writer(file_format: FileFormat, path: Path, record_type: RecordType) -> PartWriter:
+    """A writer of a new file in the given format."""
+    if file_format == "parquet":
+        return _ParquetPart(path, record_type)
+    if file_format == "csv":
+        rows = CsvRows(record_type)
+        return _TextPart(path, rows, rows.header)
+    return _TextPart(path, JsonLines(record_type), b"")
+
+
+class _Rows(Protocol):
+    def encode(self, batch: pa.RecordBatch) -> bytes: ...
+
+
+class _TextPart:
+    def __init__(self, path: Path, rows: _Rows, header: bytes) -> None:
+        self.header_bytes = len(header)
+        self._rows = rows
+        self._file = path.open("xb", buffering=0)
+        self._write(header)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._write(self._rows.encode(batch))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+
+class _ParquetPart:
+    header_bytes = 0
+
+    def __init__(self, path: Path, record_type: RecordType) -> None:
+        self._schema = record_type.schema
+        self._writer = pq.ParquetWriter(path, self._schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [batch.column(name) for name in self._schema.names]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def join_text(parts: Sequence[tuple[Path, int]], target: Path) -> None:
+    """Join text files, given with the lengths of their headers, into one with one header."""
+    with target.open("xb") as out:
+        for place, (path, header_bytes) in enumerate(parts):
+            with path.open("rb") as part:
+                part.seek(header_bytes if place else 0)
+                shutil.copyfileobj(part, out, _COPY_BYTES)
+
+
+def join_parquet(parts: Sequence[Path], target: Path) -> None:
+    """Join Parquet files of one schema; each row group stays one."""
+    with pq.ParquetWriter(target, pq.read_schema(parts[0])) as out:
+        for path in parts:
+            with pq.ParquetFile(path) as part:
+                for group in range(part.num_row_groups):
+                    out.write_table(part.read_row_group(group))

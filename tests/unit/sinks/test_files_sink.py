@@ -1,0 +1,329 @@
+"""The file sink: one whole file a batch, once, whatever is repeated."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import datetime as dt
+import enum
+import itertools
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.bindings import FilesBinding
+from penstock.errors import BindingError, CheckpointError, ExternalSystemError
+from penstock.records import RecordType, record_type
+from penstock.sinks.base import TaskContext
+from penstock.sinks.files import FilesSink
+from penstock.sources.tables import read_csv
+
+COMMAND = record_type("sensor_id INT, command STRING")
+Rows = Sequence[tuple[int, str | None]]
+
+
+def batch(rows: Rows) -> pa.RecordBatch:
+    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(COMMAND.schema)]
+    return pa.RecordBatch.from_arrays(columns, schema=COMMAND.schema)
+
+
+class Job:
+    """What the runtime does with a sink, for one lineage; `start` anew is a restart."""
+
+    def __init__(self, folder: Path, file_format: str = "jsonl", lineage: str = "one") -> None:
+        self.folder = folder
+        self.lineage = lineage
+        self.checkpoint = folder.parent / f"checkpoint-{lineage}"
+        uri = f"{file_format}:{folder}"
+        self.binding = FilesBinding("heaters", uri, file_format, str(folder))  # type: ignore[arg-type]
+        self.attempts = itertools.count()
+        self.start()
+
+    def start(self) -> None:
+        self.sink = FilesSink(self.binding)
+        self.sink.prepare(self.lineage, str(self.checkpoint))
+
+    def stage(self, batch_id: int, *tasks: Rows) -> list[bytes]:
+        messages = []
+        for partition, rows in enumerate(tasks):
+            context = TaskContext(batch_id, partition, next(self.attempts), self.lineage)
+            task = pickle.loads(pickle.dumps(self.sink)).task(context, COMMAND)
+            for row in rows:
+                task.write(batch([row]), None)
+            messages.append(task.finish())
+        return messages
+
+    def run(self, batch_id: int, *tasks: Rows) -> None:
+        self.sink.commit(batch_id, self.stage(batch_id, *tasks))
+
+    def visible(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
+
+    def staged(self) -> list[Path]:
+        return list((self.folder / f".staging-{self.lineage}").iterdir())
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path / "out")
+
+
+def test_a_batch_becomes_one_file_in_the_order_of_its_partitions(job: Job) -> None:
+    """The parts of the tasks are joined in order under a name that sorts by batch."""
+    job.run(0, [(1, "ON")], [], [(2, "OFF"), (3, None)])
+    job.run(7, [(4, "ON")])
+    assert job.visible() == ["part-0001-0000000000.jsonl", "part-0001-0000000007.jsonl"]
+    assert (job.folder / job.visible()[0]).read_text() == (
+        '{"sensor_id":1,"command":"ON"}\n'
+        '{"sensor_id":2,"command":"OFF"}\n'
+        '{"sensor_id":3,"command":null}\n'
+    )  # fmt: skip
+    assert job.staged() == []
+
+
+def test_an_empty_batch_leaves_no_file(job: Job) -> None:
+    """Nothing is written when no task had a record."""
+    job.run(0, [], [])
+    job.run(1)
+    assert job.visible() == []
+    assert job.staged() == []
+
+
+def test_nothing_is_visible_before_the_commit(job: Job) -> None:
+    """Parts are hidden from everyone who reads the directory."""
+    job.stage(0, [(1, "ON")])
+    assert job.visible() == []
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+def test_a_replayed_batch_is_not_written_again(tmp_path: Path, file_format: str) -> None:
+    """After a crash behind the commit, the same batch finds its file and only cleans up."""
+    job = Job(tmp_path / "out", file_format)
+    job.run(0, [(1, "ON")], [(2, "ON")])
+    path = job.folder / job.visible()[0]
+    before = (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino)
+    job.start()
+    job.run(0, [(1, "ON")], [(2, "ON")])
+    assert (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino) == before
+    assert job.visible() == [path.name]
+    assert job.staged() == []
+
+
+def test_a_file_taken_away_before_the_replay_is_not_written_again(job: Job) -> None:
+    """Consumers may move files as soon as they see them."""
+    job.run(0, [(1, "ON")])
+    (job.folder / job.visible()[0]).unlink()
+    job.start()
+    job.run(0, [(1, "ON")])
+    assert job.visible() == []
+    job.run(1, [(1, "OFF")])
+    assert job.visible() == ["part-0001-0000000001.jsonl"]
+
+
+@pytest.mark.parametrize("crash", ["before publishing", "before the note", "before cleaning up"])
+def test_a_crash_inside_the_commit_is_repaired_by_the_replay(
+    job: Job, monkeypatch: pytest.MonkeyPatch, crash: str
+) -> None:
+    """Wherever the commit stops, the batch is there exactly once after the replay."""
+    function = {
+        "before publishing": "penstock.sinks.files._publish",
+        "before the note": "penstock.sinks.files._write_note",
+        "before cleaning up": "pathlib.Path.unlink",
+    }[crash]
+
+    def crashes(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        messages = job.stage(0, [(1, "ON")], [(2, "ON")])
+        patched.setattr(function, crashes)
+        with pytest.raises(KeyboardInterrupt):
+            job.sink.commit(0, messages)
+    job.start()
+    assert job.staged() == [], "leftovers are cleared at the start"
+    job.run(0, [(1, "ON")], [(2, "ON")])
+    assert job.visible() == ["part-0001-0000000000.jsonl"]
+    assert len((job.folder / job.visible()[0]).read_text().splitlines()) == 2
+    assert job.staged() == []
+
+
+def test_a_failed_task_leaves_nothing(job: Job) -> None:
+    """An aborted task removes its part; a second attempt has a name of its own."""
+    first = job.sink.task(TaskContext(0, 0, 0, "one"), COMMAND)
+    second = job.sink.task(TaskContext(0, 0, 0, "one"), COMMAND)
+    first.write(batch([(1, "ON")]), None)
+    second.write(batch([(1, "ON")]), None)
+    assert len(job.staged()) == 2
+    first.abort()
+    first.abort()
+    job.sink.commit(0, [second.finish()])
+    assert job.staged() == []
+    assert len(job.visible()) == 1
+
+
+def test_a_new_lineage_writes_beside_the_files_of_the_old(job: Job) -> None:
+    """A job started anew in the same directory neither overwrites nor skips, and the old one can go on."""
+    job.run(0, [(1, "ON")])
+    new = Job(job.folder, lineage="two")
+    new.run(0, [(2, "ON")])
+    job.start()
+    job.run(1, [(1, "OFF")])
+    third = Job(job.folder, lineage="three")
+    third.run(0, [(3, "ON")])
+    assert job.visible() == [
+        "part-0001-0000000000.jsonl",
+        "part-0001-0000000001.jsonl",
+        "part-0002-0000000000.jsonl",
+        "part-0003-0000000000.jsonl",
+    ]
+
+
+def test_lineages_that_start_before_either_writes_have_different_epochs(tmp_path: Path) -> None:
+    """An epoch is claimed at the start, not by the first file."""
+    jobs = [Job(tmp_path / "out", lineage=name) for name in ("one", "two", "three")]
+    for job in jobs:
+        job.run(0, [(1, job.lineage)])
+    assert len(jobs[0].visible()) == 3
+
+
+def test_files_of_unknown_origin_raise_the_epoch(tmp_path: Path) -> None:
+    """Files copied from elsewhere, without their claims, count as well."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "part-0041-0000000000.jsonl").touch()
+    (out / "part-x-0.jsonl").touch()
+    job = Job(out)
+    job.run(0, [(1, "ON")])
+    assert "part-0042-0000000000.jsonl" in job.visible()
+
+
+def test_an_emptied_or_changed_directory_gets_an_epoch_that_is_free(tmp_path: Path) -> None:
+    """When another lineage took the epoch since, or the directory is another one, a new epoch is chosen."""
+    job = Job(tmp_path / "out")
+    for path in (tmp_path / "out").glob(".epoch*"):
+        path.unlink()
+    other = Job(tmp_path / "out", lineage="two")
+    other.run(0, [(2, "ON")])
+    job.start()
+    job.run(0, [(1, "ON")])
+    assert job.visible() == ["part-0001-0000000000.jsonl", "part-0002-0000000000.jsonl"]
+    job.binding = dataclasses.replace(job.binding, directory=str(tmp_path / "elsewhere"))
+    job.start()
+    job.run(0, [(1, "ON")])
+    assert (tmp_path / "elsewhere" / "part-0001-0000000000.jsonl").exists()
+
+
+def test_a_directory_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    """The error names the sink and the directory, before the job starts."""
+    (tmp_path / "file").touch()
+    with pytest.raises(BindingError, match=r"'heaters'.*file/out.*-D heaters=jsonl:DIR"):
+        Job(tmp_path / "file" / "out")
+    with pytest.raises(BindingError, match="cannot be written"):
+        Job(Path("/proc/out"))
+
+
+def test_a_damaged_note_is_a_clear_error(job: Job) -> None:
+    """A checkpoint whose note cannot be read stops the start."""
+    (job.checkpoint / "files-sink-heaters.json").write_text("{")
+    with pytest.raises(CheckpointError, match="damaged"):
+        job.start()
+
+
+def test_a_part_that_is_not_there_says_that_machines_must_share_the_directory(job: Job) -> None:
+    """On a cluster with separate disks the first commit explains itself."""
+    messages = job.stage(0, [(1, "ON")], [(2, "ON")])
+    job.staged()[0].unlink()
+    with pytest.raises(ExternalSystemError, match="must share"):
+        job.sink.commit(0, messages)
+
+
+def test_csv_has_one_header(tmp_path: Path) -> None:
+    """Joined CSV files have a header on top and none inside; what was written is read back."""
+    job = Job(tmp_path / "out", "csv")
+    rows: list[Rows] = [[(1, 'a,"b"\nc'), (2, None)], [(3, "")], [(4, "x")]]
+    job.run(0, *rows)
+    path = job.folder / "part-0001-0000000000.csv"
+    with path.open(newline="") as file:
+        assert next(csv.reader(file)) == ["sensor_id", "command"]
+    read = [row for chunk in read_csv(str(path), "p", COMMAND) for row in chunk.batch.to_pylist()]  # type: ignore[union-attr]
+    assert [(row["sensor_id"], row["command"]) for row in read] == [row for task in rows for row in task]
+
+
+def test_parquet_keeps_schema_and_order(tmp_path: Path) -> None:
+    """Joined Parquet files have the schema of the record type."""
+    job = Job(tmp_path / "out", "parquet")
+    job.run(0, [(1, "ON"), (2, None)], [(3, "OFF")])
+    table = pq.read_table(job.folder / "part-0001-0000000000.parquet")
+    assert table.schema.equals(COMMAND.schema)
+    assert table.column("sensor_id").to_pylist() == [1, 2, 3]
+
+
+class Switch(enum.Enum):
+    ON = "on!"
+
+
+@dataclasses.dataclass
+class Everything:
+    i: int
+    f: float
+    b: bool
+    y: bytes
+    t: dt.datetime
+    e: Switch
+    xs: list[int] | None
+    m: dict[str, int] | None
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+def test_values_have_the_text_forms_that_the_sources_read(tmp_path: Path, file_format: str) -> None:
+    """Enumerations are their values, bytes base64, nested values JSON, None null or an empty cell."""
+    kind: RecordType = record_type(Everything)
+    time = dt.datetime(2024, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    record = Everything(1, 1.5, True, b"\0\1\2", time, Switch.ON, [1, 2], {"k": 1})
+    empty = Everything(2, float("nan"), False, b"", time, Switch.ON, None, None)
+    job = Job(tmp_path / "out", file_format)
+    task = job.sink.task(TaskContext(0, 0, 0, "one"), kind)
+    task.write(kind.batch([record, empty]), None)
+    job.sink.commit(0, [task.finish()])
+    text = (job.folder / job.visible()[0]).read_text()
+    if file_format == "jsonl":
+        first: dict[str, Any]
+        first, second = map(json.loads, text.splitlines())
+        assert first == {
+            "i": 1, "f": 1.5, "b": True, "y": "AAEC", "t": "2024-01-02T03:04:05Z", "e": "on!", "xs": [1, 2],
+            "m": {"k": 1},
+        }  # fmt: skip
+        assert (second["f"], second["xs"], second["y"]) == (None, None, "")
+    else:
+        assert text.splitlines()[1] == (
+            '1,1.5,true,"AAEC",2024-01-02 03:04:05.000000Z,"on!","[1,2]","{""k"":1}"'
+        )
+        assert text.splitlines()[2].endswith(',"on!",,')
+
+
+@given(
+    batches=st.lists(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=3), min_size=1, max_size=5),
+    replays=st.lists(st.integers(0, 4), max_size=4),
+)
+def test_any_history_of_replays_gives_each_record_once(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[list[int]]], replays: list[int]
+) -> None:
+    """Restarts that replay the newest batch, at any place, change nothing."""
+    job = Job(tmp_path_factory.mktemp("history") / "out")
+    for batch_id, tasks in enumerate(batches):
+        rows: list[Rows] = [[(n, "ON") for n in task] for task in tasks]
+        job.run(batch_id, *rows)
+        for _ in range(replays.count(batch_id)):
+            job.start()
+            job.run(batch_id, *rows)
+    lines = [line for name in job.visible() for line in (job.folder / name).read_text().splitlines()]
+    expected = [n for tasks in batches for task in tasks for n in task]
+    assert [json.loads(line)["sensor_id"] for line in lines] == expected
