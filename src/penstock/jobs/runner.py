@@ -93,8 +93,8 @@ class JobRunner:
         with contextlib.ExitStack() as stack:
             checkpoint = self._checkpoint()
             bound = bind_job(self._job, self._settings, checkpoint)
-            session = self._session(bound, checkpoint)
-            stack.callback(session.stop)
+            session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
+            ship_code(session, checkpoint.folder / "code", self._code)
             stack.enter_context(_signals_set(stop))
             lock = checkpoint.lock(session._jvm)
             stack.callback(lock.release)
@@ -111,20 +111,16 @@ class JobRunner:
         # Kept after a failure, for its log, and when there are dead letters, for them.
         return Checkpoint.open(tempfile.mkdtemp(prefix="penstock-"))
 
-    def _session(self, bound: BoundJob, checkpoint: Checkpoint) -> SparkSession:
-        log4j = Path(penstock.runtime.__file__).with_name("log4j2.properties")
-        options = f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dpenstock.log={checkpoint.folder / 'spark.log'}"
-        settings = SessionSettings(
+    def _session_settings(self, bound: BoundJob, checkpoint: Checkpoint) -> SessionSettings:
+        return SessionSettings(
             app_name=self._job.name,
             master=self._settings.master,
             parallelism=bound.lineage.parallelism,
             needs_kafka=any(isinstance(source.input, KafkaBinding) for source in bound.sources),
+            log_file=checkpoint.folder / "spark.log",
             retained_batches=self._settings.retained_batches,
-            more={"spark.driver.extraJavaOptions": options, **self._settings.spark_settings},
+            more=self._settings.spark_settings,
         )
-        session = open_session(settings)
-        ship_code(session, checkpoint.folder / "code", self._code)
-        return session
 
     def _run(
         self,

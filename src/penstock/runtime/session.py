@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -50,35 +51,78 @@ _LOCAL_FILESYSTEM: Final[dict[str, str]] = {
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """What a session depends on. `parallelism` is the number of tasks of each keyed level."""
+    """What a session depends on.
+
+    `parallelism` is the number of tasks of each keyed level; `log_file` takes Spark's log and all that workers print.
+    """
 
     app_name: str
     master: str
     parallelism: int
     needs_kafka: bool
+    log_file: Path
     retained_batches: int = 100
     more: Mapping[str, str] = field(default_factory=dict)
 
 
-def open_session(settings: SessionSettings) -> SparkSession:
-    """A Spark session with penstock's settings. Raises JavaNotFoundError without a Java to run on."""
+@contextlib.contextmanager
+def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
+    """A Spark session with penstock's settings. Raises JavaNotFoundError without a Java to run on.
+
+    Where this process has a Spark context already, the session shares it and leaves it running.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        session = running.newSession()
+        for name, value in _all_settings(settings).items():
+            if name.startswith("spark.sql."):
+                session.conf.set(name, value)
+        yield session
+        return
+    session = _start(settings)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _start(settings: SessionSettings) -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Workers must run on this interpreter, or they lack penstock's dependencies.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if settings.master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
     for name, value in _all_settings(settings).items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    with _stderr_to(settings.log_file):
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
     return session
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Send to a file what processes started meanwhile write to standard error: the JVM's and the workers' notes."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def _all_settings(settings: SessionSettings) -> dict[str, str]:
     found = dict(_SETTINGS)
     found["spark.sql.shuffle.partitions"] = str(settings.parallelism)
+    log4j = Path(__file__).with_name("log4j2.properties")
+    found["spark.driver.extraJavaOptions"] = (
+        f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dpenstock.log={settings.log_file}"
+    )
     found["spark.sql.streaming.minBatchesToRetain"] = str(settings.retained_batches)
-    found["spark.log.level"] = "ERROR"
     if settings.master.startswith("local"):
         found |= _LOCAL_FILESYSTEM
         found["spark.driver.extraClassPath"] = str(bare_filesystem_jar())

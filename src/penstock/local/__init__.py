@@ -1,0 +1,1 @@
+"""Local: what penstock finds or starts on this machine."""
