@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from penstock.bindings import FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
-from penstock.records import RecordType
+from penstock.records import RecordType, empty_like
 from penstock.sources.base import SourceChunk, Split
 from penstock.sources.lines import bad_chunk, read_lines
 from penstock.sources.tables import UnreadableFileError, parquet_rows, read_csv, read_parquet
@@ -58,8 +59,9 @@ class FileLog:
     or `_`, or ends in `.tmp`, and rename. Lines appended to a file after it was found are not read; when the
     driver sees them before the file is read, a bad record says so.
 
-    The order is kept in an append-only file of its own at `log_path`, which belongs in the checkpoint. The
-    log itself is used in the driver; a pickled copy in a worker only reads splits.
+    The order is kept in an append-only file of its own at `log_path`, which belongs in the checkpoint. Only
+    one copy of the log may find files (`latest`, `freeze`); others, in other processes, may ask for splits
+    and for the lag, and read.
     """
 
     def __init__(self, binding: FilesBinding, log_path: str | Path) -> None:
@@ -114,6 +116,8 @@ class FileLog:
         with self._lock:
             found = self._files()
             if end > len(found.files):
+                found.refresh()
+            if end > len(found.files):
                 raise CheckpointError(
                     f"Stream {self._binding.stream!r}: the checkpoint has read {end} files, but its list of "
                     f"files {self._log_path} has {len(found.files)}. Restore it, or delete the checkpoint."
@@ -133,20 +137,29 @@ class FileLog:
                 yield from read_parquet(split.path, split.partition, split.start, split.end, record_type)
         except FileNotFoundError:
             reason = f"The file {split.path} is gone since it was found, so its records are missing."
-            yield bad_chunk(split.partition, reason, split.start, b"")
+            yield self._bad(split, reason, split.start, record_type)
         except UnreadableFileError as e:
-            yield bad_chunk(split.partition, f"{split.path}: {e}", e.offset, _beginning(split.path))
+            yield self._bad(split, f"{split.path}: {e}", e.offset, record_type)
         except OSError as e:
             reason = f"{split.path} cannot be read: {e.strerror or e}"
-            yield bad_chunk(split.partition, reason, split.start, _beginning(split.path))
+            yield self._bad(split, reason, split.start, record_type)
 
     def forget(self, end: int) -> None:
         """Nothing to do: the files are the user's, and their names are kept so that none is taken twice."""
 
     def lag(self, position: int) -> dict[str, Any]:
         with self._lock:
-            waiting = self._files().files[position : self._end]
+            found = self._files()
+            # Files may be found by a copy of this log in another process.
+            found.refresh()
+            waiting = found.files[position : self._end]
         return {"files": len(waiting), "bytes": sum(file.size for file in waiting)}
+
+    def _bad(self, split: Split, reason: str, offset: int, record_type: RecordType) -> SourceChunk:
+        chunk = bad_chunk(split.partition, reason, offset, _beginning(split.path))
+        if self._binding.format == "jsonl":
+            return chunk
+        return dataclasses.replace(chunk, raw=None, batch=empty_like(record_type.schema))
 
     def _files(self) -> _FoundFiles:
         if self._found is None:
@@ -166,47 +179,55 @@ class FileLog:
 
 
 class _FoundFiles:
-    """The durable list of the files that were found."""
+    """The durable list of the files that were found. One process appends; others may read it meanwhile."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
+        self._read_bytes = 0
         self.files: list[LoggedFile] = []
         self.known: set[tuple[str, str]] = set()
-        try:
-            self._load()
-        except OSError as e:
-            raise self._error(e) from e
+        self.refresh()
 
     def append(self, files: Sequence[LoggedFile]) -> None:
         """Add files; they are on disk when this returns."""
         lines = b"".join(_log_line(file) for file in files)
         try:
-            with self._path.open("ab") as log:
+            if not self._path.exists():
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.touch()
+                _sync_directory(self._path.parent)
+            with self._path.open("r+b") as log:
+                # What stands behind the whole lines is from a crash, and no position covers it.
+                log.truncate(self._read_bytes)
+                log.seek(self._read_bytes)
                 log.write(lines)
                 log.flush()
                 os.fsync(log.fileno())
         except OSError as e:
             raise self._error(e) from e
-        self._remember(files)
+        self._remember(files, len(lines))
 
-    def _load(self) -> None:
-        if not self._path.exists():
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch()
-            _sync_directory(self._path.parent)
-        content = self._path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            # A crash while writing; no position beyond the whole lines was ever reported.
-            os.truncate(self._path, whole)
+    def refresh(self) -> None:
+        """Read the lines that were added since."""
         try:
-            self._remember([LoggedFile(**json.loads(line)) for line in content[:whole].splitlines()])
+            with self._path.open("rb") as log:
+                log.seek(self._read_bytes)
+                added = log.read()
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise self._error(e) from e
+        whole = added.rfind(b"\n") + 1
+        try:
+            files = [LoggedFile(**json.loads(line)) for line in added[:whole].splitlines()]
         except (ValueError, TypeError) as e:
             raise CheckpointError(
                 f"The list of files {self._path} is damaged ({e}). Restore it, or delete the checkpoint."
             ) from e
+        self._remember(files, whole)
 
-    def _remember(self, files: Sequence[LoggedFile]) -> None:
+    def _remember(self, files: Sequence[LoggedFile], size: int) -> None:
+        self._read_bytes += size
         self.files.extend(files)
         self.known.update((file.directory, file.name) for file in files)
 

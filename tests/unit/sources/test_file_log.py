@@ -143,8 +143,20 @@ def test_a_lost_or_damaged_log_is_a_clear_error(tmp_path: Path, log: FileLog, fo
     (tmp_path / "damaged").write_text("{}\n[]\n")
     with pytest.raises(CheckpointError, match="damaged"):
         FileLog(binding(folder), tmp_path / "damaged").latest(0, limited=False)
+    write(folder, "a")
     with pytest.raises(CheckpointError, match="--checkpoint"):
         FileLog(binding(folder), "/proc/none/log").latest(0, limited=False)
+
+
+def test_a_copy_in_another_process_sees_what_was_found(log: FileLog, folder: Path) -> None:
+    """The driver asks for the lag while Spark's planner process finds the files."""
+    driver = pickle.loads(pickle.dumps(log))
+    assert driver.lag(0)["files"] == 0
+    for name in ("a", "b"):
+        write(folder, name)
+        end = log.latest(0, limited=False)
+        assert driver.lag(0)["files"] == end
+        assert driver.splits(0, end, 1) == log.splits(0, end, 1)
 
 
 def test_changes_within_one_clock_tick_are_seen(log: FileLog, folder: Path) -> None:
@@ -258,6 +270,8 @@ def test_unreadable_files_become_bad_records(tmp_path: Path) -> None:
         ]
         assert str(folder / "broken") in bad[0].reason
         assert "is gone" in bad[1].reason
+        for split in splits:
+            assert all(chunk.batch is not None for chunk in log.read(split, READING))
 
 
 def test_a_truncated_parquet_file_is_reported_and_others_are_read(tmp_path: Path, folder: Path) -> None:
@@ -267,7 +281,7 @@ def test_a_truncated_parquet_file_is_reported_and_others_are_read(tmp_path: Path
     os.truncate(folder / "a.parquet", (folder / "a.parquet").stat().st_size // 2)
     log = FileLog(binding(folder, "parquet"), tmp_path / "log")
     chunks = [c for s in log.splits(0, log.latest(0, limited=False), 2) for c in log.read(s, READING)]
-    assert [len(chunk.batch) for chunk in chunks if chunk.batch is not None] == [1000]
+    assert [len(chunk.batch) for chunk in chunks if chunk.batch is not None] == [0, 1000]
     assert [bad.partition for chunk in chunks for bad in chunk.bad] == ["a.parquet"]
 
 
