@@ -1,0 +1,64 @@
+# One door: every task of the project is a target here. `make help` lists them.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: help setup demo test check format bench bench-kafka bench-latency chaos clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.jars-stamp ## make .venv from the lock file, find a Java, fetch Spark's connectors once
+
+$(BIN)/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "penstock needs Python 3.11 or later; $(PYTHON) is older. Set PYTHON=/path/to/python3.11." >&2; exit 1; }
+	@echo "Making $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(VENV)/.packages-stamp: pyproject.toml uv.lock scripts/java_extra | $(BIN)/uv
+	@echo "Installing the locked packages ..."
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --frozen --inexact --quiet $$(scripts/java_extra)
+	@touch $@
+
+$(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/local/jars.py
+	@$(BIN)/python -m penstock.local.setup
+	@touch $@
+
+demo: setup ## the temperature-control job with simulated rooms and a live view (ARGS="--kafka")
+	@$(BIN)/penstock demo $(ARGS)
+
+test: setup ## all tests but the long ones
+	@$(BIN)/python -m pytest tests $(ARGS)
+
+check: setup ## lint, types, imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: setup ## format the code
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup ## keyed state against PySpark's own, 16 M rows
+	@$(BIN)/python -m benchmarks.keyed_state $(ARGS)
+
+bench-kafka: setup ## Kafka to Kafka, 8 M readings
+	@$(BIN)/python -m benchmarks.kafka $(ARGS)
+
+bench-latency: setup ## Kafka to Kafka at 200 records a second
+	@$(BIN)/python -m benchmarks.latency $(ARGS)
+
+chaos: setup ## at least 30 kills on Kafka and on folders
+	@$(BIN)/python -m pytest tests/system -m chaos --timeout=3600 $(ARGS)
+
+clean: ## remove .venv and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

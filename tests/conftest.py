@@ -1,0 +1,16 @@
+"""What tests share: a real Kafka broker for those that need one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.local.kafka import KafkaBroker
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaBroker]:
+    """A real Apache Kafka broker, started once for the whole session."""
+    with KafkaBroker() as broker:
+        yield broker
