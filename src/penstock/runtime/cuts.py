@@ -43,7 +43,10 @@ def read_cut(checkpoint: Path, batch_id: int) -> Cut:
     lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
     # The file holds a version line, a line of metadata, then one line for each source.
     offsets = lines[2:]
-    return Cut(batch_id, {name: _end(json.loads(line)) for name, line in zip(streams, offsets, strict=True) if line != "-"})
+    return Cut(
+        batch_id,
+        {name: _end(json.loads(line)) for name, line in zip(streams, offsets, strict=True) if line != "-"},
+    )
 
 
 def _end(offset: dict[str, Any]) -> int | dict[int, int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from penstock.operators.blocks import KEY, Block
 from penstock.operators.step import StepCore, StepResult
@@ -32,13 +35,19 @@ class LevelProcessor(StatefulProcessor):
     """Runs the steps of a level. Its Spark state is one value for each (step, key group): the group's table."""
 
     def __init__(self, plan: JobPlan, step_ids: list[str]) -> None:
-        self._plan: Final = plan
+        # Spark also sends the processor to a process of the driver, which asks it for its states but does not get
+        # the job's modules. There the plan stays closed.
+        self._pickled_plan: Final = cloudpickle.dumps(plan)
         self._step_ids: Final = step_ids
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called by Spark in every task."""
+        """Called by Spark in every task, and once in the driver."""
         self._table = handle.getValueState("table", "table BINARY")
-        self._steps = {step_id: _StepRunner(self._plan, step_id) for step_id in self._step_ids}
+
+    @functools.cached_property
+    def _steps(self) -> dict[str, _StepRunner]:
+        plan: JobPlan = pickle.loads(self._pickled_plan)
+        return {step_id: _StepRunner(plan, step_id) for step_id in self._step_ids}
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Called by Spark with all packed rows of one (destination, key group)."""
@@ -46,7 +55,9 @@ class LevelProcessor(StatefulProcessor):
         runner = self._steps.get(destination)
         if runner is None:
             # The shuffle delivers rows in any order, and what passes must leave in the same order in a replay.
-            yield from sorted(rows, key=lambda row: (row.input, row.partition, row.first_offset, bytes(row.body)))
+            yield from sorted(
+                rows, key=lambda row: (row.input, row.partition, row.first_offset, bytes(row.body))
+            )
             return
         stored = self._table.get()
         result = runner.run(key_group, rows, None if stored is None else bytes(stored[0]))

@@ -106,7 +106,9 @@ def _binary(bodies: Sequence[Any]) -> pa.Array:
     )
 
 
-def split_by_key_group(batch: pa.RecordBatch, groups: Any, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def split_by_key_group(
+    batch: pa.RecordBatch, groups: Any, count: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The records of each key group, in order within it, for the groups that have any."""
     # NumPy sorts 16-bit integers by radix, so this is linear.
     order = np.argsort(groups, kind="stable")

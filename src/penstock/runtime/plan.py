@@ -10,7 +10,6 @@ level sees the same cut.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 
@@ -109,6 +108,3 @@ class JobPlan:
         for step in self.graph.steps():
             if not any(not edge.is_control for edge in step.edges):
                 raise JobDefinitionError(f"Step {step.step!r} has no data stream.")
-
-
-

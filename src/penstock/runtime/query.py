@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
 from penstock.formats import format_of
@@ -94,7 +94,9 @@ def _source(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
     return reader.load().select(*wanted).mapInArrow(pack, PACKED_DDL)
 
 
-def _forward(plan: JobPlan, step_ids: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _forward(
+    plan: JobPlan, step_ids: list[str]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def forward(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         nodes = [node for node in plan.graph.steps() if node.id in step_ids]
         return Forwarder(plan, nodes).batches(batches)
@@ -123,5 +125,3 @@ def stream_reader(plan: JobPlan, node: SourceNode, format_name: Any) -> StreamRe
         return StreamReader(plan, node, None)
     form = format_of(format_name, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
     return StreamReader(plan, node, form)
-
-

@@ -60,7 +60,9 @@ class StreamReader:
         for row, reason in decoded.bad:
             raw = chunk.raw[row].as_py() or b""
             offset = chunk.offsets[row].as_py()
-            letters.append(DeadLetter(reason, self.node.name, "", chunk.partition, offset, raw.rstrip(b"\r\n")))
+            letters.append(
+                DeadLetter(reason, self.node.name, "", chunk.partition, offset, raw.rstrip(b"\r\n"))
+            )
         name, partition = self.node.name, chunk.partition
         if decoded.rows is None:
             return Records(decoded.batch, name, partition, chunk.offsets, chunk.raw, chunk.keys), letters

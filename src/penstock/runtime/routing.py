@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import StrictModeError
-from penstock.operators.blocks import KEY, MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
+from penstock.operators.blocks import MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
 from penstock.operators.step import reason_of
 from penstock.operators.transforms import apply_transform
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, split_by_key_group, to_bytes
@@ -68,14 +68,18 @@ class Router:
 class _Through:
     """Through a stateless function and on."""
 
-    def __init__(self, plan: JobPlan, node: TransformNode, onwards: list[Callable[[Records], Iterator[PackedRow]]]) -> None:
+    def __init__(
+        self, plan: JobPlan, node: TransformNode, onwards: list[Callable[[Records], Iterator[PackedRow]]]
+    ) -> None:
         self._plan = plan
         self._node = node
         self._onwards = onwards
 
     def __call__(self, records: Records) -> Iterator[PackedRow]:
         node = self._node
-        result, letters = apply_transform(node.kind, node.function, records, node.input_type, node.record_type, node.id)
+        result, letters = apply_transform(
+            node.kind, node.function, records, node.input_type, node.record_type, node.id
+        )
         yield from dead_letter_rows(letters, self._plan)
         for route in self._onwards:
             if len(result):

@@ -40,6 +40,10 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+# The JVM mostly moves bytes of packed rows. Its optimising compiler would compete with the Python workers for the cores
+# for a minute before it pays; measured on 2 cores, a run of 24 M rows is 15 to 30 % faster without it.
+_JVM_OPTIONS: Final = " -XX:TieredStopAtLevel=1"
+
 _LOCAL_FILESYSTEM: Final[dict[str, str]] = {
     # Without native Hadoop libraries each checkpoint file costs a forked chmod; this file system does without.
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
@@ -120,7 +124,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
     found["spark.sql.shuffle.partitions"] = str(settings.parallelism)
     log4j = Path(__file__).with_name("log4j2.properties")
     found["spark.driver.extraJavaOptions"] = (
-        f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dpenstock.log={settings.log_file}"
+        f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dpenstock.log={settings.log_file}{_JVM_OPTIONS}"
     )
     found["spark.sql.streaming.minBatchesToRetain"] = str(settings.retained_batches)
     if settings.master.startswith("local"):

@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from penstock.operators.blocks import KEY, MESSAGE_KEY, Records
 from penstock.records import RecordType
-from penstock.runtime.packing import COUNTS, DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, from_bytes, packed_batches
+from penstock.runtime.packing import (
+    COUNTS,
+    DEAD_LETTER_TYPE,
+    DEAD_LETTERS,
+    PackedRow,
+    from_bytes,
+    packed_batches,
+)
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import Router
 from penstock.sinks.base import Sink, SinkTask, TaskContext
@@ -66,7 +73,9 @@ class Forwarder:
             yield from router.route(_emitted(node.outputs[output], batch, row.partition, node.step, start))
 
 
-def _emitted(record_type: RecordType, batch: pa.RecordBatch, partition: str, step: str, start: int) -> Records:
+def _emitted(
+    record_type: RecordType, batch: pa.RecordBatch, partition: str, step: str, start: int
+) -> Records:
     keys = None
     if KEY in batch.schema.names:
         keys = _message_keys(batch.column(KEY))
@@ -105,7 +114,9 @@ class Writer:
     sinks: Mapping[str, tuple[Sink, RecordType, pa.Schema]]
     lineage: str
 
-    def batches(self, rows: Iterable[PackedRow], batch_id: int, partition: int, attempt: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, rows: Iterable[PackedRow], batch_id: int, partition: int, attempt: int
+    ) -> Iterator[pa.RecordBatch]:
         """Write the rows of one partition; gives the reports for the driver."""
         context = TaskContext(batch_id, partition, attempt, self.lineage)
         tasks: dict[str, SinkTask] = {}
@@ -128,7 +139,9 @@ class Writer:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, REPORT_SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=REPORT_SCHEMA)
 
-    def _write(self, row: PackedRow, tasks: dict[str, SinkTask], counts: dict[str, int], context: TaskContext) -> None:
+    def _write(
+        self, row: PackedRow, tasks: dict[str, SinkTask], counts: dict[str, int], context: TaskContext
+    ) -> None:
         name = DEAD_LETTERS if row.destination == DEAD_LETTERS else row.destination.removeprefix("sink/")
         sink, record_type, schema = self.sinks[name]
         if name not in tasks:
