@@ -64,7 +64,9 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
         graph=job.graph,
         key_groups=job.key_groups,
         raw_streams=frozenset(n.name for n in job.graph.sources() if _has_raw(bindings[n.name])),
-        keyed_sinks=frozenset(n.name for n in job.graph.sinks() if isinstance(bindings[n.name], KafkaBinding)),
+        keyed_sinks=frozenset(
+            n.name for n in job.graph.sinks() if isinstance(bindings[n.name], KafkaBinding)
+        ),
         strict=settings.strict,
     )
     plan.check()
@@ -73,9 +75,15 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
         made = _sink(bindings[sink.name], sink.record_type, sink.protobuf)
         sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
     dead_letters = bindings[DEAD_LETTERS]
-    sinks[DEAD_LETTERS] = (_sink(dead_letters, DEAD_LETTER_TYPE, None), DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema)
+    sinks[DEAD_LETTERS] = (
+        _sink(dead_letters, DEAD_LETTER_TYPE, None),
+        DEAD_LETTER_TYPE,
+        DEAD_LETTER_TYPE.schema,
+    )
     receivers: list[SocketReceiver] = []
-    sources = [_source(node, bindings[node.name], plan, checkpoint, receivers) for node in job.graph.sources()]
+    sources = [
+        _source(node, bindings[node.name], plan, checkpoint, receivers) for node in job.graph.sources()
+    ]
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     return BoundJob(plan, lineage, sources, sinks, receivers, where)
 
@@ -90,7 +98,9 @@ def parse_bindings(job: Job, given: Mapping[str, str], checkpoint: Checkpoint) -
         found[source.name] = parse_binding(source.name, given[source.name], role)
     for sink in job.graph.sinks():
         if sink.name in found:
-            raise BindingError(f"A stream and a sink of the job {job.name!r} are both named {sink.name!r}; rename one.")
+            raise BindingError(
+                f"A stream and a sink of the job {job.name!r} are both named {sink.name!r}; rename one."
+            )
         if sink.name not in given:
             raise missing_binding(sink.name, "sink")
         found[sink.name] = parse_binding(sink.name, given[sink.name], "sink")
@@ -143,7 +153,8 @@ def _source(
         folder = where / f"{node.name}.journal"
         receivers.append(SocketReceiver(binding, JournalWriter(folder)))
         log, name = JournalLog(folder), _line_format(node.record_type)
-    return BoundSource(node, log, StreamReader(plan, node, _format(name, node)))
+    lines = name is not None and not isinstance(binding, KafkaBinding)
+    return BoundSource(node, log, StreamReader(plan, node, _format(name, node), lines))
 
 
 def _line_format(record_type: RecordType) -> str:

@@ -73,14 +73,18 @@ class Checkpoint:
         try:
             found = msgspec.json.decode(self.lineage_file.read_bytes(), type=Lineage)
         except msgspec.DecodeError as e:
-            raise CheckpointError(f"{self.lineage_file} cannot be read: {e}. Restore it, or use a new checkpoint.") from e
+            raise CheckpointError(
+                f"{self.lineage_file} cannot be read: {e}. Restore it, or use a new checkpoint."
+            ) from e
         self._check_fits(found, wanted)
         return found
 
     def _check_fits(self, found: Lineage, wanted: Lineage) -> None:
         advice = "Use the values of the checkpoint, or a new checkpoint."
         if found.job != wanted.job:
-            raise CheckpointError(f"The checkpoint {self.folder} belongs to the job {found.job!r}, not {wanted.job!r}.")
+            raise CheckpointError(
+                f"The checkpoint {self.folder} belongs to the job {found.job!r}, not {wanted.job!r}."
+            )
         if found.key_groups != wanted.key_groups:
             raise CheckpointError(
                 f"The checkpoint {self.folder} has {found.key_groups} key groups, the job {wanted.key_groups}. {advice}"

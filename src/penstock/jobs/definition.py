@@ -26,6 +26,7 @@ class Job:
         name: what people call the job; letters, digits, dots, dashes and underscores.
         key_groups: the number of key groups over which keyed state is spread, 1 to 32768. Fixed for the life of
             the state. It bounds the useful parallelism.
+
     """
 
     def __init__(self, name: str, *, key_groups: int = DEFAULT_KEY_GROUPS) -> None:
@@ -39,7 +40,9 @@ class Job:
         self.key_groups = key_groups
         self.graph = Graph()
 
-    def data_stream(self, name: str, *, schema: Any, protobuf: Any = None, allow_nan: bool = False) -> DataStream:
+    def data_stream(
+        self, name: str, *, schema: Any, protobuf: Any = None, allow_nan: bool = False
+    ) -> DataStream:
         """Declare a stream of records to process.
 
         Args:
@@ -49,17 +52,22 @@ class Job:
                 name, ignoring case and underscores.
             allow_nan: let NaN pass in float fields. By default such a record goes to the dead letters, since NaN
                 compares as false with everything and so disables rules silently.
+
         """
         return self._stream(name, schema, protobuf, allow_nan, is_control=False)
 
-    def control_stream(self, name: str, *, schema: Any, protobuf: Any = None, allow_nan: bool = False) -> DataStream:
+    def control_stream(
+        self, name: str, *, schema: Any, protobuf: Any = None, allow_nan: bool = False
+    ) -> DataStream:
         """Declare a stream of records that steer; arguments as for `data_stream`.
 
         Within a micro-batch all control records take effect before any data record.
         """
         return self._stream(name, schema, protobuf, allow_nan, is_control=True)
 
-    def _stream(self, name: str, schema: Any, protobuf: Any, allow_nan: bool, *, is_control: bool) -> DataStream:
+    def _stream(
+        self, name: str, schema: Any, protobuf: Any, allow_nan: bool, *, is_control: bool
+    ) -> DataStream:
         if not _NAME.fullmatch(name):
             raise JobDefinitionError(
                 f"{name!r} is no stream name. Use letters, digits, dots, dashes and underscores, a letter or digit first."
@@ -74,9 +82,13 @@ class Job:
     def check(self) -> None:
         """Raise JobDefinitionError when the job cannot run: no stream, or nothing that leaves it."""
         if not any(not source.is_control for source in self.graph.sources()):
-            raise JobDefinitionError(f"The job {self.name!r} has no data stream. Declare one with job.data_stream(...).")
+            raise JobDefinitionError(
+                f"The job {self.name!r} has no data stream. Declare one with job.data_stream(...)."
+            )
         if not self.graph.sinks() and not self.graph.steps():
             raise JobDefinitionError(f"The job {self.name!r} does nothing: it has no step and no sink.")
         for source in self.graph.sources():
             if not any(True for _ in self.graph.consumers(Port(source.id))):
-                raise JobDefinitionError(f"Nothing reads the stream {source.name!r} of the job {self.name!r}.")
+                raise JobDefinitionError(
+                    f"Nothing reads the stream {source.name!r} of the job {self.name!r}."
+                )

@@ -34,7 +34,9 @@ class RunDisplay:
             self._live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
             self._live = None
@@ -55,10 +57,18 @@ class RunDisplay:
         table.add_column("")
         table.add_column("name")
         table.add_column("count", justify="right")
-        for kind, counts in (("in", summary.records_in), ("out", summary.records_out), ("keys", summary.state)):
+        for kind, counts in (
+            ("in", summary.records_in),
+            ("out", summary.records_out),
+            ("keys", summary.state),
+        ):
             for name, count in counts.items():
                 table.add_row(kind, name, f"{count:,}")
-        table.add_row("dead letters", summary.dead_letters_at if summary.dead_letters else "", f"{summary.dead_letters:,}")
+        table.add_row(
+            "dead letters",
+            summary.dead_letters_at if summary.dead_letters else "",
+            f"{summary.dead_letters:,}",
+        )
         self._console.print(table)
 
 
@@ -71,7 +81,9 @@ def _amount(lag: dict[str, Any]) -> str:
 
 
 def _line(progress: Progress) -> str:
-    counts = " ".join(f"{name}={count:,}" for name, count in (progress.records_in | progress.records_out).items())
+    counts = " ".join(
+        f"{name}={count:,}" for name, count in (progress.records_in | progress.records_out).items()
+    )
     return (
         f"batch {progress.batch_id}: {counts} dead-letters={progress.dead_letters:,} "
         f"{progress.rows_per_s:,.0f} rows/s, batch time {progress.batch_ms:,.0f} ms, lag: {_lag(progress)}"

@@ -70,14 +70,18 @@ def _line_of(error: BaseException, path: Path) -> str:
     """The last line of the file that led to the error, as text behind the file's name."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f", line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
+    ]
     return f", line {lines[-1]}" if lines else ""
 
 
 def _attribute(module: ModuleType, attribute: str, name: str) -> Job:
     found = getattr(module, attribute, None)
     if not isinstance(found, Job):
-        known = ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, Job))) or "none"
+        known = (
+            ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, Job))) or "none"
+        )
         raise JobDefinitionError(f"{name} has no job named {attribute!r}; jobs in it: {known}.")
     return found
 
@@ -88,5 +92,7 @@ def _only_job(module: ModuleType, name: str) -> Job:
     if not distinct:
         raise JobDefinitionError(f"{name} defines no job. Write job = ps.Job('name') at its top level.")
     if len(distinct) > 1:
-        raise JobDefinitionError(f"{name} defines several jobs; choose one: {name}:{', '.join(sorted(jobs))}.")
+        raise JobDefinitionError(
+            f"{name} defines several jobs; choose one: {name}:{', '.join(sorted(jobs))}."
+        )
     return next(iter(distinct.values()))

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock.errors
 from penstock.bindings import KafkaBinding
@@ -76,6 +76,7 @@ class JobRunner:
         job: the described job.
         settings: how to run it.
         code: the job's own modules, which the workers need.
+
     """
 
     def __init__(self, job: Job, settings: RunSettings, code: tuple[Path, ...] = ()) -> None:
@@ -235,7 +236,9 @@ class _Follower:
     def summary(self, job_id: str, status: str) -> RunSummary:
         """What the run did."""
         progress = self.progress
-        state = {step.step: sum(self._keys.get(step.step, {}).values()) for step in self._bound.plan.graph.steps()}
+        state = {
+            step.step: sum(self._keys.get(step.step, {}).values()) for step in self._bound.plan.graph.steps()
+        }
         return RunSummary(
             job_id=job_id,
             status=status,
@@ -294,5 +297,3 @@ def explained(error: PySparkException, log: Path) -> PenstockError:
     causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
     cause = causes[-1] if causes else text.strip().splitlines()[0]
     return JobFailedError(f"The job failed: {cause[:500]} (Spark's log: {log})")
-
-

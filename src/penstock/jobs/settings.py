@@ -29,6 +29,7 @@ class RunSettings:
         strict: stop at the first record that cannot be processed, instead of setting it aside.
         retained_batches: how many micro-batches the checkpoint can go back.
         spark_settings: further Spark settings, which win over penstock's own.
+
     """
 
     bindings: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +46,9 @@ class RunSettings:
         if self.parallelism is not None and not 1 <= self.parallelism <= 32768:
             raise JobDefinitionError(f"The parallelism is {self.parallelism}; it must be from 1 to 32768.")
         if self.batch_interval_ms < 0:
-            raise JobDefinitionError(f"The batch interval is {self.batch_interval_ms} ms; it must not be negative.")
+            raise JobDefinitionError(
+                f"The batch interval is {self.batch_interval_ms} ms; it must not be negative."
+            )
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
         if not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?|(spark|k8s)://.+|yarn", self.master):

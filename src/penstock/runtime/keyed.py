@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -16,6 +14,7 @@ from penstock.operators.step import StepCore, StepResult
 from penstock.runtime.packing import PACKED_DDL, PackedRow, counts_row, from_bytes, to_bytes
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import dead_letter_rows
+from penstock.runtime.sealed import Sealed
 from penstock.streams.graph import Port, ProcessNode
 
 __all__ = ["keyed_level"]
@@ -35,9 +34,7 @@ class LevelProcessor(StatefulProcessor):
     """Runs the steps of a level. Its Spark state is one value for each (step, key group): the group's table."""
 
     def __init__(self, plan: JobPlan, step_ids: list[str]) -> None:
-        # Spark also sends the processor to a process of the driver, which asks it for its states but does not get
-        # the job's modules. There the plan stays closed.
-        self._pickled_plan: Final = cloudpickle.dumps(plan)
+        self._plan: Final = Sealed(plan)
         self._step_ids: Final = step_ids
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -46,8 +43,7 @@ class LevelProcessor(StatefulProcessor):
 
     @functools.cached_property
     def _steps(self) -> dict[str, _StepRunner]:
-        plan: JobPlan = pickle.loads(self._pickled_plan)
-        return {step_id: _StepRunner(plan, step_id) for step_id in self._step_ids}
+        return {step_id: _StepRunner(self._plan.open(), step_id) for step_id in self._step_ids}
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Called by Spark with all packed rows of one (destination, key group)."""
@@ -64,7 +60,8 @@ class LevelProcessor(StatefulProcessor):
         if result.state is not None:
             self._table.update((result.state,))
         for row in runner.rows(key_group, result):
-            yield Row(**row._asdict())
+            # Spark's serialiser of rows wants bytes.
+            yield Row(**row._replace(body=bytes(row.body))._asdict())
 
     def close(self) -> None:
         """Called by Spark at the end of the task."""
@@ -98,7 +95,7 @@ class _StepRunner:
             if self._carries_keys[emission.output]:
                 batch = batch.append_column(KEY, emission.keys)
             destination = emission_destination(self._node.step, emission.output)
-            yield PackedRow(destination, key_group, 0, partition, place, bytes(to_bytes(batch)))
+            yield PackedRow(destination, key_group, 0, partition, place, to_bytes(batch))
         yield from dead_letter_rows(result.dead_letters, self._plan)
         if result.state is not None:
             yield counts_row("keys", self._node.step, result.keys, key_group)

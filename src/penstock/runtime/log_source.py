@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from penstock.runtime.packing import PACKED_DDL
 from penstock.runtime.reading import StreamReader
+from penstock.runtime.sealed import Sealed
 from penstock.sources.base import ReplayableLog, Split
 from penstock.sources.files import share
 
@@ -32,7 +33,7 @@ def log_stream(spark: SparkSession, log: ReplayableLog, reader: StreamReader, pa
     kind = type(
         "LogDataSource",
         (_LogDataSource,),
-        {"stream": stream, "log": log, "reader_of_stream": reader, "parallelism": parallelism},
+        {"stream": stream, "log": log, "reader_of_stream": Sealed(reader), "parallelism": parallelism},
     )
     spark.dataSource.register(kind)
     return spark.readStream.format(kind.name()).load()
@@ -43,7 +44,7 @@ class _LogDataSource(DataSource):
 
     stream: str
     log: ReplayableLog
-    reader_of_stream: StreamReader
+    reader_of_stream: Sealed[StreamReader]
     parallelism: int
 
     @classmethod
@@ -68,7 +69,7 @@ class _SplitPartition(InputPartition):
 class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions of the log as Spark offsets."""
 
-    def __init__(self, log: ReplayableLog, reader: StreamReader, parallelism: int) -> None:
+    def __init__(self, log: ReplayableLog, reader: Sealed[StreamReader], parallelism: int) -> None:
         self._log = log
         self._reader = reader
         self._parallelism = parallelism
@@ -93,9 +94,10 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _SplitPartition)
-        kind = self._reader.node.record_type
+        reader = self._reader.open()
+        kind = reader.node.record_type
         chunks = itertools.chain.from_iterable(self._log.read(split, kind) for split in partition.splits)
-        return self._reader.batches(chunks)
+        return reader.batches(chunks)
 
     def commit(self, end: dict[str, int]) -> None:
         self._log.forget(end["position"])

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.formats import Format
 from penstock.operators.blocks import DeadLetter, Records
@@ -28,11 +29,16 @@ _CHUNK_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True)
 class StreamReader:
-    """Turns the chunks of one source into packed rows. `format` is None for sources that decode themselves."""
+    """Turns the chunks of one source into packed rows.
+
+    `format` is None for sources that decode themselves; `lines` tells that raw values may end in a line end, which
+    is no part of the record.
+    """
 
     plan: JobPlan
     node: SourceNode
     format: Format | None
+    lines: bool = False
 
     def batches(self, chunks: Iterable[SourceChunk]) -> Iterator[pa.RecordBatch]:
         """The chunks' records, packed, as Arrow batches of PACKED_SCHEMA."""
@@ -57,17 +63,18 @@ class StreamReader:
             return self._checked(chunk, chunk.batch, letters)
         assert chunk.raw is not None and self.format is not None
         decoded = self.format.decode(chunk.raw)
+        all_raw = _without_line_ends(chunk.raw) if self.lines else chunk.raw
         for row, reason in decoded.bad:
-            raw = chunk.raw[row].as_py() or b""
+            raw = all_raw[row].as_py() or b""
             offset = chunk.offsets[row].as_py()
             letters.append(
-                DeadLetter(reason, self.node.name, "", chunk.partition, offset, raw.rstrip(b"\r\n"))
+                DeadLetter(reason, self.node.name, "", chunk.partition, offset, raw)
             )
         name, partition = self.node.name, chunk.partition
         if decoded.rows is None:
-            return Records(decoded.batch, name, partition, chunk.offsets, chunk.raw, chunk.keys), letters
+            return Records(decoded.batch, name, partition, chunk.offsets, all_raw, chunk.keys), letters
         # The columns of all records are not there when some did not decode, so those of the others are given.
-        whole = Records(decoded.batch, name, partition, chunk.offsets, chunk.raw, chunk.keys)
+        whole = Records(decoded.batch, name, partition, chunk.offsets, all_raw, chunk.keys)
         return whole.take(decoded.rows, decoded.batch), letters
 
     def _checked(
@@ -81,6 +88,13 @@ class StreamReader:
         for row in np.flatnonzero(reasons != ""):
             letters.append(records.dead_letter(int(row), str(reasons[row]), self.node.record_type))
         return records.take(np.flatnonzero(reasons == "")), letters
+
+
+def _without_line_ends(raw: pa.Array) -> pa.Array:
+    # The kernel wants text and strips bytes, so the same buffers are shown to it as text.
+    text = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers(), offset=raw.offset)
+    stripped = pc.ascii_rtrim(text, characters="\r\n")
+    return pa.Array.from_buffers(pa.binary(), len(stripped), stripped.buffers(), offset=stripped.offset)
 
 
 def kafka_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[SourceChunk]:

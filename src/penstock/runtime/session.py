@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import zipfile
@@ -141,12 +142,14 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
 
 def ship_code(session: SparkSession, folder: Path, job_modules: Sequence[Path]) -> None:
     """Make penstock and the job's modules importable in the workers, wherever they run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    archive = folder / "penstock-code.zip"
     package = Path(penstock.__file__).parent
+    files = [(path, Path("penstock") / path.relative_to(package)) for path in sorted(package.rglob("*.py"))]
+    files += [(path, Path(path.name)) for path in job_modules]
+    digest = hashlib.sha256(b"".join(str(name).encode() + path.read_bytes() for path, name in files))
+    folder.mkdir(parents=True, exist_ok=True)
+    # Named by content: Spark refuses a second file of the same name.
+    archive = folder / f"penstock-code-{digest.hexdigest()[:16]}.zip"
     with zipfile.ZipFile(archive, "w") as target:
-        for path in sorted(package.rglob("*.py")):
-            target.write(path, Path("penstock") / path.relative_to(package))
-        for path in job_modules:
-            target.write(path, path.name)
+        for path, name in files:
+            target.write(path, name)
     session.sparkContext.addPyFile(str(archive))

@@ -1,0 +1,22 @@
+"""Files of JSON Lines for integration tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def write_lines(folder: Path, name: str, records: Iterable[Any]) -> None:
+    """A JSON Lines file; strings are written as they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    (folder / name).write_text("".join(line + "\n" for line in lines))
+
+
+def read_lines(folder: Path) -> list[Any]:
+    """All records of a folder of JSON Lines, files in name order."""
+    return [
+        json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()
+    ]
