@@ -101,6 +101,8 @@ class JobRunner:
             stack.callback(lock.release)
             for receiver in bound.receivers:
                 stack.enter_context(receiver)
+                if self._settings.bounded:
+                    receiver.wait_for_end(stop)
             summary = self._run(session, bound, checkpoint, stop, on_progress or (lambda progress: None))
         if self._settings.checkpoint is None and not summary.dead_letters:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
@@ -150,7 +152,7 @@ class JobRunner:
             ),
         )
         try:
-            status = self._follow(query, follower, stop, on_progress)
+            status = self._follow(query, follower, bound, stop, on_progress)
         except StreamingQueryException as e:
             raise explained(e, checkpoint.folder / "spark.log") from None
         return follower.summary(self.job_id, status)
@@ -159,6 +161,7 @@ class JobRunner:
         self,
         query: StreamingQuery,
         follower: _Follower,
+        bound: BoundJob,
         stop: threading.Event,
         on_progress: Callable[[Progress], None],
     ) -> str:
@@ -167,6 +170,10 @@ class JobRunner:
                 with follower.between_batches:
                     query.stop()
                 return "stopped"
+            for receiver in bound.receivers:
+                if receiver.error is not None:
+                    query.stop()
+                    raise receiver.error
             follower.refresh(query)
             on_progress(follower.progress)
         query.awaitTermination()

@@ -28,9 +28,11 @@ class ConsoleSink:
         """Nothing to prepare: standard output is always there."""
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # all tasks are alike
+        """A task that collects lines for the commit."""
         return _ConsoleTask(record_type)
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:  # noqa: ARG002  # nothing to remember
+        """Print the lines of all tasks. Raises ExternalSystemError when standard output is closed."""
         prompt = f"{self._binding.stream}> "
         lines = [prompt + line for message in messages for line in message.decode().split("\n")[:-1]]
         if not lines:

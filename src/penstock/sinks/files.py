@@ -70,6 +70,10 @@ class FilesSink:
         self._note: Path | None = None
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
+        """Create the directory, clear leftovers of this lineage, and fix its epoch.
+
+        Raises BindingError when the directory cannot be written, CheckpointError for the checkpoint's folder.
+        """
         staging = self._staging(lineage)
         try:
             staging.mkdir(parents=True, exist_ok=True)
@@ -96,12 +100,14 @@ class FilesSink:
         self._place = known
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:
+        """A task that writes a hidden part under a name of its own."""
         unique = uuid.uuid4().hex[:12]
         name = f"{context.batch_id:010}-{context.partition:05}-{context.attempt}-{unique}"
         path = self._staging(context.lineage) / f"{name}.{self._binding.format}"
         return _FileTask(path, self._binding, record_type)
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
+        """Join the parts and make the file visible, unless it was before; then remove the parts."""
         place, note = self._prepared()
         parts = [msgspec.json.decode(message, type=_Part) for message in messages if message]
         target = self._folder / f"part-{place.epoch:04}-{batch_id:010}.{self._binding.format}"

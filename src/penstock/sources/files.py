@@ -96,6 +96,7 @@ class FileLog:
             ) from e
 
     def latest(self, start: int, *, limited: bool) -> int:
+        """Find new files, and give the position to read up to; `limited` by `max_files_per_batch`."""
         with self._lock:
             found = self._files()
             if self._end is None:
@@ -107,12 +108,14 @@ class FileLog:
         return max(start, end)
 
     def freeze(self) -> None:
+        """Find what is there now, and nothing after it."""
         with self._lock:
             found = self._files()
             self._discover(found, force=True)
             self._end = len(found.files)
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
+        """The files between two positions in the order of their names, large ones cut."""
         with self._lock:
             found = self._files()
             if end > len(found.files):
@@ -126,6 +129,7 @@ class FileLog:
         return _cut(files, self._binding.format, parallelism)
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+        """The records of a split. A file that cannot be read gives a bad record that names it."""
         try:
             if self._binding.format == "jsonl" and split.start == split.end:
                 yield from _appended(split)
@@ -148,6 +152,7 @@ class FileLog:
         """Nothing to do: the files are the user's, and their names are kept so that none is taken twice."""
 
     def lag(self, position: int) -> dict[str, Any]:
+        """How many files, and bytes, wait behind a position."""
         with self._lock:
             found = self._files()
             # Files may be found by a copy of this log in another process.

@@ -1,0 +1,286 @@
+"""Kafka producers: kept alive in each worker process, because a new one has to connect first."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+from penstock.bindings import KafkaBinding
+from penstock.errors import ExternalSystemError
+from penstock.kafka_topics import LastError, build_client
+
+__all__ = ["FLUSH_TIMEOUT_S", "PlainProducer", "TransactionLostError", "TransactionalProducer", "forget"]
+
+FLUSH_TIMEOUT_S: Final = 120.0
+_ANSWER_TIMEOUT_S: Final = 30.0
+_ABORT_TIMEOUT_S: Final = 5.0
+_SLICE_RECORDS: Final = 20_000
+_MOST_PRODUCERS: Final = 64
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "enable.idempotence": True,
+    # Java's partitioner, so that penstock and Java producers put a key into the same partition.
+    "partitioner": "murmur2_random",
+    "compression.type": "lz4",
+    # A flush at the task's end sends at once, so waiting longer for full batches costs no latency.
+    "linger.ms": 50,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 256 << 10,
+    "allow.auto.create.topics": False,
+    "delivery.report.only.error": True,
+}
+_PLAIN_SETTINGS: Final = {"message.timeout.ms": int(FLUSH_TIMEOUT_S * 1000)}
+# A transaction of a dead worker holds up read_committed consumers until the next worker aborts it, or this long.
+_TRANSACTION_SETTINGS: Final = {
+    "transaction.timeout.ms": 120_000,
+    # Partitions move between workers, and each move makes a producer. One that connects to all brokers at once is
+    # ready after 5 ms; by default it waits for timers, for 55 ms or 510 ms.
+    "enable.sparse.connections": False,
+}
+_FOR_ALL_CLIENTS: Final = (
+    "security.",
+    "sasl.",
+    "ssl.",
+    "socket.",
+    "broker.",
+    "client.",
+    "reconnect.",
+    "api.",
+)
+
+
+class TransactionLostError(Exception):
+    """The transaction cannot be committed by this producer; a new producer finds out what became of it."""
+
+
+def producer_settings(binding: KafkaBinding, transactional_id: str | None) -> dict[str, Any]:
+    """The settings of a binding's producers; those in the URI go before penstock's own."""
+    own: dict[str, Any] = {"client.id": f"penstock-{binding.stream}", **_SETTINGS}
+    if transactional_id is None:
+        own |= _PLAIN_SETTINGS
+    else:
+        own |= _TRANSACTION_SETTINGS | {"transactional.id": transactional_id}
+    return own | dict(binding.client)
+
+
+def connection_settings(binding: KafkaBinding) -> dict[str, Any]:
+    """The settings of a binding that concern the connection, for clients other than producers."""
+    return {name: value for name, value in binding.client.items() if name.startswith(_FOR_ALL_CLIENTS)}
+
+
+class PlainProducer:
+    """An idempotent producer: no duplicates while it lives, at least once over restarts."""
+
+    def __init__(self, binding: KafkaBinding) -> None:
+        self._binding = binding
+        self._errors = LastError()
+        self._failures: list[KafkaError] = []
+        settings = producer_settings(binding, None) | {"on_delivery": self._failed}
+        self._producer = build_client(Producer, binding, settings, self._errors)
+
+    @classmethod
+    def of(cls, binding: KafkaBinding) -> PlainProducer:
+        """The producer of this process for the binding."""
+        return _kept(("plain", binding.servers, binding.topic, *_fixed(binding)), lambda: cls(binding))
+
+    def send(self, values: pa.Array, keys: pa.Array | None) -> None:
+        """Queue messages; raises ExternalSystemError when earlier ones could not be delivered."""
+        try:
+            _send(self._producer, self._binding.topic, values, keys, self._raise_failures)
+        except KafkaException as e:
+            raise self._error(e.args[0]) from e
+
+    def flush(self) -> None:
+        """Wait until all messages are safe on the broker; raises ExternalSystemError when they are not."""
+        waiting = self._producer.flush(FLUSH_TIMEOUT_S + 5)
+        self._raise_failures()
+        if waiting:
+            reason = self._errors.text or "the broker does not answer"
+            raise ExternalSystemError(
+                f"Sink {self._binding.stream!r}: {waiting} records could not be written to the topic "
+                f"{self._binding.topic!r} on {self._binding.servers} in time ({reason})."
+            )
+
+    def close(self) -> None:
+        """Give up what is queued. Never raises."""
+        with suppress(Exception):
+            self._producer.purge()
+
+    def _failed(self, error: KafkaError, _message: object) -> None:
+        self._failures.append(error)
+
+    def _raise_failures(self) -> None:
+        if self._failures:
+            raise self._error(self._failures[0])
+
+    def _error(self, error: KafkaError) -> ExternalSystemError:
+        return ExternalSystemError(
+            f"Sink {self._binding.stream!r}: a record could not be written to the topic {self._binding.topic!r} "
+            f"on {self._binding.servers} ({self._errors.after(error)}). The batch will be written again."
+        )
+
+
+class TransactionalProducer:
+    """A producer whose transactions carry "batch n is done" as the offset of a consumer group.
+
+    Creating one fences every other producer of the same id, so from then on `done` (the newest batch that was
+    committed) can only change through this one.
+    """
+
+    def __init__(self, binding: KafkaBinding, transactional_id: str) -> None:
+        self._binding = binding
+        self._id = transactional_id
+        self._errors = LastError()
+        self._open = False
+        settings = producer_settings(binding, transactional_id)
+        self._producer = build_client(Producer, binding, settings, self._errors)
+        try:
+            # Without a connection, the search for the coordinator waits for half a second before it tries again.
+            self._producer.list_topics(binding.topic, timeout=_ANSWER_TIMEOUT_S)
+            self._producer.init_transactions(_ANSWER_TIMEOUT_S)
+            self._group, next_batch = _group_of(binding, transactional_id)
+        except KafkaException as e:
+            raise self._error(e.args[0]) from e
+        self.done = next_batch - 1
+
+    @classmethod
+    def of(cls, binding: KafkaBinding, transactional_id: str) -> TransactionalProducer:
+        """The producer of this process with that id, created if there is none."""
+        key = ("transactional", binding.servers, binding.topic, transactional_id, *_fixed(binding))
+        return _kept(key, lambda: cls(binding, transactional_id))
+
+    def send(self, values: pa.Array, keys: pa.Array | None) -> None:
+        """Queue messages, in a transaction that is begun by the first."""
+        try:
+            if not self._open:
+                self._producer.begin_transaction()
+                self._open = True
+            _send(self._producer, self._binding.topic, values, keys, lambda: None)
+        except KafkaException as e:
+            raise self._lost(e) from e
+
+    def commit(self, batch_id: int) -> None:
+        """Commit the records and the note that the batch is done, together."""
+        done = [TopicPartition(self._binding.topic, 0, batch_id + 1)]
+        try:
+            self._producer.send_offsets_to_transaction(done, self._group, _ANSWER_TIMEOUT_S)
+            self._producer.commit_transaction(FLUSH_TIMEOUT_S)
+        except KafkaException as e:
+            raise self._lost(e) from e
+        self._open = False
+        self.done = batch_id
+
+    def abort(self) -> None:
+        """Abort the open transaction, if there is one; raises TransactionLostError when that does not work."""
+        if self._open:
+            try:
+                self._producer.abort_transaction(_ABORT_TIMEOUT_S)
+            except KafkaException as e:
+                raise self._lost(e) from e
+            self._open = False
+
+    def close(self) -> None:
+        """Give up what is queued. Never raises."""
+        with suppress(Exception):
+            self._producer.purge()
+
+    def _lost(self, exception: KafkaException) -> TransactionLostError:
+        forget(self)
+        return TransactionLostError(self._errors.after(exception.args[0]))
+
+    def _error(self, error: KafkaError) -> ExternalSystemError:
+        return ExternalSystemError(
+            f"Sink {self._binding.stream!r}: the transaction {self._id} cannot be started on "
+            f"{self._binding.servers} ({self._errors.after(error)}). Transactions need the broker's topics "
+            "__transaction_state and __consumer_offsets; on a single broker set their replication factors to 1. "
+            "Or bind the sink with delivery=at-least-once."
+        )
+
+
+def _send(
+    producer: Producer, topic: str, values: pa.Array, keys: pa.Array | None, check: Callable[[], None]
+) -> None:
+    """Queue messages in order, waiting for room."""
+    produce = producer.produce
+    for begin in range(0, len(values), _SLICE_RECORDS):
+        texts = values.slice(begin, _SLICE_RECORDS).to_pylist()
+        some_keys = [None] * len(texts) if keys is None else keys.slice(begin, _SLICE_RECORDS).to_pylist()
+        for text, key in zip(texts, some_keys, strict=True):
+            try:
+                produce(topic, text, key)
+            except BufferError:
+                _produce_patiently(producer, topic, text, key, check)
+        producer.poll(0)
+        check()
+
+
+def _produce_patiently(
+    producer: Producer, topic: str, text: bytes, key: bytes | None, check: Callable[[], None]
+) -> None:
+    # Messages leave the queue when they are delivered or time out, so this comes to an end.
+    while True:
+        producer.poll(0.05)
+        check()
+        with suppress(BufferError):
+            producer.produce(topic, text, key)
+            return
+
+
+def _group_of(binding: KafkaBinding, group: str) -> tuple[object, int]:
+    """What a transaction needs to know of the group, and the offset that was committed for it (0 without one).
+
+    The consumer never joins the group. (librdkafka's admin client could be asked for the offset as well, but
+    2.16 crashes the process when the coordinator is still loading.)
+    """
+    own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    settings = connection_settings(binding) | own | {"enable.sparse.connections": False}
+    errors = LastError()
+    consumer = build_client(Consumer, binding, settings, errors)
+    try:
+        (found,) = consumer.committed([TopicPartition(binding.topic, 0)], _ANSWER_TIMEOUT_S)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        # A negative offset means that there is none.
+        return consumer.consumer_group_metadata(), max(0, int(found.offset))
+    finally:
+        consumer.close()
+
+
+_Kept = TypeVar("_Kept")
+_producers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+
+def _fixed(binding: KafkaBinding) -> Sequence[tuple[str, str]]:
+    return sorted(binding.client.items())
+
+
+def _kept(key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:
+    """The client of this process under the key; the one unused for longest goes when there are many."""
+    # A forked process inherits the objects, but not the threads that would serve them.
+    key = (os.getpid(), *key)
+    if key not in _producers:
+        _producers[key] = make()
+    _producers.move_to_end(key)
+    if len(_producers) > _MOST_PRODUCERS:
+        _producers.popitem(last=False)
+    kept: _Kept = _producers[key]
+    return kept
+
+
+def forget(producer: PlainProducer | TransactionalProducer) -> None:
+    """Close a producer and make a new one the next time."""
+    producer.close()
+    for key in [key for key, kept in _producers.items() if kept is producer]:
+        del _producers[key]

@@ -1,0 +1,164 @@
+"""Journal: lines kept durably before anybody relies on them, so that a source that cannot be replayed can be.
+
+A journal is a folder of segments, files of lines that are named by the position of their first byte, and a mark: the
+position up to which everything is on disk. A position is a count of bytes since the journal began. One process writes;
+readers in other processes trust only what lies before the mark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import CheckpointError
+from penstock.records import RecordType
+from penstock.sources.base import SourceChunk, Split
+from penstock.sources.lines import read_lines
+
+__all__ = ["JournalLog", "JournalWriter"]
+
+_SEGMENT_BYTES: Final = 64 << 20
+_SMALLEST_SPLIT_BYTES: Final = 1 << 20
+_MARK: Final = struct.Struct("<q")
+_ENDING: Final = ".lines"
+
+
+class JournalWriter:
+    """Appends lines to a journal. What was written behind the mark before a crash is cut off when it is opened.
+
+    Args:
+        folder: the journal's folder, made when it is missing.
+        segment_bytes: a new segment begins when one has grown to this size.
+    """
+
+    def __init__(self, folder: str | Path, segment_bytes: int = _SEGMENT_BYTES) -> None:
+        self._folder = Path(folder)
+        self._segment_bytes = segment_bytes
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._mark = os.open(self._folder / "mark", os.O_RDWR | os.O_CREAT, 0o644)
+            self.position = _read_mark(self._mark)
+            self._cut_tail()
+            self._open_segment()
+        except OSError as e:
+            raise CheckpointError(f"The journal {self._folder} cannot be written ({e.strerror}).") from e
+
+    def append(self, lines: Sequence[bytes]) -> int:
+        """Append lines (without line ends) and make them durable; returns the position behind them.
+
+        The lines are on disk when this returns, and only then do readers see them.
+        """
+        if not lines:
+            return self.position
+        data = b"".join(line + b"\n" for line in lines)
+        try:
+            if self.position - self._segment_start >= self._segment_bytes:
+                os.close(self._segment)
+                self._open_segment()
+            _write_all(self._segment, data)
+            os.fsync(self._segment)
+            self.position += len(data)
+            # Eight aligned bytes are written whole or not at all.
+            os.pwrite(self._mark, _MARK.pack(self.position), 0)
+            os.fsync(self._mark)
+        except OSError as e:
+            raise CheckpointError(f"The journal {self._folder} cannot be written ({e.strerror}).") from e
+        return self.position
+
+    def close(self) -> None:
+        """Close the files. The journal can be opened again."""
+        os.close(self._segment)
+        os.close(self._mark)
+
+    def _cut_tail(self) -> None:
+        for start, path in _segments(self._folder):
+            if start > self.position or (start == self.position and path.stat().st_size):
+                path.unlink()
+            elif start + path.stat().st_size > self.position:
+                os.truncate(path, self.position - start)
+
+    def _open_segment(self) -> None:
+        segments = [(start, path) for start, path in _segments(self._folder) if start <= self.position]
+        last_is_open = bool(segments) and self.position - segments[-1][0] < self._segment_bytes
+        self._segment_start = segments[-1][0] if last_is_open else self.position
+        path = self._folder / f"{self._segment_start:020d}{_ENDING}"
+        self._segment = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        folder = os.open(self._folder, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+class JournalLog:
+    """A journal as a log that Spark can read and replay. Used in the driver; a pickled copy only reads splits."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._end: int | None = None
+
+    def latest(self, start: int, *, limited: bool) -> int:
+        """The newest durable position; with `limited` at most to the end of the segment that is being read."""
+        end = self._end if self._end is not None else self._durable()
+        if limited:
+            later = [segment for segment, _ in _segments(self._folder) if start < segment]
+            end = min([end, *later])
+        return max(start, end)
+
+    def freeze(self) -> None:
+        """From now on the journal ends at what is durable at this moment."""
+        self._end = self._durable()
+
+    def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
+        """The ranges of bytes between two positions, in order."""
+        size = max(_SMALLEST_SPLIT_BYTES, -(-(end - start) // parallelism))
+        found = []
+        segments = _segments(self._folder)
+        ends = [*(segment for segment, _ in segments[1:]), end]
+        for (segment, path), segment_end in zip(segments, ends, strict=True):
+            low, high = max(start, segment), min(end, segment_end)
+            for cut, next_cut in itertools.pairwise([*range(low, high, size), high]):
+                found.append(Split(path.stem, str(path), cut - segment, next_cut - segment))
+        return found
+
+    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # lines are raw
+        """The lines that start in a split."""
+        return read_lines(split.path, split.partition, split.start, split.end)
+
+    def forget(self, end: int) -> None:
+        """Delete the segments that lie wholly before a position."""
+        for (_, path), (later, _) in itertools.pairwise(_segments(self._folder)):
+            if later <= end:
+                path.unlink(missing_ok=True)
+
+    def lag(self, position: int) -> dict[str, Any]:
+        """How many bytes wait behind a position."""
+        return {"bytes": max(0, self._durable() - position)}
+
+    def _durable(self) -> int:
+        try:
+            mark = os.open(self._folder / "mark", os.O_RDONLY)
+        except FileNotFoundError:
+            return 0
+        try:
+            return _read_mark(mark)
+        finally:
+            os.close(mark)
+
+
+def _segments(folder: Path) -> list[tuple[int, Path]]:
+    """The segments with the positions of their first bytes, in order."""
+    return sorted((int(path.stem), path) for path in folder.glob(f"*{_ENDING}"))
+
+
+def _read_mark(descriptor: int) -> int:
+    data = os.pread(descriptor, _MARK.size, 0)
+    return int(_MARK.unpack(data)[0]) if len(data) == _MARK.size else 0
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,72 @@
+"""Kafka source: check a topic before the start, and the options for Spark's own Kafka reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.bindings import KafkaBinding
+from penstock.kafka_topics import check_topic
+
+__all__ = ["preflight", "spark_options"]
+
+_CLIENT_DEFAULTS: Final = {
+    # Only records of committed transactions count; without transactions this changes nothing.
+    "isolation.level": "read_committed",
+    # Kafka's defaults fetch 1 MB and hand out 500 records at a time, which is slow for small records.
+    "fetch.max.bytes": str(64 << 20),
+    "max.partition.fetch.bytes": str(16 << 20),
+    "max.poll.records": "20000",
+    "receive.buffer.bytes": str(1 << 20),
+}
+
+
+def preflight(binding: KafkaBinding) -> None:
+    """Check in the driver that a broker answers and the topic exists; create it if the binding says so.
+
+    Raises ExternalSystemError or BindingError. Does nothing when the binding secures the connection in a way
+    that only Kafka's Java client understands (a Java key store); then Spark reports what is wrong.
+    """
+    settings = _librdkafka_settings(binding.client)
+    if settings is not None:
+        check_topic(binding, settings)
+
+
+def spark_options(binding: KafkaBinding) -> dict[str, str]:
+    """The options of Spark's Kafka source for a binding. Where to start only counts without a checkpoint."""
+    client = _CLIENT_DEFAULTS | dict(binding.client)
+    limit = binding.max_records_per_batch
+    return {
+        "kafka.bootstrap.servers": binding.servers,
+        "subscribe": binding.topic,
+        "startingOffsets": binding.start or "latest",
+        **({"maxOffsetsPerTrigger": str(limit)} if limit is not None else {}),
+        # Records that were deleted before they were read are an error, not a gap.
+        "failOnDataLoss": "true",
+        "includeHeaders": "false",
+        # A broker that restarts is back after some seconds.
+        "fetchOffset.numRetries": "10",
+        "fetchOffset.retryIntervalMs": "1000",
+        **{f"kafka.{name}": value for name, value in client.items()},
+    }
+
+
+def _librdkafka_settings(client: Mapping[str, str]) -> dict[str, str] | None:
+    """The Java client's security settings in librdkafka's words, or None when there is no such thing."""
+    settings: dict[str, str] = {}
+    for name, value in client.items():
+        if name in ("security.protocol", "sasl.mechanism", "ssl.endpoint.identification.algorithm"):
+            settings[name] = value or "none"
+        elif name == "sasl.jaas.config":
+            login = dict(re.findall(r"(username|password)\s*=\s*\"([^\"]*)\"", value))
+            if len(login) != 2:
+                return None
+            settings |= {f"sasl.{part}": text for part, text in login.items()}
+        elif name == "ssl.truststore.location" and client.get("ssl.truststore.type", "").upper() == "PEM":
+            settings["ssl.ca.location"] = value
+        elif name == "ssl.truststore.certificates":
+            settings["ssl.ca.pem"] = value
+        elif name.startswith(("ssl.keystore.", "ssl.truststore.location", "sasl.")):
+            return None
+    return settings

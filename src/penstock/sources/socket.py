@@ -1,0 +1,130 @@
+"""Socket source: lines from a server, journaled before the job sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.bindings import SocketBinding
+from penstock.errors import ExternalSystemError, PenstockError
+from penstock.sources.journal import JournalWriter
+
+__all__ = ["SocketReceiver"]
+
+_GROUP_S: Final = 0.01
+_MOST_BYTES: Final = 8 << 20
+_CONNECT_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+
+
+class SocketReceiver:
+    """Receives the lines of a server, as its client, and appends them to a journal; a context manager.
+
+    Lines are made durable in groups, at most 10 ms after they came. When the server ends the connection the
+    receiver connects again, with growing pauses, since a streaming source has no end; `wait_for_end` is for bounded
+    runs, where the end of the connection is the end of the stream. The last line may lack its line end. Lines that the
+    server sends while nobody is connected are the server's to keep: a socket cannot ask for them again.
+    """
+
+    def __init__(self, binding: SocketBinding, journal: JournalWriter) -> None:
+        self._binding = binding
+        self._journal = journal
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"socket-{binding.stream}", daemon=True)
+        self.error: PenstockError | None = None
+
+    @property
+    def _where(self) -> str:
+        return f"{self._binding.host}:{self._binding.port}"
+
+    def check(self) -> None:
+        """Raise ExternalSystemError when nothing listens there."""
+        try:
+            self._connect().close()
+        except OSError as e:
+            raise ExternalSystemError(
+                f"Stream {self._binding.stream!r}: nothing answers at {self._where} ({e.strerror or e}). Start the server "
+                "first."
+            ) from e
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._journal.close()
+
+    def wait_for_end(self, stop: threading.Event) -> None:
+        """Wait until the server has ended a connection and its lines are durable, or until `stop` is set."""
+        while not self._ended.wait(0.1) and not stop.is_set():
+            if self.error is not None:
+                raise self.error
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            try:
+                with self._connect() as connection:
+                    received = self._receive(connection)
+                if received:
+                    pause = _FIRST_PAUSE_S
+                self._ended.set()
+            except OSError:
+                # The server is away; the next attempt follows after the pause.
+                pass
+            except PenstockError as e:
+                self.error = e
+                return
+            self._stopping.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _connect(self) -> socket.socket:
+        return socket.create_connection((self._binding.host, self._binding.port), timeout=_CONNECT_S)
+
+    def _receive(self, connection: socket.socket) -> bool:
+        """Journal what comes until the server ends the connection; whether anything came."""
+        connection.settimeout(_GROUP_S)
+        rest = b""
+        received = False
+        while not self._stopping.is_set():
+            data, ended = _group(connection)
+            received = received or bool(data)
+            *lines, rest = (rest + data).split(b"\n")
+            if ended and rest:
+                lines.append(rest)
+                rest = b""
+            self._journal.append(lines)
+            if ended:
+                break
+        return received
+
+
+def _group(connection: socket.socket) -> tuple[bytes, bool]:
+    """What comes within the time of one group, and whether the server ended the connection.
+
+    A connection that breaks counts as ended: the lines before that are there.
+    """
+    parts = []
+    size = 0
+    deadline = time.monotonic() + _GROUP_S
+    while size < _MOST_BYTES and time.monotonic() < deadline:
+        with contextlib.suppress(TimeoutError):
+            try:
+                part = connection.recv(1 << 20)
+            except ConnectionError:
+                return b"".join(parts), True
+            if not part:
+                return b"".join(parts), True
+            parts.append(part)
+            size += len(part)
+    return b"".join(parts), False
