@@ -151,9 +151,7 @@ def _source(
     else:
         assert isinstance(binding, SocketBinding)
         folder = where / f"{node.name}.journal"
-        receiver = SocketReceiver(binding, JournalWriter(folder))
-        receiver.check()
-        receivers.append(receiver)
+        receivers.append(SocketReceiver(binding, JournalWriter(folder)))
         log, name = JournalLog(folder), _line_format(node.record_type)
     lines = name is not None and not isinstance(binding, KafkaBinding)
     return BoundSource(node, log, StreamReader(plan, node, _format(name, node), lines))

@@ -26,7 +26,8 @@ class SocketReceiver:
     """Receives the lines of a server, as its client, and appends them to a journal; a context manager.
 
     Lines are made durable in groups, at most 10 ms after they came. When the server ends the connection the
-    receiver connects again, with growing pauses, since a streaming source has no end; `wait_for_end` is for bounded
+    receiver connects again, with growing pauses, since a streaming source has no end; entering it raises
+    ExternalSystemError when nothing listens there. `wait_for_end` is for bounded
     runs, where the end of the connection is the end of the stream. The last line may lack its line end. Lines that the
     server sends while nobody is connected are the server's to keep: a socket cannot ask for them again.
     """
@@ -37,23 +38,22 @@ class SocketReceiver:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"socket-{binding.stream}", daemon=True)
+        self._first: socket.socket | None = None
         self.error: PenstockError | None = None
 
     @property
     def _where(self) -> str:
         return f"{self._binding.host}:{self._binding.port}"
 
-    def check(self) -> None:
-        """Raise ExternalSystemError when nothing listens there."""
+    def __enter__(self) -> Self:
         try:
-            self._connect().close()
+            self._first = self._connect()
         except OSError as e:
+            self._journal.close()
             raise ExternalSystemError(
                 f"Stream {self._binding.stream!r}: nothing answers at {self._where} ({e.strerror or e}). Start the server "
                 "first."
             ) from e
-
-    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -74,7 +74,8 @@ class SocketReceiver:
         pause = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             try:
-                with self._connect() as connection:
+                with self._first or self._connect() as connection:
+                    self._first = None
                     received = self._receive(connection)
                 if received:
                     pause = _FIRST_PAUSE_S
