@@ -35,7 +35,9 @@ class Output(enum.StrEnum):
     json = "json"
 
 
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Print the result as text or as one JSON line.")]
+OutputOption = Annotated[
+    Output, typer.Option("-o", "--output", help="Print the result as text or as one JSON line.")
+]
 
 
 def main() -> None:
@@ -61,22 +63,29 @@ def _escaped(text: str) -> str:
 
 @app.command()
 def run(
-    job_file: Annotated[str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")],
+    job_file: Annotated[
+        str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")
+    ],
     define: Annotated[
-        list[str] | None, typer.Option("-D", metavar="NAME=URI", help="Bind a stream or sink. May be repeated.")
+        list[str] | None,
+        typer.Option("-D", metavar="NAME=URI", help="Bind a stream or sink. May be repeated."),
     ] = None,
     bounded: Annotated[bool, typer.Option("--bounded", help="Process what is there, then finish.")] = False,
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder that keeps progress and state. Default: none is kept.")
+        str | None,
+        typer.Option(metavar="DIR", help="Folder that keeps progress and state. Default: none is kept."),
     ] = None,
     parallelism: Annotated[
-        int | None, typer.Option(metavar="N", help="Tasks that share each keyed step. Default: the number of cores.")
+        int | None,
+        typer.Option(metavar="N", help="Tasks that share each keyed step. Default: the number of cores."),
     ] = None,
     batch_interval: Annotated[
         int, typer.Option(metavar="MS", help="Least time between micro-batches, in milliseconds.")
     ] = 0,
     master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
+    ] = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Run a job.
@@ -105,6 +114,8 @@ def run(
 
         runner = JobRunner(loaded.job, settings, loaded.code)
         print(runner.job_id, flush=True)
+        for note in runner.notes:
+            _stderr.print(f"[yellow]Note:[/] {_escaped(note)}", soft_wrap=True)
         with RunDisplay(_stderr, loaded.job.name) as display:
             summary = runner.run(on_progress=display.update)
         if output is Output.json:
@@ -117,7 +128,9 @@ def run(
 def demo(
     seconds: Annotated[int, typer.Option(metavar="N", min=1, help="How long to run.")] = 60,
     sensors: Annotated[int, typer.Option(metavar="N", min=1, help="How many rooms to simulate.")] = 12,
-    kafka: Annotated[bool, typer.Option("--kafka", help="Use a real Kafka broker, fetched and started here.")] = False,
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="Use a real Kafka broker, fetched and started here.")
+    ] = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Run simulated rooms and the job that keeps them warm, with a live view."""

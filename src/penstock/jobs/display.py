@@ -73,7 +73,7 @@ class RunDisplay:
 
 
 def _lag(progress: Progress) -> str:
-    return ", ".join(f"{name} {_amount(lag)}" for name, lag in progress.lag.items() if lag) or "-"
+    return ", ".join(f"{name} {_amount(lag)}" for name, lag in progress.lag.items() if any(lag.values())) or "-"
 
 
 def _amount(lag: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -84,6 +85,20 @@ class JobRunner:
         self._settings = settings
         self._code = code
         self.job_id: Final = f"{job.name}-{uuid.uuid4().hex[:8]}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about the settings, though the job can run with them."""
+        found = []
+        for source in self._job.graph.sources():
+            uri = self._settings.bindings.get(source.name, "")
+            starts_late = uri.startswith("kafka://") and not source.is_control and "start=" not in uri
+            if self._settings.bounded and starts_late:
+                found.append(
+                    f"The bounded job starts to read {source.name!r} at the topic's end, so at the first run there is nothing "
+                    "to read. Add start=earliest to read what is there."
+                )
+        return found
 
     def run(
         self, stop: threading.Event | None = None, on_progress: Callable[[Progress], None] | None = None
@@ -265,6 +280,11 @@ def _lags(bound: BoundJob, last: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(source.input, KafkaBinding):
             behind = (reported.get("metrics") or {}).get("maxOffsetsBehindLatest")
             found[source.node.name] = {"records": int(behind)} if behind is not None else {}
+        else:
+            end = reported.get("endOffset")
+            # Spark gives the offset as JSON, or as text of it.
+            offset = json.loads(end) if isinstance(end, str) else end
+            found[source.node.name] = source.input.lag(offset["position"]) if offset else {}
     return found
 
 
