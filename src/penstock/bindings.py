@@ -37,6 +37,7 @@ Start: TypeAlias = Literal["latest", "earliest"]
 _SOURCES: Final[tuple[Role, ...]] = ("data", "control")
 _ALL: Final[tuple[Role, ...]] = ("data", "control", "sink")
 _FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
+_DATA_RECORDS_PER_BATCH: Final = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class FilesBinding:
 
 @dataclass(frozen=True)
 class KafkaBinding:
-    """A Kafka topic. `start` is None for sinks; `client` has client settings without the prefix `kafka.`."""
+    """A Kafka topic. `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
+
+    A control stream has no limit of records unless it is given: at the first start its whole history must be in
+    the first batch, before any data.
+    """
 
     stream: str
     uri: str
@@ -60,7 +65,7 @@ class KafkaBinding:
     topic: str
     format: MessageFormat = "json"
     start: Start | None = None
-    max_records_per_batch: int = 2_000_000
+    max_records_per_batch: int | None = None
     delivery: Delivery = "at-least-once"
     create_topic: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
@@ -147,7 +152,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("kafka",),
         _SOURCES,
         "integer",
-        "2000000",
+        "2000000 for data, no limit for control",
         "The most records that one batch reads.",
     ),
     Parameter(
@@ -389,7 +394,9 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
         topic=topic,
         format=known.get("format", "json"),
         start=start,
-        max_records_per_batch=known.get("max_records_per_batch", 2_000_000),
+        max_records_per_batch=known.get(
+            "max_records_per_batch", _DATA_RECORDS_PER_BATCH if uri.role == "data" else None
+        ),
         delivery=known.get("delivery", "at-least-once"),
         create_topic=known.get("create_topic") == "true",
         client=uri.client(),

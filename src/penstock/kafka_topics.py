@@ -16,7 +16,7 @@ from penstock.errors import BindingError, ExternalSystemError
 
 __all__ = ["ANSWER_TIMEOUT_S", "LastError", "build_client", "check_topic", "kafka_log"]
 
-ANSWER_TIMEOUT_S: Final = 8.0
+ANSWER_TIMEOUT_S: Final = 6.0
 
 kafka_log: Final = logging.getLogger("penstock.kafka")
 """Where librdkafka's own messages go. Without a handler they would all end on standard error."""

@@ -58,16 +58,15 @@ def test_files_limit_the_files_of_a_batch() -> None:
 
 
 def test_kafka_has_defaults_by_role() -> None:
-    """Data starts at the latest record, control at the earliest, and a sink has no start."""
+    """Data starts at the latest record, control at the earliest and without a limit, a sink has no start."""
     starts = {}
     for role in ROLES:
         binding = parse_binding("r", "kafka://h1:9092,h2:9093/my-topic", role)
         assert isinstance(binding, KafkaBinding)
         assert (binding.servers, binding.topic, binding.format) == ("h1:9092,h2:9093", "my-topic", "json")
         assert (binding.delivery, binding.create_topic, binding.client) == ("at-least-once", False, {})
-        assert binding.max_records_per_batch == 2_000_000
-        starts[role] = binding.start
-    assert starts == {"data": "latest", "control": "earliest", "sink": None}
+        starts[role] = (binding.start, binding.max_records_per_batch)
+    assert starts == {"data": ("latest", 2_000_000), "control": ("earliest", None), "sink": (None, None)}
 
 
 def test_kafka_takes_its_parameters_and_client_settings() -> None:

@@ -26,6 +26,7 @@ __all__ = ["FLUSH_TIMEOUT_S", "PlainProducer", "TransactionLostError", "Transact
 FLUSH_TIMEOUT_S: Final = 120.0
 _ANSWER_TIMEOUT_S: Final = 30.0
 _ABORT_TIMEOUT_S: Final = 5.0
+_COMMIT_TIMEOUT_S: Final = 60.0
 _SLICE_RECORDS: Final = 20_000
 _MOST_PRODUCERS: Final = 64
 
@@ -39,6 +40,8 @@ _SETTINGS: Final[dict[str, Any]] = {
     "queue.buffering.max.messages": 500_000,
     "queue.buffering.max.kbytes": 256 << 10,
     "allow.auto.create.topics": False,
+    # With the default (rebootstrap) a producer of librdkafka 2.16 never recovers when all brokers were away.
+    "metadata.recovery.strategy": "none",
     "delivery.report.only.error": True,
 }
 _PLAIN_SETTINGS: Final = {"message.timeout.ms": int(FLUSH_TIMEOUT_S * 1000)}
@@ -176,7 +179,7 @@ class TransactionalProducer:
         done = [TopicPartition(self._binding.topic, 0, batch_id + 1)]
         try:
             self._producer.send_offsets_to_transaction(done, self._group, _ANSWER_TIMEOUT_S)
-            self._producer.commit_transaction(FLUSH_TIMEOUT_S)
+            self._producer.commit_transaction(_COMMIT_TIMEOUT_S)
         except KafkaException as e:
             raise self._lost(e) from e
         self._open = False

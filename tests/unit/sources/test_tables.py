@@ -150,7 +150,7 @@ def parquet_rows(
 def test_parquet_columns_are_cast_to_the_schema(tmp_path: Path) -> None:
     """Other widths, dictionaries and nanoseconds fit; a missing column is null."""
     path = tmp_path / "f.parquet"
-    time = dt.datetime(2024, 1, 2, 3, 4, 5, 6)
+    time = dt.datetime(2024, 1, 2, 3, 4, 5, 6)  # noqa: DTZ001  # a column without a zone
     columns = {
         "i": pa.array([1, 2], pa.int16()),
         "s": pa.array(["a", "a"]).dictionary_encode(),

@@ -1,0 +1,352 @@
+"""The Kafka sink on a real broker: every record once, whoever crashes or comes back from the dead."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from penstock.bindings import KafkaBinding, parse_binding
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.local.kafka import KafkaBroker
+from penstock.records import record_type
+from penstock.sinks import kafka_producers
+from penstock.sinks.base import SinkTask, TaskContext
+from penstock.sinks.kafka import KafkaSink
+from penstock.sources.kafka import preflight
+
+TEXT = record_type("value BINARY")
+PARTITIONS = 2
+
+
+class Plain:
+    """A format whose records are the messages."""
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        return batch.column("value")
+
+
+def bind(kafka: KafkaBroker, topic: str, query: str = "") -> KafkaBinding:
+    binding = parse_binding("heaters", f"kafka://{kafka.bootstrap}/{topic}{query}", "sink")
+    assert isinstance(binding, KafkaBinding)
+    return binding
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    name = f"heaters-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, PARTITIONS)
+    return name
+
+
+class Worker:
+    """A worker process's view of the sink: its own producers, kept between tasks.
+
+    Several workers live in this process, and take turns; what they keep is swapped.
+    """
+
+    def __init__(self, sink: KafkaSink, lineage: str) -> None:
+        self._sink = sink
+        self._lineage = lineage
+        self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        before = kafka_producers._producers
+        kafka_producers._producers = self._kept
+        try:
+            yield
+        finally:
+            kafka_producers._producers = before
+
+    def start(self, batch_id: int, values: Sequence[bytes], partition: int = 0) -> SinkTask:
+        """Write a batch, but do not finish it."""
+        with self._turn():
+            task = self._sink.task(TaskContext(batch_id, partition, 0, self._lineage), TEXT)
+            for value in values:
+                keys = pa.array([value[:1]], pa.binary())
+                task.write(
+                    pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], schema=TEXT.schema), keys
+                )
+        return task
+
+    def finish(self, task: SinkTask) -> None:
+        with self._turn():
+            task.finish()
+
+    def run(self, batch_id: int, values: Sequence[bytes], partition: int = 0) -> None:
+        self.finish(self.start(batch_id, values, partition))
+
+
+def consume(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -> list[tuple[Any, Any]]:
+    """All (key, value) of a topic, partition by partition, up to the end as this isolation sees it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    found = []
+    try:
+        for partition in range(PARTITIONS):
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while True:
+                message = consumer.poll(20)
+                assert message is not None, "the consumer waits for a transaction that nobody ends"
+                if message.error() is not None:
+                    break
+                found.append((message.key(), message.value()))
+    finally:
+        consumer.close()
+    return found
+
+
+def values(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    return sorted(value for _, value in consume(kafka, topic, isolation))
+
+
+@pytest.fixture
+def workers(kafka: KafkaBroker, topic: str) -> list[Worker]:
+    """Three workers of one job with exactly-once delivery."""
+    sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once"), Plain())
+    assert sink.exactly_once
+    lineage = uuid.uuid4().hex[:8]
+    sink.prepare(lineage, "")
+    return [Worker(sink, lineage) for _ in range(3)]
+
+
+def murmur2(data: bytes) -> int:
+    """The hash of Kafka's Java client, written down again from its description."""
+    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
+    state = (0x9747B28C ^ len(data)) & mask
+    for start in range(0, len(data) - 3, 4):
+        word = int.from_bytes(data[start : start + 4], "little") * multiplier & mask
+        word = (word ^ (word >> 24)) * multiplier & mask
+        state = (state * multiplier & mask) ^ word
+    rest = data[len(data) // 4 * 4 :]
+    if rest:
+        state = (state ^ int.from_bytes(rest, "little")) * multiplier & mask
+    state = (state ^ (state >> 13)) * multiplier & mask
+    return (state ^ (state >> 15)) & 0x7FFFFFFF
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_records_arrive_in_order_in_the_partition_that_java_would_choose(
+    kafka: KafkaBroker, topic: str, delivery: str
+) -> None:
+    """Keys are kept, records of a key keep their order, and other producers' records of it are beside them."""
+    sink = KafkaSink(bind(kafka, topic, f"?delivery={delivery}"), Plain())
+    sink.prepare("order", "")
+    worker = Worker(sink, "order")
+    sent = [b"%d:%05d" % (i % 7, i) for i in range(2_000)]
+    worker.run(0, sent[:1_000])
+    worker.run(1, sent[1_000:])
+    expected = []
+    for partition in range(PARTITIONS):
+        expected += [(v[:1], v) for v in sent if murmur2(v[:1]) % PARTITIONS == partition]
+    assert consume(kafka, topic) == expected
+
+
+def test_records_without_keys_and_empty_values_arrive(kafka: KafkaBroker, topic: str) -> None:
+    """A record without a key goes anywhere; an empty message is not a missing one."""
+    sink = KafkaSink(bind(kafka, topic), Plain())
+    task = sink.task(TaskContext(0, 0, 0, "none"), TEXT)
+    batch = pa.RecordBatch.from_arrays([pa.array([b"", b"x"], pa.binary())], schema=TEXT.schema)
+    task.write(batch, None)
+    task.write(batch.slice(1), pa.array([None], pa.binary()))
+    task.write(batch.slice(0, 0), None)
+    assert task.finish() == b""
+    assert sorted(consume(kafka, topic), key=str) == [(None, b""), (None, b"x"), (None, b"x")]
+
+
+def test_a_replayed_batch_is_skipped(kafka: KafkaBroker, topic: str, workers: list[Worker]) -> None:
+    """Whether the same worker or another runs the batch again, its records are there once."""
+    workers[0].run(0, [b"a"])
+    workers[0].run(0, [b"a"])
+    workers[1].run(0, [b"a"])
+    workers[1].run(1, [b"b"])
+    workers[0].run(1, [b"b"])
+    workers[0].run(2, [b"c"])
+    assert values(kafka, topic, "read_committed") == [b"a", b"b", b"c"]
+
+
+def test_partitions_of_a_batch_are_independent(kafka: KafkaBroker, topic: str, workers: list[Worker]) -> None:
+    """A batch that failed after one of its partitions was committed writes only the other one again."""
+    workers[0].run(0, [b"a"], partition=0)
+    open_task = workers[0].start(0, [b"b"], partition=1)
+    open_task.abort()
+    workers[1].run(0, [b"a"], partition=0)
+    workers[1].run(0, [b"b"], partition=1)
+    assert values(kafka, topic) == [b"a", b"b"]
+    assert values(kafka, topic, "read_uncommitted").count(b"a") == 1
+
+
+def test_an_aborted_task_does_not_hold_up_consumers(
+    kafka: KafkaBroker, topic: str, workers: list[Worker]
+) -> None:
+    """After a failure in user code the transaction is aborted, and the worker goes on with the same producer."""
+    workers[0].run(0, [b"a"])
+    workers[0].start(1, [b"never"]).abort()
+    assert values(kafka, topic) == [b"a"]
+    workers[0].run(1, [b"b"])
+    assert values(kafka, topic) == [b"a", b"b"]
+
+
+def test_a_task_forgotten_by_its_worker_leaves_nothing(
+    kafka: KafkaBroker, topic: str, workers: list[Worker]
+) -> None:
+    """A transaction that an earlier task of the same worker left open is not mixed into the next."""
+    workers[0].start(0, [b"left"])
+    workers[0].run(0, [b"a"])
+    assert values(kafka, topic) == [b"a"]
+
+
+def test_a_zombie_behind_the_commit_writes_nothing(
+    kafka: KafkaBroker, topic: str, workers: list[Worker]
+) -> None:
+    """An old attempt that wakes up when its batch is committed, or long past, finds that out."""
+    for later in range(2):
+        zombie = workers[0].start(2 * later, [b"batch %d" % (2 * later)])
+        workers[1].run(2 * later, [b"batch %d" % (2 * later)])
+        if later:
+            workers[1].run(3, [b"batch 3"])
+        workers[0].finish(zombie)
+        workers[0].run(2 * later, [b"batch %d" % (2 * later)])
+    assert values(kafka, topic) == [b"batch 0", b"batch 2", b"batch 3"]
+
+
+def test_a_zombie_before_the_commit_and_its_successor_write_once(
+    kafka: KafkaBroker, topic: str, workers: list[Worker]
+) -> None:
+    """Of two attempts at the same time the first to commit wins, also when it is the older one."""
+    zombie = workers[0].start(0, [b"a", b"b"])
+    successor = workers[1].start(0, [b"a", b"b"])
+    workers[0].finish(zombie)
+    workers[1].finish(successor)
+    assert values(kafka, topic) == [b"a", b"b"]
+    workers[2].run(1, [b"c"])
+    assert values(kafka, topic) == [b"a", b"b", b"c"]
+
+
+def test_partitions_may_move_between_workers(kafka: KafkaBroker, topic: str, workers: list[Worker]) -> None:
+    """Spark gives a partition to any worker; kept producers that were fenced since are replaced."""
+    sent = []
+    for batch_id in range(9):
+        sent.append(b"%d" % batch_id)
+        workers[batch_id % 3 if batch_id < 6 else 0].run(batch_id, [sent[-1]])
+    assert values(kafka, topic) == sent
+
+
+CRASH = """
+    import os, signal, sys
+    sys.path.insert(0, {tests!r})
+    from test_kafka_sink import KafkaSink, Plain, Worker
+    from penstock.bindings import parse_binding
+    sink = KafkaSink(parse_binding("heaters", {uri!r}, "sink"), Plain())
+    worker = Worker(sink, {lineage!r})
+    for batch_id in range(3):
+        worker.run(batch_id, [b"%d-%03d" % (batch_id, i) for i in range(500)])
+    task = worker.start(3, [b"3-%03d" % i for i in range(500)])
+    task._producer._producer.flush(20)
+    if {commit}:
+        worker.finish(task)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_killed_worker_leaves_each_record_once(kafka: KafkaBroker, topic: str, commit: bool) -> None:
+    """Kill -9 before or right behind the commit: what the replay writes makes the topic complete, and no more."""
+    uri = f"kafka://{kafka.bootstrap}/{topic}?delivery=exactly-once"
+    fields = {"tests": str(Path(__file__).parent), "uri": uri, "lineage": topic, "commit": commit}
+    script = textwrap.dedent(CRASH.format(**fields))
+    crashed = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
+    assert crashed.returncode == -signal.SIGKILL
+    assert len(values(kafka, topic, "read_uncommitted")) == 2000, "everything was sent before the crash"
+    worker = Worker(KafkaSink(bind(kafka, topic, "?delivery=exactly-once"), Plain()), topic)
+    for batch_id in (3, 4):
+        worker.run(batch_id, [b"%d-%03d" % (batch_id, i) for i in range(500)])
+    assert values(kafka, topic) == [b"%d-%03d" % (batch_id, i) for batch_id in range(5) for i in range(500)]
+
+
+def test_an_empty_partition_opens_no_transaction(kafka: KafkaBroker, topic: str) -> None:
+    """A task without records costs nothing, not even a connection."""
+    sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once"), Plain())
+    worker = Worker(sink, "empty")
+    worker.run(0, [])
+    assert not worker._kept
+
+
+def test_a_new_lineage_begins_at_its_own_batch_0(kafka: KafkaBroker, topic: str) -> None:
+    """Batches of another checkpoint have nothing to do with this one's."""
+    sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once"), Plain())
+    for lineage in ("old", "new"):
+        Worker(sink, f"{topic}-{lineage}").run(0, [lineage.encode()])
+    assert values(kafka, topic) == [b"new", b"old"]
+
+
+def test_a_broker_that_restarts_costs_no_record() -> None:
+    """A broker that is killed while records are on their way, and comes back, has each of them once."""
+    with KafkaBroker() as kafka:
+        kafka.create_topic("heaters", PARTITIONS)
+        sink = KafkaSink(bind(kafka, "heaters", "?delivery=exactly-once"), Plain())
+        worker = Worker(sink, "restart")
+        plain = Worker(KafkaSink(bind(kafka, "heaters"), Plain()), "restart")
+        worker.run(0, [b"0"])
+        task, plain_task = worker.start(1, [b"1"]), plain.start(0, [b"plain"])
+        kafka.kill()
+        kafka.start()
+        worker.finish(task)
+        worker.run(1, [b"1"])
+        plain.finish(plain_task)
+        assert values(kafka, "heaters") == [b"0", b"1", b"plain"]
+
+
+def test_what_cannot_be_reached_is_said_before_the_start(kafka: KafkaBroker) -> None:
+    """A missing topic, a missing broker and a wrong setting are each one sentence, for sources and sinks."""
+    missing = f"kafka://{kafka.bootstrap}/no-such-topic"
+    with pytest.raises(BindingError, match=r"'heaters'.*'no-such-topic' does not exist.*create_topic=true"):
+        KafkaSink(parse_kafka("heaters", missing, "sink"), Plain()).prepare("x", "")
+    with pytest.raises(BindingError, match=r"'readings'.*'no-such-topic' does not exist"):
+        preflight(parse_kafka("readings", missing, "data"))
+    with pytest.raises(
+        ExternalSystemError, match=r"'readings': no Kafka broker answers at 127\.0\.0\.1:1 .*refused"
+    ):
+        preflight(parse_kafka("readings", "kafka://127.0.0.1:1/t", "data"))
+    with pytest.raises(BindingError, match=r"client does not take a setting.*no\.such\.setting"):
+        KafkaSink(
+            parse_kafka("heaters", f"{missing}?create_topic=true&no.such.setting=1", "sink"), Plain()
+        ).prepare("x", "")
+
+
+def parse_kafka(stream: str, uri: str, role: Any) -> KafkaBinding:
+    binding = parse_binding(stream, uri, role)
+    assert isinstance(binding, KafkaBinding)
+    return binding
+
+
+def test_a_topic_is_created_when_the_binding_says_so(kafka: KafkaBroker) -> None:
+    """`create_topic=true` works for sources and sinks, and does not mind a topic that is there."""
+    for role in ("data", "control", "sink"):
+        uri = f"kafka://{kafka.bootstrap}/made-{role}?create_topic=true"
+        for _ in range(2):
+            if role == "sink":
+                KafkaSink(parse_kafka("heaters", uri, role), Plain()).prepare("x", "")
+            else:
+                preflight(parse_kafka("readings", uri, role))
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        assert producer.list_topics(f"made-{role}", timeout=10).topics[f"made-{role}"].error is None
