@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import socket
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import penstock
+from penstock.errors import ExternalSystemError, JobFailedError
 from penstock.local.jars import bare_filesystem_jar, spark_kafka_jars
 from penstock.local.java import find_java
 
@@ -45,6 +50,8 @@ _SETTINGS: Final[dict[str, str]] = {
 # for a minute before it pays; measured on 2 cores, a run of 24 M rows is 15 to 30 % faster without it.
 _JVM_OPTIONS: Final = " -XX:TieredStopAtLevel=1"
 
+_MASTER_TIMEOUT_S: Final = 10.0
+
 _LOCAL_FILESYSTEM: Final[dict[str, str]] = {
     # Without native Hadoop libraries each checkpoint file costs a forked chmod; this file system does without.
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
@@ -72,9 +79,11 @@ class SessionSettings:
 
 @contextlib.contextmanager
 def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
-    """A Spark session with penstock's settings. Raises JavaNotFoundError without a Java to run on.
+    """A Spark session with penstock's settings.
 
-    Where this process has a Spark context already, the session shares it and leaves it running.
+    Raises JavaNotFoundError without a Java to run on, ExternalSystemError when Spark does not start, and
+    JobFailedError when its JVM ends under the session. Where this process has a Spark context already, the session
+    shares it and leaves it running.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -87,11 +96,31 @@ def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
     session = _start(settings)
     try:
         yield session
+    except (Py4JError, OSError, EOFError) as e:
+        if _jvm_has_ended(session):
+            raise JobFailedError(
+                "Spark's JVM has ended unexpectedly, perhaps killed for want of memory. Start the job again with its "
+                f"checkpoint; it goes on where it was. (Spark's log: {settings.log_file})"
+            ) from e
+        raise
     finally:
-        session.stop()
+        # Without its JVM there is nothing to stop, and each try would fail.
+        with contextlib.suppress(Py4JError, OSError, EOFError):
+            session.stop()
+
+
+def _jvm_has_ended(session: SparkSession) -> bool:
+    """Whether the JVM is gone; one that has just closed its connections is given a moment to be so."""
+    try:
+        # PySpark's gateway has this attribute when it has started the JVM itself.
+        session.sparkContext._gateway.proc.wait(2)  # type: ignore[union-attr]  # noqa: SLF001
+    except (AttributeError, subprocess.TimeoutExpired):
+        return False
+    return True
 
 
 def _start(settings: SessionSettings) -> SparkSession:
+    _check_master(settings.master)
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Workers must run on this interpreter, or they lack penstock's dependencies.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -100,10 +129,51 @@ def _start(settings: SessionSettings) -> SparkSession:
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
     for name, value in _all_settings(settings).items():
         builder = builder.config(name, value)
-    with _stderr_to(settings.log_file):
-        session = builder.getOrCreate()
+    try:
+        with _stderr_to(settings.log_file):
+            session = builder.getOrCreate()
+    except (Py4JError, PySparkException, OSError) as e:
+        raise ExternalSystemError(
+            f"Spark cannot be started with the master {settings.master!r}: {_reason(e)} "
+            f"(Spark's log: {settings.log_file})"
+        ) from e
     session.sparkContext.setLogLevel("WARN")
+    # When the JVM ends, its accumulators' connection breaks too, and PySpark would print a stack trace for it.
+    server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001
+    server.handle_error = _say_nothing
     return session
+
+
+def _say_nothing(request: Any, client_address: Any) -> None:
+    """In place of the stack trace of a server."""
+
+
+def _check_master(master: str) -> None:
+    """Raise ExternalSystemError when no standalone master can be reached; Spark itself would try for a minute."""
+    servers = master.removeprefix("spark://").split(",") if master.startswith("spark://") else []
+    reasons = []
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), _MASTER_TIMEOUT_S).close()
+        except (OSError, ValueError, OverflowError) as e:
+            reasons.append(f"{server}: {e}")
+        else:
+            return
+    if reasons:
+        raise ExternalSystemError(
+            f"No Spark master can be reached ({'; '.join(reasons)}). Start it, or correct --master {master}."
+        )
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line: of an exception of the JVM only its message."""
+    java = getattr(error, "java_exception", None)
+    text = str(error)
+    if java is not None:
+        with contextlib.suppress(Py4JError, OSError):
+            text = str(java.getMessage())
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
 
 
 @contextlib.contextmanager
