@@ -182,8 +182,8 @@ class JobRunner:
     ) -> str:
         while query.isActive:
             if stop.wait(_POLL_S):
-                with follower.between_batches:
-                    query.stop()
+                follower.close()
+                query.stop()
                 return "stopped"
             for receiver in bound.receivers:
                 if receiver.error is not None:
@@ -206,7 +206,8 @@ class _Follower:
         self._keys: dict[str, dict[str, int]] = checkpoint.load("keys.json") or {}
         self._batches = 0
         self._rates: list[tuple[float, int]] = []
-        self.between_batches = threading.Lock()
+        self._committing = threading.Lock()
+        self._closed = False
         self.progress = Progress(
             records_in={source.node.name: 0 for source in bound.sources},
             records_out={name: 0 for name in bound.sinks if name != DEAD_LETTERS},
@@ -214,7 +215,9 @@ class _Follower:
 
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:
         """Take the reports of a micro-batch; called again with the same batch after a crash."""
-        with self.between_batches:
+        with self._committing:
+            if self._closed:
+                raise JobFailedError(f"Batch {batch_id} was not committed, since the job is stopping.")
             reports.sort(key=lambda report: (report.kind, report.name, report.partition))
             messages: dict[str, list[bytes]] = {}
             for report in reports:
@@ -223,6 +226,14 @@ class _Follower:
             for name, found in messages.items():
                 self._bound.sinks[name][0].commit(batch_id, found)
             self._count(batch_id, reports)
+
+    def close(self) -> None:
+        """Take no more micro-batches, once the one that is being taken is done.
+
+        To hold a lock while the query stops would not do: stopping waits for the batch, which would wait for the lock.
+        """
+        with self._committing:
+            self._closed = True
 
     def _count(self, batch_id: int, reports: list[Any]) -> None:
         progress = self.progress
