@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.bindings import (
@@ -151,6 +151,7 @@ def test_a_wrong_uri_names_stream_uri_and_allowed_forms(uri: str, role: Role, ex
     assert allowed_forms(role) in message
 
 
+@settings(deadline=None)
 @given(uri=st.text(max_size=40), scheme=st.sampled_from(["jsonl:", "kafka://h:1/t?", "socket://", ""]))
 def test_any_text_is_a_binding_or_a_binding_error(uri: str, scheme: str) -> None:
     """No input makes the parser fail in another way."""

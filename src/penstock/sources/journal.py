@@ -3,10 +3,14 @@
 A journal is a folder of segments, files of lines that are named by the position of their first byte, and a mark: the
 position up to which everything is on disk. A position is a count of bytes since the journal began. One process writes;
 readers in other processes trust only what lies before the mark.
+
+Data is on disk before the mark moves over it, so the mark itself need not be: a writer that opens the journal finds
+the end again by looking at the lines.
 """
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import struct
@@ -17,22 +21,27 @@ from typing import Any, Final
 from penstock.errors import CheckpointError
 from penstock.records import RecordType
 from penstock.sources.base import SourceChunk, Split
-from penstock.sources.lines import read_lines
+from penstock.sources.lines import LineLimits, read_lines
 
 __all__ = ["JournalLog", "JournalWriter"]
 
 _SEGMENT_BYTES: Final = 64 << 20
 _SMALLEST_SPLIT_BYTES: Final = 1 << 20
+_LOOK_BYTES: Final = 1 << 16
 _MARK: Final = struct.Struct("<q")
+_LIMITS: Final = LineLimits(has_mark=False)
 _ENDING: Final = ".lines"
 
 
 class JournalWriter:
-    """Appends lines to a journal. What was written behind the mark before a crash is cut off when it is opened.
+    """Appends lines to a journal. A line that a crash left unfinished is cut off when the journal is opened.
+
+    Only one writer may be open at a time; a second one raises CheckpointError.
 
     Args:
         folder: the journal's folder, made when it is missing.
         segment_bytes: a new segment begins when one has grown to this size.
+
     """
 
     def __init__(self, folder: str | Path, segment_bytes: int = _SEGMENT_BYTES) -> None:
@@ -41,16 +50,25 @@ class JournalWriter:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._mark = os.open(self._folder / "mark", os.O_RDWR | os.O_CREAT, 0o644)
-            self.position = _read_mark(self._mark)
-            self._cut_tail()
-            self._open_segment()
         except OSError as e:
-            raise CheckpointError(f"The journal {self._folder} cannot be written ({e.strerror}).") from e
+            raise self._error(e) from e
+        try:
+            self._lock()
+            self.position = self._recovered_end()
+            self._open_segment()
+            self._set_mark()
+        except OSError as e:
+            os.close(self._mark)
+            raise self._error(e) from e
+        except CheckpointError:
+            os.close(self._mark)
+            raise
 
     def append(self, lines: Sequence[bytes]) -> int:
         """Append lines (without line ends) and make them durable; returns the position behind them.
 
-        The lines are on disk when this returns, and only then do readers see them.
+        The lines are on disk when this returns, and only then do readers see them. After an error the journal must
+        be opened again, because nobody knows what reached the disk.
         """
         if not lines:
             return self.position
@@ -60,13 +78,11 @@ class JournalWriter:
                 os.close(self._segment)
                 self._open_segment()
             _write_all(self._segment, data)
-            os.fsync(self._segment)
+            os.fdatasync(self._segment)
             self.position += len(data)
-            # Eight aligned bytes are written whole or not at all.
-            os.pwrite(self._mark, _MARK.pack(self.position), 0)
-            os.fsync(self._mark)
+            self._set_mark()
         except OSError as e:
-            raise CheckpointError(f"The journal {self._folder} cannot be written ({e.strerror}).") from e
+            raise self._error(e) from e
         return self.position
 
     def close(self) -> None:
@@ -74,12 +90,47 @@ class JournalWriter:
         os.close(self._segment)
         os.close(self._mark)
 
-    def _cut_tail(self) -> None:
-        for start, path in _segments(self._folder):
-            if start > self.position or (start == self.position and path.stat().st_size):
-                path.unlink()
-            elif start + path.stat().st_size > self.position:
-                os.truncate(path, self.position - start)
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise CheckpointError(
+                f"The journal {self._folder} is being written by another run of the job. Stop that one first, or "
+                "choose another --checkpoint."
+            ) from e
+
+    def _recovered_end(self) -> int:
+        """The position behind the last whole line; what stands behind it is cut off."""
+        end = None
+        segments = _segments(self._folder)
+        for start, path in segments:
+            if end is not None and start != end:
+                raise self._damaged(f"the segment before {path.name} ends at {end}")
+            end = start + path.stat().st_size
+        if segments:
+            start, path = segments[-1]
+            whole = _whole_lines(path)
+            if start + whole != end:
+                os.truncate(path, whole)
+                end = start + whole
+            with path.open("rb") as segment:
+                os.fsync(segment.fileno())
+        mark = _read_mark(self._mark)
+        if (end or 0) < mark:
+            raise self._damaged(f"it ends at {end or 0}, but had reached {mark}")
+        return end or 0
+
+    def _set_mark(self) -> None:
+        # Eight aligned bytes are written whole or not at all.
+        os.pwrite(self._mark, _MARK.pack(self.position), 0)
+
+    def _error(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"The journal {self._folder} cannot be written ({error.strerror}).")
+
+    def _damaged(self, how: str) -> CheckpointError:
+        return CheckpointError(
+            f"The journal {self._folder} is damaged: {how}. Restore it, or delete the checkpoint."
+        )
 
     def _open_segment(self) -> None:
         segments = [(start, path) for start, path in _segments(self._folder) if start <= self.position]
@@ -93,7 +144,7 @@ class JournalWriter:
 
 
 class JournalLog:
-    """A journal as a log that Spark can read and replay. Used in the driver; a pickled copy only reads splits."""
+    """A journal as a log that can be read and replayed, by any process."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
@@ -113,9 +164,16 @@ class JournalLog:
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
         """The ranges of bytes between two positions, in order."""
+        if start >= end:
+            return []
         size = max(_SMALLEST_SPLIT_BYTES, -(-(end - start) // parallelism))
         found = []
         segments = _segments(self._folder)
+        if not segments or segments[0][0] > start:
+            raise CheckpointError(
+                f"The journal {self._folder} no longer has what the checkpoint is to read from {start} on. "
+                "Restore it, or delete the checkpoint."
+            )
         ends = [*(segment for segment, _ in segments[1:]), end]
         for (segment, path), segment_end in zip(segments, ends, strict=True):
             low, high = max(start, segment), min(end, segment_end)
@@ -125,7 +183,7 @@ class JournalLog:
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # lines are raw
         """The lines that start in a split."""
-        return read_lines(split.path, split.partition, split.start, split.end)
+        return read_lines(split.path, split.partition, split.start, split.end, _LIMITS)
 
     def forget(self, end: int) -> None:
         """Delete the segments that lie wholly before a position."""
@@ -151,6 +209,20 @@ class JournalLog:
 def _segments(folder: Path) -> list[tuple[int, Path]]:
     """The segments with the positions of their first bytes, in order."""
     return sorted((int(path.stem), path) for path in folder.glob(f"*{_ENDING}"))
+
+
+def _whole_lines(path: Path) -> int:
+    """How many bytes of a segment are whole lines."""
+    with path.open("rb") as segment:
+        end = segment.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(0, end - _LOOK_BYTES)
+            segment.seek(begin)
+            found = segment.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            end = begin
+    return 0
 
 
 def _read_mark(descriptor: int) -> int:

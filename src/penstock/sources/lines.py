@@ -23,11 +23,15 @@ _SHOWN_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class LineLimits:
-    """How much is read at once (`chunk_bytes`), and how long a chunk (`chunk_lines`) and a line may be."""
+    """How much is read at once (`chunk_bytes`), and how long a chunk (`chunk_lines`) and a line may be.
+
+    `has_mark` says whether the file may begin with a byte order mark, which is not part of its first line.
+    """
 
     chunk_bytes: int = 8 << 20
     chunk_lines: int = 500_000
     line_bytes: int = 256 << 20
+    has_mark: bool = True
 
 
 _LIMITS: Final = LineLimits()
@@ -128,7 +132,7 @@ def _read_fully(descriptor: int, size: int, position: int) -> bytes:
 def _chunks(
     block: bytes, used: int, position: int, partition: str, limits: LineLimits
 ) -> Iterator[SourceChunk]:
-    starts = _line_starts(block, used, at_file_start=position == 0)
+    starts = _line_starts(block, used, may_have_mark=limits.has_mark and position == 0)
     bounds = np.append(starts, used).astype(np.int32)
     data = pa.py_buffer(block)
     for low in range(0, len(starts), limits.chunk_lines):
@@ -138,12 +142,12 @@ def _chunks(
         yield SourceChunk(partition, int64_array(starts[low : low + count] + position), raw=raw)
 
 
-def _line_starts(block: bytes, used: int, *, at_file_start: bool) -> npt.NDArray[np.int64]:
+def _line_starts(block: bytes, used: int, *, may_have_mark: bool) -> npt.NDArray[np.int64]:
     """Where the lines of a block start that are not blank."""
     values = np.frombuffer(block, np.uint8, used)
     newlines = np.flatnonzero(values == _NEWLINE)
     starts = np.empty(len(newlines) + 1, np.int64)
-    starts[0] = len(_BYTE_ORDER_MARK) if at_file_start and block.startswith(_BYTE_ORDER_MARK) else 0
+    starts[0] = len(_BYTE_ORDER_MARK) if may_have_mark and block.startswith(_BYTE_ORDER_MARK) else 0
     np.add(newlines, 1, out=starts[1:])
     if starts[-1] >= used:
         starts = starts[:-1]
