@@ -1,0 +1,179 @@
+"""Job processes: start `penstock run` as a user would, and find, kill and await everything that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+__all__ = ["EXAMPLE", "JobProcess", "Result", "await_true", "cli", "kill", "processes_of"]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "temperature_control" / "job.py"
+
+# A JVM start and a first micro-batch take some 15 s on two cores; several times that on a machine that is busy.
+PATIENCE_S = 150.0
+_TAG = "PENSTOCK_TEST_RUN"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished process left: its exit code and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The JSON object of the last line."""
+        found: dict[str, Any] = json.loads(self.out.splitlines()[-1])
+        return found
+
+
+class JobProcess:
+    """One `penstock run` in a process of its own, with all processes that it starts.
+
+    They are known by a variable in their environment, which they inherit from each other, so that none is missed when
+    its parent has died. The working folder is an empty one and PYTHONPATH is not set, so that nothing can be imported
+    by accident.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._tag = uuid.uuid4().hex
+        self._folder = folder / f"run-{self._tag[:8]}"
+        working = self._folder / "cwd"
+        working.mkdir(parents=True)
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        own = {_TAG: self._tag, "SPARK_LOCAL_DIRS": str(self._folder / "spark")}
+        with (self._folder / "out").open("wb") as out, (self._folder / "err").open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.cli", "run", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=working,
+                env={**inherited, **own, **(environment or {})},
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave nothing behind, whatever became of the test."""
+        for pid in [self.process.pid, *self.family()]:
+            kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def out(self) -> str:
+        """Standard output so far."""
+        return (self._folder / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        """Standard error so far."""
+        return (self._folder / "err").read_text()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has not ended."""
+        return self.process.poll() is None
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> Result:
+        """Wait for the end."""
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"still running after {timeout_s:g} s: {self.out[-500:]} {self.err[-2000:]}"
+            ) from None
+        return Result(code, self.out, self.err)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process that the user started, and to no other."""
+        kill(self.process.pid, number)
+
+    def family(self) -> dict[int, str]:
+        """All processes of the run but the first, by id, with their command lines."""
+        found = processes_of(self._tag)
+        found.pop(self.process.pid, None)
+        return found
+
+    def jvms(self) -> list[int]:
+        """The JVM of the run, when there is one."""
+        return [pid for pid, command in self.family().items() if "SparkSubmit" in command]
+
+    def workers(self, *, any_kind: bool = False) -> list[int]:
+        """The processes in which tasks run; with `any_kind` every Python process but the first."""
+        family = self.family()
+        python = [pid for pid, command in family.items() if " -m pyspark." in command]
+        if any_kind:
+            return python
+        tasks = [pid for pid in python if "pyspark.daemon pyspark.worker" in family[pid]]
+        # The first process with that command line forks one for each task.
+        return [pid for pid in tasks if _parent(pid) in tasks]
+
+    def await_end_of_family(self, timeout_s: float = 60.0) -> None:
+        """Fail if a process of the run is still there after some time."""
+        await_true(lambda: not self.family(), lambda: f"left behind: {self.family()}", timeout_s)
+
+
+def cli(*arguments: str, folder: Path, environment: Mapping[str, str] | None = None) -> Result:
+    """Run `penstock run` to its end; nothing may stay behind."""
+    with JobProcess(arguments, folder, environment) as job:
+        result = job.wait()
+        job.await_end_of_family()
+    return result
+
+
+def await_true(
+    condition: Callable[[], Any], otherwise: Callable[[], str], timeout_s: float = PATIENCE_S
+) -> None:
+    """Wait until a condition holds, and fail with a text when it does not come to that."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.05)
+
+
+def processes_of(tag: str) -> dict[int, str]:
+    """The processes whose environment has a tag, by id, with their command lines."""
+    marker = f"{_TAG}={tag}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # A process that has ended but was not awaited by its parent has an empty environment.
+            if marker in (entry / "environ").read_bytes().split(b"\0"):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(entry.name)] = command.decode(errors="replace")
+        except OSError:
+            continue
+    return found
+
+
+def _parent(pid: int) -> int:
+    try:
+        # The command's name, in brackets, may hold anything; the fields behind it do not.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return -1
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal to a process that may have ended meanwhile."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
