@@ -45,7 +45,11 @@ class Format(Protocol):
 
 
 def format_of(
-    name: FormatName, record_type: RecordType, *, protobuf: ProtobufSource | None = None, allow_nan: bool = False
+    name: FormatName,
+    record_type: RecordType,
+    *,
+    protobuf: ProtobufSource | None = None,
+    allow_nan: bool = False,
 ) -> Format:
     """The format of that name for a record type.
 
@@ -237,7 +241,9 @@ class ProtobufFormat:
         from ptars import HandlerPool, PtarsConfig
 
         descriptor = self._source.descriptor()
-        return HandlerPool([descriptor.file], config=PtarsConfig(enum_repr="string")).get_for_message(descriptor)
+        return HandlerPool([descriptor.file], config=PtarsConfig(enum_repr="string")).get_for_message(
+            descriptor
+        )
 
     @functools.cached_property
     def _wire_schema(self) -> pa.Schema:
@@ -261,7 +267,7 @@ class ProtobufFormat:
             columns.append(column if column.type == field.arrow_type else column.cast(field.arrow_type))
         return pa.RecordBatch.from_arrays(columns, schema=self._type.schema)
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019  # a format lives as long as its worker
+    @functools.cache  # noqa: B019  # a format lives as long as its worker
     def _members(self, field_name: str, wire_name: str) -> tuple[pa.Array, pa.Array]:
         """Names on the wire and the values they stand for, aligned."""
         members = self._type.field(field_name).enum
@@ -296,7 +302,9 @@ def _translate(column: pa.Array, table: tuple[pa.Array, pa.Array], what: str) ->
     places = pc.index_in(column, value_set=known)
     if places.null_count > column.null_count:
         unknown = pc.filter(column, pc.and_(column.is_valid(), places.is_null()))[0].as_py()
-        raise ValueError(f"{what} has the unknown member {unknown!r}; known are {', '.join(map(str, known.to_pylist()))}")
+        raise ValueError(
+            f"{what} has the unknown member {unknown!r}; known are {', '.join(map(str, known.to_pylist()))}"
+        )
     return values.take(places)
 
 

@@ -51,9 +51,15 @@ def build_client(
     make: Callable[..., _Client], binding: KafkaBinding, settings: Mapping[str, Any], errors: LastError
 ) -> _Client:
     """A quiet confluent-kafka client; raises BindingError when it does not know a setting."""
+    own = {
+        "bootstrap.servers": binding.servers,
+        # Asking for a topic must not make it: a mistyped name is to be an error.
+        "allow.auto.create.topics": False,
+        "enable.metrics.push": False,
+    }
     quiet = {"error_cb": errors, "log.connection.close": False, "logger": kafka_log}
     try:
-        return make({"bootstrap.servers": binding.servers, **settings, **quiet})
+        return make({**own, **settings, **quiet})
     except (KafkaException, ValueError, TypeError) as e:
         reason = e.args[0].str() if isinstance(e, KafkaException) else e
         raise BindingError(

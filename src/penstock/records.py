@@ -11,6 +11,7 @@ import datetime as dt
 import decimal
 import enum
 import functools
+import operator
 import re
 import types
 import typing
@@ -97,8 +98,8 @@ class Field:
                 pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
             ):
                 # NumPy's tolist is several times faster than Arrow's, and exact for these types.
-                return typing.cast(list[Any], column.to_numpy(zero_copy_only=False).tolist())
-            return typing.cast(list[Any], column.to_pylist())
+                return typing.cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
+            return typing.cast("list[Any]", column.to_pylist())
         values = column.to_pylist()
         if self.enum is not None:
             members: dict[Any, Any] = {member.value: member for member in self.enum}
@@ -114,21 +115,33 @@ class Field:
         """
         try:
             if self.enum is not None:
-                stored: dict[Any, Any] = {member: member.value for member in self.enum}
-                # A plain value that names a member is accepted too.
-                stored.update((member.value, member.value) for member in self.enum)
-                stored[None] = None
-                values = [stored[value] for value in values]
+                values = _enum_values(self.enum, values)
             elif pa.types.is_nested(self.arrow_type):
                 values = [msgspec.to_builtins(value, builtin_types=_BUILTIN) for value in values]
             column = pa.array(values, type=self.arrow_type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, KeyError, OverflowError) as e:
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowTypeError,
+            pa.ArrowNotImplementedError,
+            ValueError,
+            OverflowError,
+        ) as e:
             raise SchemaError(f"field {self.name!r} ({self.arrow_type}) cannot hold a value: {e}") from e
         if check and not self.nullable and column.null_count:
             raise SchemaError(f"field {self.name!r} has no value and is not optional")
         return column
 
 
+def _enum_values(kind: type[enum.Enum], values: Sequence[Any]) -> list[Any]:
+    """The values of members; a plain value that is one of a member is accepted too."""
+    try:
+        # `value` is a property written in Python, and a member's hash as well; this attribute is neither.
+        return list(map(_enum_value, values))
+    except AttributeError:
+        return [None if value is None else kind(value)._value_ for value in values]
+
+
+_enum_value: Final = operator.attrgetter("_value_")
 _BUILTIN: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
 
 
@@ -202,7 +215,7 @@ class RecordType:
         columns = []
         for f in self.fields:
             try:
-                values = [getattr(item, f.name) for item in objects]
+                values = list(map(operator.attrgetter(f.name), objects))
             except AttributeError as e:
                 raise SchemaError(f"a record is not a {self.name}: {e}") from None
             columns.append(f.to_arrow(values, check=check))
@@ -395,7 +408,9 @@ class _DdlParser:
     def parse(self) -> list[Field]:
         fields = self._fields(end=None)
         if not fields:
-            raise SchemaError("The DDL string is empty. Write for example 'sensor_id INT, temperature DOUBLE'.")
+            raise SchemaError(
+                "The DDL string is empty. Write for example 'sensor_id INT, temperature DOUBLE'."
+            )
         return fields
 
     def _peek(self) -> str | None:
@@ -405,7 +420,9 @@ class _DdlParser:
         token = self._peek()
         if token is None or (expected is not None and token.lower() != expected):
             found = "its end" if token is None else repr(token)
-            raise SchemaError(f"The DDL string {self._ddl!r} has {found} where {expected or 'a name'!r} should be.")
+            raise SchemaError(
+                f"The DDL string {self._ddl!r} has {found} where {expected or 'a name'!r} should be."
+            )
         self._next += 1
         return token
 
@@ -453,7 +470,9 @@ class _DdlParser:
             inner = RecordType("Record", fields, _struct_class("Record", fields), (record_type, ""))
             return inner.python_class, pa.struct(list(inner.schema))
         known = ", ".join(sorted({*_DDL_SCALARS, "decimal", "array", "map", "struct"}))
-        raise SchemaError(f"The DDL string {self._ddl!r} has the unknown type {word!r}. Known types: {known}.")
+        raise SchemaError(
+            f"The DDL string {self._ddl!r} has the unknown type {word!r}. Known types: {known}."
+        )
 
     def _decimal(self) -> tuple[Any, pa.DataType]:
         precision, scale = 10, 0

@@ -37,6 +37,8 @@ from penstock.runtime.writing import Writer
 __all__ = ["JobRunner", "Progress", "RunSummary"]
 
 _POLL_S: Final = 0.2
+_STOP_POLL_S: Final = 0.02
+_STOPPING: Final = "The job is stopping and begins no other micro-batch."
 
 
 @dataclass
@@ -163,6 +165,7 @@ class JobRunner:
                 parallelism=lineage.parallelism,
                 bounded=self._settings.bounded,
                 batch_interval_ms=self._settings.batch_interval_ms,
+                before_batch=follower.before_batch,
                 on_batch=follower.on_batch,
             ),
         )
@@ -182,8 +185,8 @@ class JobRunner:
     ) -> str:
         while query.isActive:
             if stop.wait(_POLL_S):
-                follower.close()
-                query.stop()
+                follower.closing = True
+                _stop_between_batches(query)
                 return "stopped"
             for receiver in bound.receivers:
                 if receiver.error is not None:
@@ -206,34 +209,27 @@ class _Follower:
         self._keys: dict[str, dict[str, int]] = checkpoint.load("keys.json") or {}
         self._batches = 0
         self._rates: list[tuple[float, int]] = []
-        self._committing = threading.Lock()
-        self._closed = False
+        self.closing = False
         self.progress = Progress(
             records_in={source.node.name: 0 for source in bound.sources},
             records_out={name: 0 for name in bound.sinks if name != DEAD_LETTERS},
         )
 
+    def before_batch(self) -> None:
+        """Refuse a micro-batch that would begin while the job stops."""
+        if self.closing:
+            raise JobFailedError(_STOPPING)
+
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:
         """Take the reports of a micro-batch; called again with the same batch after a crash."""
-        with self._committing:
-            if self._closed:
-                raise JobFailedError(f"Batch {batch_id} was not committed, since the job is stopping.")
-            reports.sort(key=lambda report: (report.kind, report.name, report.partition))
-            messages: dict[str, list[bytes]] = {}
-            for report in reports:
-                if report.kind == "out":
-                    messages.setdefault(report.name, []).append(bytes(report.body))
-            for name, found in messages.items():
-                self._bound.sinks[name][0].commit(batch_id, found)
-            self._count(batch_id, reports)
-
-    def close(self) -> None:
-        """Take no more micro-batches, once the one that is being taken is done.
-
-        To hold a lock while the query stops would not do: stopping waits for the batch, which would wait for the lock.
-        """
-        with self._committing:
-            self._closed = True
+        reports.sort(key=lambda report: (report.kind, report.name, report.partition))
+        messages: dict[str, list[bytes]] = {}
+        for report in reports:
+            if report.kind == "out":
+                messages.setdefault(report.name, []).append(bytes(report.body))
+        for name, found in messages.items():
+            self._bound.sinks[name][0].commit(batch_id, found)
+        self._count(batch_id, reports)
 
     def _count(self, batch_id: int, reports: list[Any]) -> None:
         progress = self.progress
@@ -282,6 +278,19 @@ class _Follower:
             state=state,
             dead_letters_at=self._bound.dead_letters_at,
         )
+
+
+def _stop_between_batches(query: StreamingQuery) -> None:
+    """Stop the query when its micro-batch is done, so that no sink is left with a part of one.
+
+    The next micro-batch is refused by `before_batch`, which ends the query as well.
+    """
+    while query.isActive and query.status["isTriggerActive"]:
+        time.sleep(_STOP_POLL_S)
+    failure = query.exception()
+    if failure is not None and _STOPPING not in str(failure):
+        raise failure
+    query.stop()
 
 
 def _lags(bound: BoundJob, last: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -20,6 +22,9 @@ from penstock.local.cache import cache_folder
 from penstock.local.java import find_java
 
 __all__ = ["JarResolutionError", "bare_filesystem_jar", "kafka_broker_jars", "spark_kafka_jars"]
+
+_TABLE: Final = Path(__file__).with_name("pinned_jars.txt")
+_FETCH_TIMEOUT_S: Final = 900
 
 
 class JarResolutionError(PenstockError):
@@ -44,150 +49,174 @@ class Jar:
         return f"{self.name}-{self.version}.jar"
 
 
-_SPARK_KAFKA: Final = (
-    Jar(
-        "org.apache.spark",
-        "spark-sql-kafka-0-10_2.13",
-        "4.2.0",
-        "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
-    ),
-    Jar(
-        "org.apache.spark",
-        "spark-token-provider-kafka-0-10_2.13",
-        "4.0.0",
-        "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
-    ),
-    Jar(
-        "org.apache.kafka",
-        "kafka-clients",
-        "3.9.2",
-        "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8",
-    ),
-    Jar(
-        "org.apache.commons",
-        "commons-pool2",
-        "2.13.1",
-        "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
-    ),
-)
-_BARE_FILESYSTEM: Final = Jar(
-    "com.globalmentor",
-    "hadoop-bare-naked-local-fs",
-    "0.1.0",
-    "e0cc30fb0531eb0b59468dc0abf5b257533d2365b5e9f45e795edd707aa78c62",
-)
-BROKER_VERSION: Final = "4.2.0"
+@functools.cache
+def pinned_jars() -> dict[str, tuple[Jar, ...]]:
+    """The pinned jars by set: `spark`, `filesystem` and `broker`."""
+    found: dict[str, tuple[Jar, ...]] = {}
+    for line in _TABLE.read_text().splitlines():
+        if line and not line.startswith("#"):
+            group, *fields = line.split()
+            found[group] = (*found.get(group, ()), Jar(*fields))
+    return found
 
 
 def spark_kafka_jars() -> list[Path]:
-    """Spark's Kafka connector and what it needs."""
-    return _pinned(_SPARK_KAFKA)
+    """Spark's Kafka connector and what it needs.
+
+    Raises:
+        JarResolutionError: they are not in the cache, and could not be fetched.
+
+    """
+    return resolve(pinned_jars()["spark"], cache_folder() / "jars")
 
 
 def bare_filesystem_jar() -> Path:
-    """A local file system for Hadoop that does not fork a process for each file."""
-    return _pinned((_BARE_FILESYSTEM,))[0]
+    """A local file system for Hadoop that does not fork a process for each file.
+
+    Raises:
+        JarResolutionError: it is not in the cache, and could not be fetched.
+
+    """
+    return resolve(pinned_jars()["filesystem"], cache_folder() / "jars")[0]
 
 
 def fetch_spark_jars() -> list[Path]:
     """All jars that jobs may need, fetched together."""
-    return _pinned((*_SPARK_KAFKA, _BARE_FILESYSTEM))
+    return resolve((*pinned_jars()["spark"], *pinned_jars()["filesystem"]), cache_folder() / "jars")
 
 
 def kafka_broker_jars() -> Path:
-    """A folder with the jars of an Apache Kafka broker."""
-    folder = cache_folder() / f"kafka-broker-{BROKER_VERSION}"
-    with _locked(folder.name):
-        if not folder.exists():
-            _note(f"Fetching Apache Kafka {BROKER_VERSION} (43 MB, once)")
-            dependency = _dependency("org.apache.kafka", "kafka_2.13", BROKER_VERSION, transitive=True)
-            _fetch([dependency], folder)
+    """A folder with the jars of an Apache Kafka broker, and nothing else.
+
+    Raises:
+        JarResolutionError: they are not in the cache, and could not be fetched.
+
+    """
+    jars = pinned_jars()["broker"]
+    version = next(jar.version for jar in jars if jar.name == "kafka_2.13")
+    folder = cache_folder() / f"kafka-broker-{version}"
+    resolve(jars, folder)
     return folder
 
 
-def _pinned(jars: Sequence[Jar]) -> list[Path]:
-    """The jars from the offline folder or the cache, fetched first where they are missing."""
-    offline = os.environ.get("PENSTOCK_JARS")
-    if offline and all((Path(offline) / jar.file_name).is_file() for jar in jars):
-        return [_checked(Path(offline) / jar.file_name, jar) for jar in jars]
-    folder = cache_folder() / "jars"
-    missing = [jar for jar in jars if not (folder / jar.file_name).is_file()]
-    if missing:
-        with _locked("jars"):
-            missing = [jar for jar in jars if not (folder / jar.file_name).is_file()]
+def resolve(jars: Sequence[Jar], folder: Path) -> list[Path]:
+    """The jars in a folder of the cache: what is missing or damaged comes from PENSTOCK_JARS, else is fetched."""
+    if _missing(jars, folder):
+        with _locked(folder.name):
+            missing = _missing(jars, folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            missing = _copied_from_offline(missing, folder)
             if missing:
-                _note(f"Fetching {len(missing)} Spark connector jars (10 MB, once)")
-                _fetch_into(missing, folder)
+                _fetched(missing, folder)
     return [folder / jar.file_name for jar in jars]
 
 
-def _fetch_into(jars: Sequence[Jar], folder: Path) -> None:
-    """Fetch jars next to those that are in the folder already; each appears whole and checked."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        fetched = Path(temporary) / "fetched"
-        _fetch([_dependency(jar.organisation, jar.name, jar.version, transitive=False) for jar in jars], fetched)
+def _missing(jars: Sequence[Jar], folder: Path) -> list[Jar]:
+    """Those that are not there as pinned. The digests take some 30 ms for all of a broker's."""
+    return [jar for jar in jars if _digest(folder / jar.file_name) != jar.sha256]
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def _copied_from_offline(jars: Sequence[Jar], folder: Path) -> list[Jar]:
+    """Copy what the offline folder has; gives back what it does not have."""
+    named = os.environ.get("PENSTOCK_JARS")
+    if not named:
+        return list(jars)
+    offline = Path(named).expanduser()
+    if not offline.is_dir():
+        raise JarResolutionError(f"PENSTOCK_JARS names {offline}, which is not a folder. Correct it or unset it.")
+    present = [jar for jar in jars if (offline / jar.file_name).is_file()]
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        for jar in present:
+            copied = Path(shutil.copy(offline / jar.file_name, temporary))
+            _checked(copied, jar, str(offline / jar.file_name)).replace(folder / jar.file_name)
+    return [jar for jar in jars if jar not in present]
+
+
+def _fetched(jars: Sequence[Jar], folder: Path) -> None:
+    """Fetch jars into a folder; each appears there whole and checked."""
+    # In the cache as well, so that a rename moves them.
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        out = Path(temporary) / "out"
+        _note(f"Fetching {len(jars)} Java libraries into {folder} (once)")
+        cause = _run_ivy(jars, Path(temporary), out)
+        lost = [jar.file_name for jar in jars if not (out / jar.file_name).is_file()]
+        if lost:
+            named = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+            raise JarResolutionError(
+                f"Java libraries could not be fetched: {named} ({cause}). Check the network and run again; or put "
+                f"the jars into a folder and name it in PENSTOCK_JARS. They are kept in {folder}."
+            )
         for jar in jars:
-            _checked(fetched / jar.file_name, jar).replace(folder / jar.file_name)
+            _checked(out / jar.file_name, jar, jar.file_name).replace(folder / jar.file_name)
 
 
-def _checked(path: Path, jar: Jar) -> Path:
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+def _checked(path: Path, jar: Jar, origin: str) -> Path:
+    found = _digest(path)
     if found != jar.sha256:
         raise JarResolutionError(
-            f"{path} is not the pinned {jar.name} {jar.version}: its SHA-256 is {found}, not {jar.sha256}. Delete it and "
-            "run again."
+            f"{origin} is not the pinned {jar.name} {jar.version}: its SHA-256 is {found}, not {jar.sha256}. It was "
+            "not used. Find out where it came from."
         )
     return path
 
 
-def _dependency(organisation: str, name: str, version: str, *, transitive: bool) -> str:
-    configuration = "*->master,runtime" if transitive else "*->master"
+def ivy_module(jars: Sequence[Jar]) -> str:
+    """An Ivy file that asks for these jars, and not for what they depend on."""
+    dependencies = "".join(
+        f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}" transitive="false" '
+        'conf="*->master"/>'
+        for jar in jars
+    )
     return (
-        f'<dependency org="{organisation}" name="{name}" rev="{version}" transitive="{str(transitive).lower()}" '
-        f'conf="{configuration}"/>'
+        '<ivy-module version="2.0"><info organisation="penstock" module="jars"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
+        "</ivy-module>"
     )
 
 
-def _fetch(dependencies: Sequence[str], target: Path) -> None:
-    """Resolve with the Ivy that PySpark brings, whose defaults name the public repository."""
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as temporary:
-        ivy = Path(temporary) / "ivy.xml"
-        ivy.write_text(
-            '<ivy-module version="2.0"><info organisation="penstock" module="jars"/>'
-            '<configurations><conf name="default"/></configurations>'
-            f"<dependencies>{''.join(dependencies)}</dependencies></ivy-module>"
-        )
-        out = Path(temporary) / "out"
-        command = [str(find_java().java), "-cp", f"{_spark_jars()}/*", "org.apache.ivy.Main"]
-        command += ["-cache", f"{temporary}/cache", "-ivy", str(ivy), "-retrieve", f"{out}/[artifact]-[revision].[ext]"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        if done.returncode != 0 or not out.is_dir():
-            raise JarResolutionError(
-                f"Java libraries could not be fetched: {_ivy_cause(done.stdout + done.stderr)}. Check the network, or put "
-                f"the jars into a folder and name it in PENSTOCK_JARS (or into {cache_folder() / 'jars'})."
-            )
-        shutil.move(str(out), target)
+def _run_ivy(jars: Sequence[Jar], temporary: Path, out: Path) -> str:
+    """Resolve with the Ivy that PySpark brings, whose defaults name the public repository; gives what it complains of."""
+    ivy = temporary / "ivy.xml"
+    ivy.write_text(ivy_module(jars))
+    command = [str(find_java().java), "-cp", f"{_pyspark_jars()}/*", "org.apache.ivy.Main"]
+    command += ["-cache", str(temporary / "cache"), "-ivy", str(ivy)]
+    command += ["-retrieve", f"{out}/[artifact]-[revision].[ext]"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no end after {_FETCH_TIMEOUT_S} s"
+    return ivy_complaint(done.stdout + done.stderr)
 
 
-def _spark_jars() -> Path:
+def ivy_complaint(output: str) -> str:
+    """The line of Ivy's output that says best why it failed."""
+    lines = [line.strip(" :\t") for line in output.splitlines()]
+    for sign in ("SSLHandshake", "UnknownHost", "ConnectException", "Server access", "not found", "rror:"):
+        for line in lines:
+            if sign in line:
+                return line[:300]
+    return "no answer from the repository"
+
+
+def _pyspark_jars() -> Path:
     """The folder of jars in PySpark's wheel, found without loading PySpark."""
-    import importlib.util
-
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarResolutionError("PySpark is not installed; run 'make setup'.")
     return Path(spec.origin).parent / "jars"
 
 
-def _ivy_cause(output: str) -> str:
-    lines = [line.strip(" :\t") for line in output.splitlines() if "not found" in line or "ERROR" in line or "rror:" in line]
-    return lines[0] if lines else "no answer from the repository"
-
-
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Let one process at a time fetch."""
+    """Let one process at a time fill a folder."""
     with (cache_folder() / f".{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

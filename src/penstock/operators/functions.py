@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import JobDefinitionError
 from penstock.records import RecordType, record_type
+from penstock.state.group_state import Cursor
 from penstock.state.values import StateSpec, ValueState
 
 __all__ = ["BatchContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
@@ -26,16 +27,17 @@ class Context:
         key: the record's key.
         stream: name of the stream that the record came from.
         key_group: number of the key group that the key belongs to.
+
     """
 
-    __slots__ = ("_pending", "key_group", "stream", "_cursor", "_side_outputs")
+    __slots__ = ("_cursor", "_emitted", "_side_outputs", "key_group", "stream")
 
-    def __init__(self, key_group: int, cursor: Any, side_outputs: Iterable[str]) -> None:
+    def __init__(self, key_group: int, cursor: Cursor, side_outputs: Iterable[str]) -> None:
         self.key_group = key_group
         self.stream = ""
         self._cursor = cursor
         self._side_outputs = frozenset(side_outputs)
-        self._pending: list[tuple[str, Any]] = []
+        self._emitted: Any = None
 
     @property
     def key(self) -> Any:
@@ -47,13 +49,12 @@ class Context:
         if name not in self._side_outputs:
             known = ", ".join(sorted(self._side_outputs)) or "none"
             raise ValueError(f"the side output {name!r} is not declared; declared are: {known}")
-        self._pending.append((name, record))
+        self._emitted.side_output(name, record)
 
-    def take_pending(self) -> list[tuple[str, Any]]:
-        """The side outputs since the last call."""
-        pending = self._pending
-        self._pending = []
-        return pending
+    def enter(self, stream: str, emitted: Any) -> None:
+        """Called by the step before the records of a block."""
+        self.stream = stream
+        self._emitted = emitted
 
 
 class BatchContext:
@@ -64,6 +65,7 @@ class BatchContext:
         keys: the keys by slot, as an Arrow array; includes keys without records in this batch.
         stream: name of the stream that the records came from.
         key_group: number of the key group that the keys belong to.
+
     """
 
     def __init__(self, slots: npt.NDArray[np.int64], keys: pa.Array, stream: str, key_group: int) -> None:
@@ -139,7 +141,9 @@ def state_specs(function: ProcessFunction) -> list[StateSpec]:
 def check_function(function: Any, step: str, *, connected: bool) -> None:
     """Raise JobDefinitionError when the function cannot be the one of that step."""
     if inspect.isclass(function):
-        raise JobDefinitionError(f"Step {step!r} was given the class {function.__name__}; give an instance: {function.__name__}().")
+        raise JobDefinitionError(
+            f"Step {step!r} was given the class {function.__name__}; give an instance: {function.__name__}()."
+        )
     wanted = ConnectedProcessFunction if connected else ProcessFunction
     if not isinstance(function, wanted):
         raise JobDefinitionError(f"Step {step!r} needs a {wanted.__name__}, not {type(function).__name__}.")
@@ -149,7 +153,9 @@ def check_function(function: Any, step: str, *, connected: bool) -> None:
         )
     kind = type(function)
     if kind.process_record is ProcessFunction.process_record and not is_vectorised(function):
-        raise JobDefinitionError(f"{kind.__name__} of step {step!r} overrides neither process_record nor process_batch.")
+        raise JobDefinitionError(
+            f"{kind.__name__} of step {step!r} overrides neither process_record nor process_batch."
+        )
     if connected and kind.process_control is ConnectedProcessFunction.process_control:  # type: ignore[attr-defined]
         raise JobDefinitionError(f"{kind.__name__} of step {step!r} does not override process_control.")
 
@@ -184,8 +190,16 @@ def annotated_result(function: Any) -> Any:
     while typing.get_origin(hint) is not None:
         args = [arg for arg in typing.get_args(hint) if arg is not type(None)]
         origin = typing.get_origin(hint)
-        iterables = (list, tuple, collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator)
-        if not args or not (origin in iterables or str(origin) in ("typing.Union", "<class 'types.UnionType'>")):
+        iterables = (
+            list,
+            tuple,
+            collections.abc.Iterator,
+            collections.abc.Iterable,
+            collections.abc.Generator,
+        )
+        if not args or not (
+            origin in iterables or str(origin) in ("typing.Union", "<class 'types.UnionType'>")
+        ):
             return None
         hint = args[0]
     return hint

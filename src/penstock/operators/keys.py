@@ -52,7 +52,9 @@ def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
     return column if column.type.equals(target) else column.cast(target)
 
 
-def key_selector(record_type: RecordType, key: tuple[str | Callable[[Any], Any], ...], key_type: Any) -> KeySelector:
+def key_selector(
+    record_type: RecordType, key: tuple[str | Callable[[Any], Any], ...], key_type: Any
+) -> KeySelector:
     """The selector of `key_by(*key, key_type=...)` on a stream of `record_type`.
 
     Raises SchemaError for fields that do not exist or cannot be keys, JobDefinitionError for a function whose
@@ -62,7 +64,9 @@ def key_selector(record_type: RecordType, key: tuple[str | Callable[[Any], Any],
         raise JobDefinitionError("key_by needs a field, several fields, or a function.")
     if callable(key[0]):
         if len(key) > 1:
-            raise JobDefinitionError("key_by takes either field names or one function; return a tuple for several parts.")
+            raise JobDefinitionError(
+                "key_by takes either field names or one function; return a tuple for several parts."
+            )
         declared = key_type if key_type is not None else _result_type(key[0])
         return KeySelector(record_type, (), key[0], check_key_type(arrow_type_of(declared)))
     names: Sequence[str] = [str(name) for name in key]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import operator
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,15 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError, StateError
 from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
-from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context, ProcessFunction, declared_states
-from penstock.operators.functions import is_vectorised, state_specs
+from penstock.operators.functions import (
+    BatchContext,
+    ConnectedProcessFunction,
+    Context,
+    ProcessFunction,
+    declared_states,
+    is_vectorised,
+    state_specs,
+)
 from penstock.operators.keys import KeySelector
 from penstock.records import RecordType
 from penstock.state.group_state import GroupState, key_values
@@ -66,7 +74,11 @@ class StepCore:
     """A keyed step: a process function, its inputs (control first) and its outputs."""
 
     def __init__(
-        self, step: str, function: ProcessFunction, inputs: Sequence[StepInput], outputs: dict[str, RecordType]
+        self,
+        step: str,
+        function: ProcessFunction,
+        inputs: Sequence[StepInput],
+        outputs: dict[str, RecordType],
     ) -> None:
         self.step = step
         self.inputs: Final = tuple(inputs)
@@ -123,7 +135,9 @@ class _Run:
         self._key_group = key_group
         self._state = core.new_state(stored)
         self._function, self._bound = core.bind(self._state)
-        self._context = Context(key_group, self._state.cursor, (name for name in core.outputs if name != MAIN))
+        self._context = Context(
+            key_group, self._state.cursor, (name for name in core.outputs if name != MAIN)
+        )
         self._result = StepResult()
 
     def process(self, blocks: list[Block]) -> StepResult:
@@ -164,45 +178,41 @@ class _Run:
     def _per_record(self, block: Block, process: Any) -> None:
         """Run a method on each record of a block; a record on which it raises leaves no trace but a dead letter."""
         source = self._core.inputs[block.input]
-        self._context.stream = source.stream
-        record_type = source.record_type
         key_column = self._keys(block)
         keys = key_values(key_column)
-        columns = [f.to_python(block.batch.column(f.name)) for f in record_type.fields]
-        records = enumerate(map(record_type.python_class, *columns))
-        emitted = _Emitted()
+        columns = [f.to_python(block.batch.column(f.name)) for f in source.record_type.fields]
+        keys_left = iter(keys)
+        records = zip(
+            range(len(keys)), keys_left, map(source.record_type.python_class, *columns), strict=True
+        )
+        emitted = _Emitted(len(keys), keys_left)
+        self._context.enter(source.stream, emitted)
         while True:
             try:
-                self._run_records(records, keys, process, emitted)
+                self._run_records(records, process, emitted)
                 break
             except Exception as e:  # user code may raise anything
-                emitted.take_back()
+                row = emitted.current_row()
+                emitted.forget(row)
                 self._state.take_back()
-                self._context.take_pending()
-                self._dead_letter(block, emitted.row, reason_of(e))
+                self._dead_letter(block, row, reason_of(e))
         self._emit(block, key_column, emitted)
 
-    def _run_records(self, records: Iterator[tuple[int, Any]], keys: list[Any], process: Any, emitted: _Emitted) -> None:
+    def _run_records(self, records: Iterator[tuple[int, Any, Any]], process: Any, emitted: _Emitted) -> None:
         """The innermost loop. What it does for every record, it does with locals."""
         context = self._context
         cursor = self._state.cursor
         undo = cursor.undo
         append, append_row = emitted.records.append, emitted.rows.append
-        row = emitted.row
-        try:
-            for row, record in records:  # noqa: B007  # the row is needed when user code raises
-                cursor.key = keys[row]
-                result = process(record, context)
-                if result is not None:
-                    for item in result:
-                        append(item)
-                        append_row(row)
-                if context._pending:
-                    emitted.side += [(row, name, item) for name, item in context.take_pending()]
-                if undo:
-                    undo.clear()
-        finally:
-            emitted.row = row
+        for row, key, record in records:
+            cursor.key = key
+            result = process(record, context)
+            if result is not None:
+                for item in result:
+                    append(item)
+                    append_row(row)
+            if undo:
+                undo.clear()
 
     def _emit(self, block: Block, keys: pa.Array, emitted: _Emitted) -> None:
         if emitted.records:
@@ -211,11 +221,15 @@ class _Run:
             found = [(row, item) for row, output, item in emitted.side if output == name]
             self._emit_records(block, keys, name, [item for _, item in found], [row for row, _ in found])
 
-    def _emit_records(self, block: Block, keys: pa.Array, output: str, records: list[Any], rows: list[int]) -> None:
+    def _emit_records(
+        self, block: Block, keys: pa.Array, output: str, records: list[Any], rows: list[int]
+    ) -> None:
         output_type = self._core.outputs.get(output)
         if output_type is None:
             for row in rows:
-                self._dead_letter(block, row, f"step {self._core.step!r} emitted a record but declares no output")
+                self._dead_letter(
+                    block, row, f"step {self._core.step!r} emitted a record but declares no output"
+                )
             return
         try:
             batch = output_type.batch(records)
@@ -235,7 +249,9 @@ class _Run:
                 output_type.batch([record])
                 kept.append((record, row))
             except SchemaError as e:
-                self._dead_letter(block, row, f"the emitted record {record!r} does not fit {output_type!r}: {e}")
+                self._dead_letter(
+                    block, row, f"the emitted record {record!r} does not fit {output_type!r}: {e}"
+                )
         return [record for record, _ in kept], [row for _, row in kept]
 
     def _dead_letter(self, block: Block, row: int, reason: str) -> None:
@@ -305,21 +321,33 @@ class _Run:
 
 
 class _Emitted:
-    """What a block's records have emitted so far, and the row that is at work."""
+    """What a block's records have emitted so far.
 
-    def __init__(self) -> None:
+    The row at work is derived from how many keys are left, so that the innermost loop need not note it.
+    """
+
+    def __init__(self, count: int, keys_left: Iterator[Any]) -> None:
         self.records: list[Any] = []
         self.rows: list[int] = []
         self.side: list[tuple[int, str, Any]] = []
-        self.row = 0
+        self._count = count
+        self._keys_left = keys_left
 
-    def take_back(self) -> None:
-        """Forget what the row at work has emitted."""
-        while self.rows and self.rows[-1] == self.row:
+    def current_row(self) -> int:
+        """The row whose record is being processed."""
+        return self._count - operator.length_hint(self._keys_left) - 1
+
+    def side_output(self, name: str, record: Any) -> None:
+        """Take a record for a side output."""
+        self.side.append((self.current_row(), name, record))
+
+    def forget(self, row: int) -> None:
+        """Forget what a row has emitted, which is the last one."""
+        while self.rows and self.rows[-1] == row:
             self.rows.pop()
-            self.records.pop()
-        # The failing call can leave a record without its row when it raises between the two.
         del self.records[len(self.rows) :]
+        while self.side and self.side[-1][0] == row:
+            self.side.pop()
 
 
 def _joined(blocks: list[Block]) -> list[Block]:

@@ -49,17 +49,23 @@ class Query:
     parallelism: int
     bounded: bool
     batch_interval_ms: int
+    before_batch: Callable[[], None]
     on_batch: Callable[[int, list[Any]], None]
 
 
 def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
-    """Compile and start. `on_batch` is called with the reports of each micro-batch before it is committed."""
+    """Compile and start.
+
+    In each micro-batch `before_batch` is called before any record is read, and `on_batch` with its reports before it
+    is committed. What they raise ends the query.
+    """
     reports = _compile(spark, query)
     trigger: dict[str, Any] = {"processingTime": f"{query.batch_interval_ms} milliseconds"}
     if query.bounded:
         trigger = {"availableNow": True}
 
     def on_batch(batch: DataFrame, batch_id: int) -> None:
+        query.before_batch()
         query.on_batch(batch_id, batch.collect())
 
     stream = reports.writeStream.foreachBatch(on_batch).option("checkpointLocation", query.checkpoint)

@@ -39,7 +39,6 @@ _SETTINGS: Final[dict[str, Any]] = {
     "linger.ms": 50,
     "queue.buffering.max.messages": 500_000,
     "queue.buffering.max.kbytes": 256 << 10,
-    "allow.auto.create.topics": False,
     # With the default (rebootstrap) a producer of librdkafka 2.16 never recovers when all brokers were away.
     "metadata.recovery.strategy": "none",
     "delivery.report.only.error": True,
@@ -249,16 +248,25 @@ def _group_of(binding: KafkaBinding, group: str) -> tuple[object, int]:
     """
     own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
     settings = connection_settings(binding) | own | {"enable.sparse.connections": False}
-    errors = LastError()
-    consumer = build_client(Consumer, binding, settings, errors)
+    consumer = build_client(Consumer, binding, settings, LastError())
     try:
-        (found,) = consumer.committed([TopicPartition(binding.topic, 0)], _ANSWER_TIMEOUT_S)
-        if found.error is not None:
-            raise KafkaException(found.error)
-        # A negative offset means that there is none.
-        return consumer.consumer_group_metadata(), max(0, int(found.offset))
+        return consumer.consumer_group_metadata(), _committed_offset(consumer, binding.topic)
     finally:
         consumer.close()
+
+
+def _committed_offset(consumer: Consumer, topic: str) -> int:
+    try:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], _ANSWER_TIMEOUT_S)
+    except KafkaException as e:
+        # Some brokers say so of a group that has never committed.
+        if e.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return 0
+        raise
+    if found.error is not None:
+        raise KafkaException(found.error)
+    # A negative offset means that there is none.
+    return max(0, int(found.offset))
 
 
 _Kept = TypeVar("_Kept")

@@ -25,7 +25,7 @@ __all__ = ["Cursor", "GroupState", "StateColumn", "key_values"]
 _VERSION: Final = b"1"
 
 
-@dataclass
+@dataclass(slots=True)
 class Cursor:
     """The key under which per-record code runs at the moment, and what to take back if it raises."""
 
@@ -84,7 +84,7 @@ class StateColumn:
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
         """Set the values of the keys in `slots`."""
         self.columns().put(slots, values)
-        self._columns_changed = True
+        self._columns_changed |= len(slots) > 0
 
     def snapshot(self) -> tuple[StateColumns, bool] | None:
         """The columns as they are now, for `restore`."""
@@ -116,7 +116,9 @@ class StateColumn:
         try:
             changed = self._to_arrow([self.values[key] for key in self.dirty])
         except SchemaError as e:
-            raise StateError(f"The state {self.spec.name!r} was set to a value that cannot be stored: {e}") from e
+            raise StateError(
+                f"The state {self.spec.name!r} was set to a value that cannot be stored: {e}"
+            ) from e
         places = np.full(count, -1, np.int64)
         places[: len(self.stored)] = np.arange(len(self.stored))
         places[changed_slots] = len(self.stored) + np.arange(len(changed_slots))
@@ -141,7 +143,10 @@ class StateColumn:
 def _unpacked(stored: pa.Array, record_type: RecordType) -> pa.RecordBatch:
     """A struct column as a record batch; rows without a value hold whatever the children hold."""
     children = [stored.field(i) for i in range(stored.type.num_fields)]
-    children = [child.fill_null(_filler(child)) if child.null_count and _fillable(child) else child for child in children]
+    children = [
+        child.fill_null(_filler(child)) if child.null_count and _fillable(child) else child
+        for child in children
+    ]
     return pa.RecordBatch.from_arrays(children, names=list(record_type.field_names))
 
 
@@ -237,7 +242,10 @@ class GroupState:
             return None, len(self.keys)
         arrays = [self.keys, *(column.stored for column in self.columns.values())]
         schema = pa.schema(
-            [pa.field("key", self._key_type), *(pa.field(n, c.spec.arrow_type) for n, c in self.columns.items())],
+            [
+                pa.field("key", self._key_type),
+                *(pa.field(n, c.spec.arrow_type) for n, c in self.columns.items()),
+            ],
             metadata={b"penstock.state": _VERSION},
         )
         sink = pa.BufferOutputStream()
@@ -279,7 +287,9 @@ def _read(stored: bytes) -> pa.RecordBatch:
     except (pa.ArrowInvalid, StopIteration) as e:
         raise StateError(f"The stored state of a key group cannot be read: {e}") from e
     if version != _VERSION:
-        raise StateError(f"The stored state has the format version {version!r}; this penstock reads {_VERSION!r}.")
+        raise StateError(
+            f"The stored state has the format version {version!r}; this penstock reads {_VERSION!r}."
+        )
     return batch
 
 
@@ -296,4 +306,3 @@ def _check_fits(found: pa.Schema, key_type: pa.DataType, specs: Iterable[StateSp
                 f"The step declares {field.name!r} as {declared[field.name]}; the checkpoint holds {field.type}. "
                 "Restore the older job, or start with a new checkpoint."
             )
-

@@ -44,7 +44,9 @@ def check_key_type(key_type: pa.DataType) -> pa.DataType:
         return key_type
     if pa.types.is_struct(key_type):
         return pa.struct([pa.field(f.name, check_key_type(f.type), nullable=False) for f in key_type])
-    raise SchemaError(f"{key_type} cannot be a key. Use an integer, text, bytes, a date, or several such fields.")
+    raise SchemaError(
+        f"{key_type} cannot be a key. Use an integer, text, bytes, a date, or several such fields."
+    )
 
 
 def key_groups(keys: pa.Array, count: int) -> npt.NDArray[np.uint16]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -62,7 +62,11 @@ class ValueState(Generic[T]):
     Treat a value from `get` as read-only: a change counts only when it is `set`.
     """
 
-    def __init__(self, value_type: type[T] | Any) -> None:
+    @overload
+    def __init__(self, value_type: type[T]) -> None: ...
+    @overload
+    def __init__(self: ValueState[Any], value_type: Any) -> None: ...
+    def __init__(self, value_type: Any) -> None:
         self._value_type = value_type
         self.name = ""
 
@@ -113,13 +117,14 @@ class ValueState(Generic[T]):
 class BoundValueState(ValueState[Any]):
     """A value state at work, bound to one key group."""
 
-    __slots__ = ("_column", "_cursor", "_dirty", "_exact", "_values")
+    __slots__ = ("_column", "_cursor", "_dirty", "_exact", "_note_undo", "_values")
 
     def __init__(self, column: StateColumn, cursor: Cursor) -> None:
         super().__init__(column.spec.python_type)
         self.name = column.spec.name
         self._column = column
         self._cursor = cursor
+        self._note_undo = cursor.undo.append
         self._values = column.values
         self._dirty = column.dirty
         self._exact = column.spec.python_type
@@ -138,23 +143,21 @@ class BoundValueState(ValueState[Any]):
     def set(self, value: Any) -> None:
         if type(value) is not self._exact:
             value = self._fitted(value)
-        self._write(value)
-
-    def clear(self) -> None:
-        self._write(None)
-
-    def _write(self, value: Any) -> None:
-        cursor, values = self._cursor, self._values
-        key = cursor.key
-        cursor.undo.append((values, key, values.get(key, _MISSING)))
+        values, key = self._values, self._cursor.key
+        self._note_undo((values, key, values.get(key, _MISSING)))
         values[key] = value
         self._dirty[key] = None
+
+    def clear(self) -> None:
+        self.set(None)
 
     def _fitted(self, value: Any) -> Any:
         if value is None:
             return None
         try:
-            return msgspec.convert(value, self._exact, from_attributes=self._column.spec.record_type is not None)
+            return msgspec.convert(
+                value, self._exact, from_attributes=self._column.spec.record_type is not None
+            )
         except msgspec.ValidationError as e:
             raise TypeError(f"the state {self.name!r} was set to {value!r}: {e}") from None
 
@@ -173,7 +176,9 @@ class StateColumns:
     objects; where there is no value they hold 0 or None. All are read-only; change them with `put`.
     """
 
-    def __init__(self, spec: StateSpec, present: npt.NDArray[np.bool_], arrays: dict[str, npt.NDArray[Any]]) -> None:
+    def __init__(
+        self, spec: StateSpec, present: npt.NDArray[np.bool_], arrays: dict[str, npt.NDArray[Any]]
+    ) -> None:
         self._spec = spec
         self._present = present
         self._arrays = arrays
@@ -210,7 +215,9 @@ class StateColumns:
             return
         self._present = np.concatenate([self._present, np.zeros(missing, bool)])
         for name, array in self._arrays.items():
-            filler = np.full(missing, None, object) if array.dtype == object else np.zeros(missing, array.dtype)
+            filler = (
+                np.full(missing, None, object) if array.dtype == object else np.zeros(missing, array.dtype)
+            )
             self._arrays[name] = np.concatenate([array, filler])
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
@@ -250,9 +257,15 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _to_numpy(column: pa.Array) -> npt.NDArray[Any]:
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
+    if (
+        pa.types.is_integer(column.type)
+        or pa.types.is_floating(column.type)
+        or pa.types.is_boolean(column.type)
+    ):
         if column.null_count:
-            column = column.fill_null(pa.scalar(False if pa.types.is_boolean(column.type) else 0, column.type))
+            column = column.fill_null(
+                pa.scalar(False if pa.types.is_boolean(column.type) else 0, column.type)
+            )
         return np.array(column.to_numpy(zero_copy_only=False))
     result = np.empty(len(column), object)
     result[:] = column.to_pylist()

@@ -94,7 +94,9 @@ class Graph:
         """Add a node; JobDefinitionError when its id is taken."""
         if node.id in self.nodes:
             kind, _, name = node.id.partition("/")
-            raise JobDefinitionError(f"The job has two {_PLURAL[kind]} named {name!r}. Each needs a name of its own.")
+            raise JobDefinitionError(
+                f"The job has two {_PLURAL[kind]} named {name!r}. Each needs a name of its own."
+            )
         self.nodes[node.id] = node
 
     def sources(self) -> list[SourceNode]:

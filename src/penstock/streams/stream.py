@@ -54,14 +54,22 @@ class DataStream:
         """Replace each record by any number of records that the function yields or returns."""
         return self._transform("flat_map", function, output, name)
 
-    def _transform(self, kind: TransformKind, function: Callable[[Any], Any], output: Any, name: str) -> DataStream:
+    def _transform(
+        self, kind: TransformKind, function: Callable[[Any], Any], output: Any, name: str
+    ) -> DataStream:
         if not callable(function):
             raise JobDefinitionError(f"{kind} needs a function, not {function!r}.")
         number = sum(isinstance(node, TransformNode) for node in self._graph.nodes.values()) + 1
         name = name or f"{kind}-{number}"
-        result = record_type(output) if output is not None else result_record_type(function, f"The {kind} {name!r}")
+        result = (
+            record_type(output)
+            if output is not None
+            else result_record_type(function, f"The {kind} {name!r}")
+        )
         if result is None:
-            raise JobDefinitionError(f"The {kind} {name!r} is annotated to return None, so nothing would come of it.")
+            raise JobDefinitionError(
+                f"The {kind} {name!r} is annotated to return None, so nothing would come of it."
+            )
         node = TransformNode(f"transform/{name}", kind, function, self._port, self.record_type, result)
         self._graph.add(node)
         protobuf = _protobuf_of(output, self._origin.protobuf if kind == "filter" else None)
@@ -133,14 +141,18 @@ class KeyedStream:
     def connect(self, *controls: KeyedStream) -> ConnectedStream:
         """Join this stream with control streams that are keyed the same way; any number of them."""
         if not controls:
-            raise JobDefinitionError("connect needs at least one control stream: readings.connect(settings.key_by(...)).")
+            raise JobDefinitionError(
+                "connect needs at least one control stream: readings.connect(settings.key_by(...))."
+            )
         for control in controls:
             self._check_connectable(control)
         return ConnectedStream(self, controls)
 
     def _check_connectable(self, control: Any) -> None:
         if isinstance(control, DataStream):
-            raise JobDefinitionError(f"Key the stream {control.name!r} before connecting it: {control.name}.key_by(...).")
+            raise JobDefinitionError(
+                f"Key the stream {control.name!r} before connecting it: {control.name}.key_by(...)."
+            )
         if not control.stream.is_control:
             raise JobDefinitionError(
                 f"The stream {control.stream.name!r} is no control stream; declare it with job.control_stream(...)."
@@ -166,7 +178,9 @@ class ConnectedStream:
         self._data = data
         self._controls = controls
 
-    def process(self, step: str, function: ConnectedProcessFunction, *, output: Any = None) -> ProcessedStream:
+    def process(
+        self, step: str, function: ConnectedProcessFunction, *, output: Any = None
+    ) -> ProcessedStream:
         """Run a connected process function. `step` is the stable name to which the state belongs."""
         check_function(function, step, connected=True)
         return _process(step, function, [*self._controls, self._data], output)

@@ -1,0 +1,241 @@
+"""Topics: rooms and job talk through a real Kafka broker."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from penstock.demo.feeds import COMMANDS, READINGS, SETTINGS, Batch, Record
+from penstock.errors import ExternalSystemError
+from penstock.runtime.cuts import read_cut
+
+__all__ = ["TopicEvidence", "Topics"]
+
+_PARTITIONS: Final = 2
+_PATIENCE_S: Final = 30.0
+_POLL_MESSAGES: Final = 10_000
+_WAIT_S: Final = 0.01  # the client waits that long for more, whatever is there already
+_END_OF_PARTITION: Final = KafkaError._PARTITION_EOF  # noqa: SLF001  # the client's public name for it
+
+
+class Broker(Protocol):
+    """What is needed of a broker."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address."""
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic."""
+
+
+class Topics:
+    """One topic for each stream. Commands are read as a `read_committed` consumer sees them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._servers = broker.bootstrap
+        self.place: Final = f"Kafka at {self._servers}"
+        for stream in (READINGS, SETTINGS, COMMANDS):
+            broker.create_topic(stream, _PARTITIONS)
+        base = f"kafka://{self._servers}"
+        self.bindings: Final[Mapping[str, str]] = {
+            # The rooms send before the job is up, and nothing of it may be passed over.
+            READINGS: f"{base}/{READINGS}?start=earliest",
+            SETTINGS: f"{base}/{SETTINGS}",
+            COMMANDS: f"{base}/{COMMANDS}?delivery=exactly-once",
+        }
+        self._producer = Producer({**_client(self._servers), "enable.idempotence": True, "linger.ms": 5})
+        self._commands: _Tail | None = None
+        self._encoder = msgspec.json.Encoder()
+
+    def send(self, stream: str, records: Sequence[Record]) -> None:
+        """Send records, keyed by sensor, and wait until the broker has them."""
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Any) -> None:  # noqa: ARG001  # the client's signature
+            if error is not None:
+                failed.append(error)
+
+        for record in records:
+            value, key = self._encoder.encode(record), str(record["sensor_id"])
+            self._producer.produce(stream, value, key, on_delivery=delivered)
+            self._producer.poll(0)
+        if self._producer.flush(_PATIENCE_S) or failed:
+            raise ExternalSystemError(
+                f"Kafka at {self._servers} did not take records for the topic {stream!r}."
+            )
+
+    def new_commands(self) -> list[Record]:
+        """The commands that were committed since the last call."""
+        if self._commands is None:
+            self._commands = _Tail(self._servers, COMMANDS)
+        return self._commands.new()
+
+    def evidence(self, checkpoint: str) -> TopicEvidence:
+        """A fresh look at everything, from the first micro-batch on."""
+        return TopicEvidence(Path(checkpoint), self._servers)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._commands is not None:
+            self._commands.close()
+
+
+class TopicEvidence:
+    """Reads the offsets of each micro-batch from the topics, and the commands that are committed."""
+
+    tells_batch: Final = False
+
+    def __init__(self, checkpoint: Path, servers: str) -> None:
+        self._checkpoint = checkpoint
+        self._inputs = {stream: _Ranges(servers, stream) for stream in (SETTINGS, READINGS)}
+        self._commands = _Tail(servers, COMMANDS)
+
+    def batch(self, batch_id: int) -> Batch:
+        """What a micro-batch read."""
+        ends = read_cut(self._checkpoint, batch_id).ends
+        found = {}
+        for stream, ranges in self._inputs.items():
+            end = ends.get(stream, {})
+            assert isinstance(end, dict)
+            found[stream] = ranges.up_to(end)
+        return Batch(batch_id, found[SETTINGS], found[READINGS])
+
+    def commands(self, batch_id: int) -> list[Record]:  # noqa: ARG002  # the topic does not tell
+        """The commands that were committed since the last call."""
+        return self._commands.all_new()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for ranges in self._inputs.values():
+            ranges.close()
+        self._commands.close()
+
+
+class _Ranges:
+    """Reads a topic by offsets, onwards from the beginning of each partition."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._consumer = _consumer(servers, topic)
+        self._topic = topic
+        self._position: dict[int, int] = {}
+        self._early: dict[int, list[tuple[int, Record]]] = {}
+
+    def up_to(self, ends: Mapping[int, int]) -> list[Record]:
+        """The records before `ends` that were not returned yet, by partition and offset."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while any(self._position.get(partition, 0) < end for partition, end in ends.items()):
+            if time.monotonic() > deadline:
+                raise ExternalSystemError(f"Kafka did not give back the topic {self._topic!r} up to {ends}.")
+            for message in self._consumer.consume(_POLL_MESSAGES, _WAIT_S):
+                self._take(message)
+        found: list[Record] = []
+        for partition in sorted(self._early):
+            waiting = self._early[partition]
+            count = sum(offset < ends.get(partition, 0) for offset, _ in waiting)
+            found += [record for _, record in waiting[:count]]
+            del waiting[:count]
+        return found
+
+    def _take(self, message: Any) -> None:
+        if message.error() is None:
+            partition, offset = message.partition(), message.offset()
+            self._early.setdefault(partition, []).append((offset, json.loads(message.value())))
+            self._position[partition] = offset + 1
+        elif message.error().code() != _END_OF_PARTITION:
+            raise _lost(message.error())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+
+class _Tail:
+    """Reads a topic to its end, again and again, as far as it is committed."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._consumer = _consumer(servers, topic)
+        self._topic = topic
+        # Where the consumer has met the end of each partition. Markers of transactions count as offsets but never
+        # show as messages, so the messages alone do not tell that the end is reached.
+        self._ends: dict[int, int] = {part.partition: 0 for part in self._consumer.assignment()}
+
+    def new(self) -> list[Record]:
+        """The records that are here already; others may be on their way."""
+        found: list[Record] = []
+        while messages := self._consumer.consume(_POLL_MESSAGES, _WAIT_S):
+            found += self._records(messages)
+        return found
+
+    def all_new(self) -> list[Record]:
+        """All records that were committed since the last call, in order for each key."""
+        wanted = {partition: self._committed_end(partition) for partition in self._ends}
+        found = self.new()
+        deadline = time.monotonic() + _PATIENCE_S
+        while any(self._ends[partition] < end for partition, end in wanted.items()):
+            if time.monotonic() > deadline:
+                raise ExternalSystemError(
+                    f"Kafka did not give back the topic {self._topic!r} up to {wanted}."
+                )
+            found += self._records(self._consumer.consume(_POLL_MESSAGES, _WAIT_S))
+        return found
+
+    def _committed_end(self, partition: int) -> int:
+        place = TopicPartition(self._topic, partition)
+        _, end = self._consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)
+        return int(end)
+
+    def _records(self, messages: Sequence[Any]) -> list[Record]:
+        found: list[Record] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                found.append(json.loads(message.value()))
+            elif error.code() == _END_OF_PARTITION:
+                self._ends[message.partition()] = message.offset()
+            else:
+                raise _lost(error)
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+
+def _lost(error: Any) -> ExternalSystemError:
+    return ExternalSystemError(f"Kafka did not give back what was sent: {error}")
+
+
+def _consumer(servers: str, topic: str) -> Consumer:
+    """A consumer on all partitions of a topic, from the beginning, that sees only what is committed."""
+    settings = {
+        **_client(servers),
+        "group.id": f"penstock-demo-{uuid.uuid4().hex[:8]}",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(settings)
+    try:
+        partitions = consumer.list_topics(topic, timeout=_PATIENCE_S).topics[topic].partitions
+    except KafkaException as e:
+        raise ExternalSystemError(f"Kafka at {servers} does not answer: {e}") from e
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    return consumer
+
+
+def _client(servers: str) -> dict[str, Any]:
+    # Without a callback librdkafka writes a line for every connection that fails when the broker stops.
+    return {"bootstrap.servers": servers, "error_cb": _ignore, "log_level": 0}
+
+
+def _ignore(error: Any) -> None:
+    """Errors show in the result of the call."""
