@@ -1,0 +1,1 @@
+"""Benchmarks: how fast penstock is, measured beside what it is compared with, with every output checked."""

@@ -1,0 +1,192 @@
+"""Kafka to Kafka: readings a second from a topic through the temperature-control job to a topic.
+
+Settings of all sensors and all readings, as protobuf, are on their topics when the job starts, and 45 % of the readings
+cause a command. The rate counts all readings over the time from the first to the last command, as the broker's
+clock has it; the steady rate leaves out the first micro-batch, which starts workers and reads the settings. Every
+committed command is compared with the fold of all settings first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.batches import batch_ends
+from benchmarks.processes import EXAMPLE, run_module
+from benchmarks.report import Column, print_json, print_table
+from benchmarks.topics import create_topic, load_readings, load_settings, read_commands
+from benchmarks.workload import Commands, Rooms, expected_commands, mismatch
+from penstock.local.kafka import KafkaBroker
+
+__all__ = ["Sizes", "main", "measure"]
+
+FORMS: Final = {"per_record": "job.py", "vectorised": "vectorised.py"}
+DELIVERIES: Final = ("at-least-once", "exactly-once")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured. Without `batch_records` a micro-batch has penstock's own limit."""
+
+    readings: int = 8_000_000
+    sensors: int = 100_000
+    partitions: int = 4
+    emit_share: float = 0.45
+    cores: int = 2
+    batch_records: int | None = None
+    forms: Sequence[str] = tuple(FORMS)
+    deliveries: Sequence[str] = DELIVERIES
+    spark: Sequence[str] = ()
+
+
+def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Run each form of the job with each delivery on a broker of its own."""
+    rooms = Rooms(sizes.sensors, sizes.emit_share)
+    readings = rooms.readings(sizes.readings, 0)
+    expected = expected_commands(rooms, [readings])
+    with KafkaBroker() as broker:
+        create_topic(broker, "settings", 1)
+        create_topic(broker, "readings", sizes.partitions)
+        load_settings(broker, "settings", rooms)
+        load_readings(broker, "readings", sizes.partitions, readings)
+        print(f"{sizes.readings:,} readings are on their topic", file=sys.stderr, flush=True)
+        runs = [
+            _run(broker, form, delivery, sizes, expected, work / f"{form}-{delivery}")
+            for form in sizes.forms
+            for delivery in sizes.deliveries
+        ]
+    return {
+        "readings": sizes.readings,
+        "sensors": sizes.sensors,
+        "partitions": sizes.partitions,
+        "cores": sizes.cores,
+        "emit_share": round(len(expected) / sizes.readings, 4),
+        "runs": runs,
+    }
+
+
+def _run(
+    broker: KafkaBroker, form: str, delivery: str, sizes: Sizes, expected: Commands, work: Path
+) -> dict[str, Any]:
+    work.mkdir(parents=True)
+    output = f"heaters-{form}-{delivery}"
+    create_topic(broker, output, sizes.partitions)
+    limit = f"&max_records_per_batch={sizes.batch_records}" if sizes.batch_records else ""
+    bindings = {
+        "readings": f"kafka://{broker.bootstrap}/readings?format=protobuf&start=earliest{limit}",
+        "settings": f"kafka://{broker.bootstrap}/settings?format=protobuf",
+        "heaters": f"kafka://{broker.bootstrap}/{output}?format=protobuf&delivery={delivery}",
+    }
+    arguments = [str(EXAMPLE / FORMS[form]), "--bounded", "--checkpoint", str(work / "checkpoint")]
+    arguments += ["--cores", str(sizes.cores)]
+    for name, uri in bindings.items():
+        arguments += ["-D", f"{name}={uri}"]
+    for setting in sizes.spark:
+        arguments += ["--spark", setting]
+    result, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    found = read_commands(broker, output)
+    differs = mismatch(found.commands, expected)
+    ends = batch_ends(work / "checkpoint")
+    accounts = result["batches"]
+    after_first = sizes.readings - accounts[0]["rows"][0]
+    rate = sizes.readings / (found.last_s - found.first_s) if found.last_s > found.first_s else 0.0
+    report = {
+        "form": form,
+        "delivery": delivery,
+        "readings_per_s": round(rate),
+        "steady_readings_per_s": round(after_first / (ends[-1] - ends[0])) if len(ends) > 1 else 0,
+        "commands": len(found.commands),
+        "missing": differs.missing,
+        "extra": differs.extra,
+        "wrong": differs.wrong,
+        "dead_letters": result["dead_letters"],
+        "rss_mb": rss_mb,
+        "batches": accounts,
+    }
+    print(
+        f"{form}, {delivery}: {report['readings_per_s']:,} readings/s, {differs}", file=sys.stderr, flush=True
+    )
+    shutil.rmtree(work)
+    return report
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was measured, and where the time went, as tables."""
+    counts = ("commands", "missing", "extra", "wrong")
+    columns = [
+        Column("function", left=True),
+        Column("delivery", left=True),
+        Column("readings/s"),
+        Column("steady"),
+    ]
+    columns += [Column(name) for name in counts] + [Column("memory MB")]
+    rows = [
+        [run["form"], run["delivery"], f"{run['readings_per_s']:,}", f"{run['steady_readings_per_s']:,}"]
+        + [f"{run[name]:,}" for name in counts]
+        + [f"{run['rss_mb']:,}"]
+        for run in result["runs"]
+    ]
+    title = f"Kafka to Kafka: {result['readings']:,} readings, {result['sensors']:,} sensors, {result['cores']} cores"
+    print_table(title, columns, rows)
+    phases = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+    columns = [
+        Column("function", left=True),
+        Column("delivery", left=True),
+        *(Column(name) for name in phases),
+    ]
+    columns += [Column("state update"), Column("state commit")]
+    rows = [[run["form"], run["delivery"], *_phases(run, phases)] for run in result["runs"]]
+    print_table("Where a micro-batch's time goes: medians without the first, ms", columns, rows)
+
+
+def _phases(run: dict[str, Any], phases: Sequence[str]) -> list[str]:
+    """Medians over the micro-batches; the state's times are sums over its tasks, which run side by side."""
+    batches = run["batches"][1:] or run["batches"]
+    found = [[batch["ms"].get(name, 0) for batch in batches] for name in phases]
+    found += [
+        [sum(state[name] for state in batch["state_ms"]) for batch in batches]
+        for name in ("update", "commit")
+    ]
+    return [f"{statistics.median(values):,.0f}" for values in found]
+
+
+def main() -> None:
+    """Measure, print tables, and with --json the result as the last line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kafka", description=__doc__)
+    default = Sizes()
+    parser.add_argument("--readings", type=int, default=default.readings)
+    parser.add_argument("--sensors", type=int, default=default.sensors)
+    parser.add_argument("--partitions", type=int, default=default.partitions)
+    parser.add_argument(
+        "--emit-share", type=float, default=default.emit_share, help="commands for each reading"
+    )
+    parser.add_argument("--cores", type=int, default=default.cores)
+    parser.add_argument(
+        "--batch-records", type=int, help="the most readings in a micro-batch (penstock's default)"
+    )
+    parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
+    parser.add_argument("--deliveries", nargs="+", choices=DELIVERIES, default=list(DELIVERIES))
+    parser.add_argument(
+        "--spark", action="append", default=[], metavar="NAME=VALUE", help="further Spark settings"
+    )
+    parser.add_argument("--json", action="store_true")
+    given = vars(parser.parse_args())
+    as_json = given.pop("json")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
+        result = measure(Sizes(**given), Path(work))
+    show(result)
+    if as_json:
+        print_json(result)
+    if any(run["missing"] or run["extra"] or run["wrong"] for run in result["runs"]):
+        raise SystemExit("The commands differ from the fold.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Keyed state: rows a second of penstock against PySpark's own transformWithState, same logic, same input.
+
+The temperature-control job reads folders of Parquet files, one file a micro-batch. The first micro-batch has the
+settings of all sensors and a few readings; it warms up the JVM and the workers and is not counted. The rate is
+rows / (end of the last micro-batch - end of the first one), by the times of Spark's own commit files, for each
+contestant alike. Contestants take turns, each in a process of its own, and the output of every run is compared with
+a fold of the input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from benchmarks.batches import batch_ends
+from benchmarks.processes import EXAMPLE, run_module
+from benchmarks.report import Column, print_json, print_table
+from benchmarks.workload import OFF, ON, Commands, Readings, Rooms, expected_commands, mismatch
+
+__all__ = ["Sizes", "main", "measure"]
+
+_WARM_UP_ROWS: Final = 100_000
+_SWEEP_KEYS: Final = (1_000, 10_000, 100_000, 1_000_000)
+_PENSTOCK: Final = {"per_record": "job.py", "vectorised": "vectorised.py"}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured. `file_rows` is the number of readings in one file, so in one micro-batch."""
+
+    rows: int = 16_000_000
+    keys: int = 100_000
+    file_rows: int = 4_000_000
+    pyspark_rows: int = 1_000_000
+    emit_share: float = 0.45
+    cores: int = 2
+    rounds: int = 3
+
+    @property
+    def warm_up_rows(self) -> int:
+        """The readings in the first micro-batch."""
+        return min(_WARM_UP_ROWS, self.pyspark_rows)
+
+
+@dataclass(frozen=True)
+class Input:
+    """The input of one or more contestants on disk, and the commands that must come of it."""
+
+    folder: Path
+    rows: int
+    expected: Commands
+
+
+@dataclass
+class Runs:
+    """What was measured of one contestant."""
+
+    rows_per_s: list[float] = field(default_factory=list)
+    rss_mb: list[int] = field(default_factory=list)
+
+    def summary(self) -> dict[str, float]:
+        """The medians."""
+        return {
+            "rows_per_s": round(statistics.median(self.rows_per_s)),
+            "rss_mb": round(statistics.median(self.rss_mb)),
+        }
+
+
+def write_input(folder: Path, rooms: Rooms, parts: Sequence[Readings], warm_up_rows: int) -> Input:
+    """Write the readings, one file for each part, the first of which is the warm-up; and the settings."""
+    (folder / "readings").mkdir(parents=True)
+    (folder / "settings").mkdir()
+    for number, part in enumerate(parts):
+        path = folder / "readings" / f"{number:04d}.parquet"
+        columns = {"sensor_id": part.sensor_id.astype(np.int64), "temperature": part.temperature}
+        pq.write_table(pa.table(columns), path)
+        # Spark's file source goes by modification time, penstock's by name.
+        os.utime(path, (number, number))
+    delta = np.full(rooms.count, rooms.delta)
+    settings = {
+        "sensor_id": np.arange(rooms.count),
+        "desired": rooms.desired,
+        "up_delta": delta,
+        "down_delta": delta,
+    }
+    pq.write_table(pa.table(settings), folder / "settings" / "0000.parquet")
+    return Input(folder, sum(map(len, parts)) - warm_up_rows, expected_commands(rooms, list(parts)))
+
+
+def make_inputs(folder: Path, sizes: Sizes, *, peer: bool) -> tuple[Input, Input | None]:
+    """The whole input, and PySpark's part of it: the same warm-up and the first rows behind it."""
+    rooms = Rooms(sizes.keys, sizes.emit_share)
+    counts = [sizes.warm_up_rows]
+    counts += [min(sizes.file_rows, sizes.rows - done) for done in range(0, sizes.rows, sizes.file_rows)]
+    parts = [rooms.readings(count, number) for number, count in enumerate(counts)]
+    whole = write_input(folder / "whole", rooms, parts, sizes.warm_up_rows)
+    if not peer:
+        return whole, None
+    first = parts[1]
+    part = Readings(first.sensor_id[: sizes.pyspark_rows], first.temperature[: sizes.pyspark_rows])
+    return whole, write_input(folder / "part", rooms, [parts[0], part], sizes.warm_up_rows)
+
+
+def run_penstock(form: str, given: Input, sizes: Sizes, work: Path) -> tuple[Commands, int]:
+    """Run the job in one of its forms; gives its commands and peak memory."""
+    (work / "out").mkdir()
+    bindings = {
+        "readings": f"parquet:{given.folder / 'readings'}?max_files_per_batch=1",
+        "settings": f"parquet:{given.folder / 'settings'}?max_files_per_batch=1",
+        "heaters": f"parquet:{work / 'out'}",
+    }
+    arguments = [
+        str(EXAMPLE / _PENSTOCK[form]),
+        "--bounded",
+        "--checkpoint",
+        str(work / "checkpoint"),
+        "--cores",
+        str(sizes.cores),
+    ]
+    for name, uri in bindings.items():
+        arguments += ["-D", f"{name}={uri}"]
+    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    files = sorted((work / "out").glob("*.parquet"))
+    return read_commands([[path] for path in files]), rss_mb
+
+
+def run_peer(mode: str, given: Input, sizes: Sizes, work: Path) -> tuple[Commands, int]:
+    """Run PySpark's own transformWithState, in row or pandas mode; gives the same."""
+    arguments = [mode, "--data", str(given.folder), "--output", str(work / "out")]
+    arguments += ["--checkpoint", str(work / "checkpoint"), "--cores", str(sizes.cores)]
+    _, rss_mb = run_module("benchmarks.pyspark_peer", arguments, work / "stderr.log")
+    return read_commands(_files_by_batch(work / "out")), rss_mb
+
+
+def _files_by_batch(output: Path) -> list[list[Path]]:
+    """The files of Spark's file sink, micro-batch by micro-batch, as its own log lists them."""
+    found = []
+    logs = [path for path in (output / "_spark_metadata").iterdir() if path.name.isdigit()]
+    for log in sorted(logs, key=lambda path: int(path.name)):
+        names = [line.split('"path":"', 1)[1].split('"', 1)[0] for line in log.read_text().splitlines()[1:]]
+        found.append([output / name.rsplit("/", 1)[1] for name in names])
+    return found
+
+
+def read_commands(batches: Sequence[Sequence[Path]]) -> Commands:
+    """The commands in files that were written micro-batch by micro-batch; each sensor's are in one file of a batch."""
+    tables = [
+        pq.read_table(path, columns=["sensor_id", "command"], partitioning=None)
+        for b in batches
+        for path in b
+    ]
+    table = pa.concat_tables(tables)
+    is_on = pc.equal(table.column("command"), "ON").to_numpy()
+    return Commands.in_order(table.column("sensor_id").to_numpy(), np.where(is_on, ON, OFF).astype(np.int8))
+
+
+def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
+    """Let the contestants take turns; raises RuntimeError when one's output is not the fold's."""
+    whole, part = make_inputs(work / "input", sizes, peer=peer)
+    runs: dict[str, Runs] = {}
+    peers = ["row", "pandas"] if peer else []
+    for number in range(sizes.rounds):
+        for mode in peers:
+            assert part is not None
+            run = functools.partial(run_peer, mode, part, sizes)
+            _take_turn(
+                runs.setdefault(f"pyspark_{mode}", Runs()), part, work / f"pyspark-{mode}-{number}", run
+            )
+        if number == 0 and peers:
+            # Both modes run once; the faster one goes on.
+            peers = [max(peers, key=lambda mode: runs[f"pyspark_{mode}"].rows_per_s[0])]
+        for form in _PENSTOCK:
+            run = functools.partial(run_penstock, form, whole, sizes)
+            _take_turn(runs.setdefault(form, Runs()), whole, work / f"{form}-{number}", run)
+    shutil.rmtree(work / "input")
+    summaries = {name: found.summary() for name, found in runs.items()}
+    if peers:
+        summaries["pyspark"] = summaries[f"pyspark_{peers[0]}"]
+    return _result(sizes, summaries, peers[0] if peers else None, whole)
+
+
+def _take_turn(runs: Runs, given: Input, place: Path, run: Callable[[Path], tuple[Commands, int]]) -> None:
+    """One run, in a folder of its own that is removed when the output was right."""
+    place.mkdir()
+    commands, rss_mb = run(place)
+    differs = mismatch(commands, given.expected)
+    if differs:
+        raise RuntimeError(
+            f"{place.name} did not emit the expected commands: {differs}. Its files are in {place}."
+        )
+    ends = batch_ends(place / "checkpoint")
+    runs.rows_per_s.append(given.rows / (ends[-1] - ends[0]))
+    runs.rss_mb.append(rss_mb)
+    print(f"{place.name}: {runs.rows_per_s[-1]:,.0f} rows/s, {rss_mb:,} MB", file=sys.stderr, flush=True)
+    shutil.rmtree(place)
+
+
+def _result(
+    sizes: Sizes, summaries: dict[str, dict[str, float]], peer_mode: str | None, whole: Input
+) -> dict[str, Any]:
+    names = [name for name in ("pyspark", *_PENSTOCK) if name in summaries]
+    rates = {name: summaries[name]["rows_per_s"] for name in names}
+    result: dict[str, Any] = {
+        "rows_per_s": rates,
+        "rss_mb": {name: summaries[name]["rss_mb"] for name in names},
+        "rows": sizes.rows,
+        "keys": sizes.keys,
+        "file_rows": sizes.file_rows,
+        "rounds": sizes.rounds,
+        "cores": sizes.cores,
+        "emit_share": round(len(whole.expected) / (whole.rows + sizes.warm_up_rows), 4),
+    }
+    if peer_mode is not None:
+        result |= {f"ratio_{form}": round(rates[form] / rates["pyspark"], 1) for form in _PENSTOCK}
+        modes = {n: s["rows_per_s"] for n, s in summaries.items() if n.startswith("pyspark_")}
+        result |= {
+            "pyspark_rows": sizes.pyspark_rows,
+            "pyspark_mode": peer_mode,
+            "pyspark_modes_rows_per_s": modes,
+        }
+    return result
+
+
+def main() -> None:
+    """Measure, print a table, and with --json the result as the last line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.keyed_state", description=__doc__)
+    default = Sizes()
+    parser.add_argument("--rows", type=int, default=default.rows)
+    parser.add_argument("--keys", type=int, default=default.keys)
+    parser.add_argument(
+        "--file-rows", type=int, default=default.file_rows, help="readings in a file, so in a batch"
+    )
+    parser.add_argument(
+        "--pyspark-rows", type=int, default=default.pyspark_rows, help="PySpark's part of the rows"
+    )
+    parser.add_argument(
+        "--emit-share", type=float, default=default.emit_share, help="commands for each reading"
+    )
+    parser.add_argument("--cores", type=int, default=default.cores)
+    parser.add_argument(
+        "--rounds", type=int, default=default.rounds, help="runs of each contestant; medians count"
+    )
+    parser.add_argument("--sweep", action="store_true", help="penstock alone at 1k, 10k, 100k and 1M keys")
+    parser.add_argument("--json", action="store_true")
+    given = vars(parser.parse_args())
+    as_json, sweep = given.pop("json"), given.pop("sweep")
+    sizes = Sizes(**given)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
+        result = run_sweep(sizes, Path(work)) if sweep else measure(sizes, Path(work))
+    show(result["sweep"] if sweep else [result])
+    if as_json:
+        print_json(result)
+
+
+def run_sweep(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Measure penstock with few and with many keys."""
+    found = []
+    for keys in _SWEEP_KEYS:
+        place = work / f"keys-{keys}"
+        found.append(measure(Sizes(**{**vars(sizes), "keys": keys}), place, peer=False))
+    return {"sweep": found}
+
+
+def show(results: Sequence[dict[str, Any]]) -> None:
+    """Print what was measured as a table."""
+    rows = []
+    for result in results:
+        for name, rate in result["rows_per_s"].items():
+            ratio = result.get(f"ratio_{name}")
+            rows.append(
+                [
+                    f"{result['keys']:,}",
+                    name,
+                    f"{rate:,.0f}",
+                    f"{ratio:.1f}x" if ratio else "",
+                    f"{result['rss_mb'][name]:,}",
+                ]
+            )
+    columns = [
+        Column("keys"),
+        Column("contestant", left=True),
+        Column("rows/s"),
+        Column("ratio"),
+        Column("memory MB"),
+    ]
+    first = results[0]
+    title = f"Keyed state: {first['rows']:,} rows, {first['cores']} cores, {first['emit_share']:.0%} emit a command"
+    print_table(title, columns, rows)
+
+
+if __name__ == "__main__":
+    main()

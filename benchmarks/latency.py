@@ -1,0 +1,281 @@
+"""Latency: the time from a reading's way into Kafka to its command's way out, at a steady low rate.
+
+Readings are produced at 200 a second, each of which causes a command: every sensor is too warm and too cold in turn.
+A reading's latency is the time at which a consumer has its command minus the time at which it was produced, on one
+clock; beside it stands the same by the broker's clock. The job runs with the defaults of `penstock run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from benchmarks.processes import EXAMPLE, end_session, python_process, result_of
+from benchmarks.report import Column, print_json, print_table
+from benchmarks.topics import (
+    consumer,
+    create_topic,
+    load_settings,
+    producer,
+    reading_message,
+    sensor_and_code,
+)
+from benchmarks.workload import Rooms
+from penstock.local.kafka import KafkaBroker
+
+__all__ = ["Sizes", "main", "measure"]
+
+_PATIENCE_S: Final = 180.0
+_RECURRENCE_S: Final = 60
+_SETTLED_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured: so many records at so many a second, behind so many that warm up."""
+
+    records: int = 3_000
+    warm_up: int = 3_000
+    rate_per_s: int = 200
+    partitions: int = 4
+    delivery: str = "at-least-once"
+    job: str = "job.py"
+    spark: Sequence[str] = ()
+
+    @property
+    def rooms(self) -> Rooms:
+        """So many that a sensor recurs only when its last command has long been there."""
+        return Rooms(self.rate_per_s * _RECURRENCE_S, 0.45)
+
+
+@dataclass
+class _Trip:
+    """A reading and its command: when each was sent or taken, in seconds."""
+
+    produced: float = 0.0
+    appended_in: float = 0.0
+    appended_out: float = 0.0
+    received: float = 0.0
+    commands: int = 0
+
+
+class _Traffic:
+    """Produces readings at a steady rate and matches the commands that come back."""
+
+    def __init__(self, broker: KafkaBroker, sizes: Sizes) -> None:
+        self._broker = broker
+        self._sizes = sizes
+        self._lock = threading.Lock()
+        self._newest: dict[int, _Trip] = {}
+        self._ended = threading.Event()
+        self.settled = threading.Event()
+        self.trips: list[_Trip] = []
+
+    @contextlib.contextmanager
+    def flowing(self) -> Iterator[None]:
+        """While readings flow and commands are taken."""
+        threads = [threading.Thread(target=target, daemon=True) for target in (self._produce, self._consume)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            for thread in threads:
+                thread.join()
+
+    def _produce(self) -> None:
+        sizes = self._sizes
+        # As soon as it can: a producer that lingers would add to the latency.
+        client = producer(self._broker, **{"linger.ms": 0})
+        rounds = 0
+        readings = sizes.rooms.alternating(2)
+        pairs = list(zip(readings.sensor_id.tolist(), readings.temperature.tolist(), strict=True))
+        start = time.monotonic()
+        while not self._ended.is_set():
+            sensor, temperature = pairs[rounds % len(pairs)]
+            trip = _Trip()
+            with self._lock:
+                self._newest[sensor] = trip
+                self.trips.append(trip)
+            value = reading_message(sensor, temperature)
+            trip.produced = time.time()
+            delivered = functools.partial(_note_append, trip)
+            client.produce("readings", value, str(sensor), sensor % sizes.partitions, on_delivery=delivered)
+            rounds += 1
+            ahead = start + rounds / sizes.rate_per_s - time.monotonic()
+            client.poll(max(0.0, ahead))
+            time.sleep(max(0.0, start + rounds / sizes.rate_per_s - time.monotonic()))
+        client.flush(10)
+
+    def _consume(self) -> None:
+        client = consumer(self._broker, "heaters")
+        while not self._ended.is_set():
+            message = client.poll(0.1)
+            if message is not None and message.error() is None:
+                self._take(message, time.time())
+        client.close()
+
+    def _take(self, message: Message, now: float) -> None:
+        sensor, _ = sensor_and_code(message)
+        with self._lock:
+            trip = self._newest[sensor]
+        trip.received = now
+        trip.appended_out = message.timestamp()[1] / 1000
+        trip.commands += 1
+        # What waited while the job started is behind it once commands come soon.
+        if now - trip.produced < _SETTLED_S:
+            self.settled.set()
+
+
+def _note_append(trip: _Trip, error: KafkaError | None, message: Message) -> None:
+    """Called when the broker has taken a reading, or has not."""
+    if error is not None:
+        raise KafkaException(error)
+    trip.appended_in = message.timestamp()[1] / 1000
+
+
+def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Start a broker and the job, let readings flow, and take the latencies."""
+    with KafkaBroker() as broker:
+        create_topic(broker, "settings", 1)
+        create_topic(broker, "readings", sizes.partitions)
+        create_topic(broker, "heaters", sizes.partitions)
+        load_settings(broker, "settings", sizes.rooms)
+        traffic = _Traffic(broker, sizes)
+        log = work / "stderr.log"
+        job = python_process("benchmarks.run_job", _job_arguments(broker, sizes, work), log)
+        try:
+            with traffic.flowing():
+                begin = _after_warm_up(traffic, job, sizes, log)
+                _wait(traffic, job, begin + sizes.records, log)
+                # Until the commands of the last ones are there.
+                time.sleep(2)
+            trips = traffic.trips[begin : begin + sizes.records]
+            job.send_signal(signal.SIGINT)
+            output, _ = job.communicate(timeout=_PATIENCE_S)
+        finally:
+            end_session(job)
+        return _result(sizes, trips, result_of(job, output, log))
+
+
+def _job_arguments(broker: KafkaBroker, sizes: Sizes, work: Path) -> list[str]:
+    arguments = [str(EXAMPLE / sizes.job), "--checkpoint", str(work / "checkpoint")]
+    bindings = {
+        "readings": f"kafka://{broker.bootstrap}/readings?format=protobuf",
+        "settings": f"kafka://{broker.bootstrap}/settings?format=protobuf",
+        "heaters": f"kafka://{broker.bootstrap}/heaters?format=protobuf&delivery={sizes.delivery}",
+    }
+    for name, uri in bindings.items():
+        arguments += ["-D", f"{name}={uri}"]
+    for setting in sizes.spark:
+        arguments += ["--spark", setting]
+    return arguments
+
+
+def _after_warm_up(traffic: _Traffic, job: subprocess.Popen[str], sizes: Sizes, log: Path) -> int:
+    """The number of the first reading that counts, once it is about to be produced."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not traffic.settled.wait(0.2):
+        if job.poll() is not None:
+            result_of(job, "", log)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"No command came within {_SETTLED_S:.0f} s of its reading.")
+    print("the job answers; warming up", file=sys.stderr, flush=True)
+    begin = len(traffic.trips) + sizes.warm_up
+    _wait(traffic, job, begin, log)
+    print("measuring", file=sys.stderr, flush=True)
+    return begin
+
+
+def _wait(traffic: _Traffic, job: subprocess.Popen[str], count: int, log: Path) -> None:
+    """Until so many readings were produced."""
+    while len(traffic.trips) < count:
+        time.sleep(0.1)
+        if job.poll() is not None:
+            result_of(job, "", log)
+            raise RuntimeError("The job ended while readings flowed.")
+
+
+def _result(sizes: Sizes, trips: list[_Trip], run: dict[str, Any]) -> dict[str, Any]:
+    answered = [trip for trip in trips if trip.commands == 1]
+    end_to_end = [1000 * (trip.received - trip.produced) for trip in answered]
+    by_broker = [1000 * (trip.appended_out - trip.appended_in) for trip in answered]
+    triggers = [batch["ms"]["triggerExecution"] for batch in run["batches"][-30:]]
+    phases = {
+        name: float(np.median([batch["ms"].get(name, 0) for batch in run["batches"][-30:]]))
+        for name in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+    }
+    return {
+        **_percentiles("", end_to_end),
+        **_percentiles("broker_", by_broker),
+        "max_ms": round(max(end_to_end), 1),
+        "records": len(trips),
+        "unanswered": sum(trip.commands == 0 for trip in trips),
+        "answered_twice": sum(trip.commands > 1 for trip in trips),
+        "rate_per_s": sizes.rate_per_s,
+        "delivery": sizes.delivery,
+        "batch_ms": float(np.median(triggers)),
+        "phases_ms": phases,
+    }
+
+
+def _percentiles(prefix: str, values: list[float]) -> dict[str, float]:
+    return {f"{prefix}p{p}_ms": round(float(np.percentile(values, p)), 1) for p in (50, 95, 99)}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was measured as a table."""
+    columns = [Column("clock", left=True), Column("p50 ms"), Column("p95 ms"), Column("p99 ms")]
+    rows = [
+        [name, *(f"{result[f'{prefix}p{p}_ms']:.0f}" for p in (50, 95, 99))]
+        for name, prefix in (("producer to consumer", ""), ("broker to broker", "broker_"))
+    ]
+    print_table(f"Latency: {result['records']:,} records at {result['rate_per_s']} a second", columns, rows)
+    spent = ", ".join(f"{name} {value:.0f}" for name, value in result["phases_ms"].items())
+    print(f"A micro-batch takes {result['batch_ms']:.0f} ms ({spent}).")
+
+
+def main() -> None:
+    """Measure, print a table, and with --json the result as the last line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.latency", description=__doc__)
+    default = Sizes()
+    parser.add_argument("--records", type=int, default=default.records)
+    parser.add_argument(
+        "--warm-up", type=int, default=default.warm_up, help="readings before those that count"
+    )
+    parser.add_argument("--rate-per-s", type=int, default=default.rate_per_s)
+    parser.add_argument("--partitions", type=int, default=default.partitions)
+    parser.add_argument("--delivery", choices=["at-least-once", "exactly-once"], default=default.delivery)
+    parser.add_argument("--job", choices=["job.py", "vectorised.py"], default=default.job)
+    parser.add_argument(
+        "--spark", action="append", default=[], metavar="NAME=VALUE", help="further Spark settings"
+    )
+    parser.add_argument("--json", action="store_true")
+    given = vars(parser.parse_args())
+    as_json = given.pop("json")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
+        result = measure(Sizes(**given), Path(work))
+    show(result)
+    if as_json:
+        print_json(result)
+    if result["unanswered"] or result["answered_twice"]:
+        raise SystemExit("Not every reading had exactly one command.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Processes: run a contestant alone in a process of its own, and watch the memory of all that it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+__all__ = [
+    "EXAMPLE",
+    "ContestantError",
+    "MemoryWatch",
+    "end_session",
+    "python_process",
+    "result_of",
+    "run_module",
+]
+
+_ROOT: Final = Path(__file__).resolve().parents[1]
+EXAMPLE: Final = _ROOT / "examples" / "temperature_control"
+_SAMPLE_S: Final = 0.25
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class ContestantError(RuntimeError):
+    """A contestant's process failed; the message ends with what it wrote last."""
+
+
+def python_process(module: str, arguments: list[str], log: Path) -> subprocess.Popen[str]:
+    """Start `python -m module` in the project's folder; standard error goes to the log file."""
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=_ROOT,
+            start_new_session=True,
+        )
+
+
+def run_module(module: str, arguments: list[str], log: Path) -> tuple[dict[str, Any], int]:
+    """Run `python -m module` to its end; gives the JSON object in its last line, and its peak memory in MB."""
+    process = python_process(module, arguments, log)
+    try:
+        with MemoryWatch(process.pid) as memory:
+            output, _ = process.communicate()
+    finally:
+        end_session(process)
+    return result_of(process, output, log), memory.peak_mb
+
+
+def result_of(process: subprocess.Popen[str], output: str, log: Path) -> dict[str, Any]:
+    """The JSON object in the last line of what an ended process printed."""
+    lines = output.strip().splitlines()
+    if process.returncode != 0 or not lines:
+        last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-15:])
+        command = " ".join(map(str, process.args)) if isinstance(process.args, list) else str(process.args)
+        raise ContestantError(f"{command} ended with {process.returncode}:\n{last}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def end_session(process: subprocess.Popen[str]) -> None:
+    """End the JVM and the workers as well, should the process have left them behind."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class MemoryWatch:
+    """Samples the resident memory of a process and all its descendants (driver, JVM, workers) from /proc."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._peak = _Memory(0, 0)
+
+    @property
+    def peak_mb(self) -> int:
+        """The largest sum seen."""
+        return (self._peak.total + (1 << 19)) >> 20
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_SAMPLE_S):
+            now = _Memory.of_tree(self._pid)
+            if now.total > self._peak.total:
+                self._peak = now
+
+
+@dataclass(frozen=True)
+class _Memory:
+    total: int
+    processes: int
+
+    @classmethod
+    def of_tree(cls, root: int) -> _Memory:
+        """The resident bytes of a process and its descendants."""
+        children: dict[int, list[int]] = {}
+        resident: dict[int, int] = {}
+        for pid, parent, size in _processes():
+            children.setdefault(parent, []).append(pid)
+            resident[pid] = size
+        waiting, total, count = [root], 0, 0
+        while waiting:
+            pid = waiting.pop()
+            waiting += children.get(pid, [])
+            total += resident.get(pid, 0)
+            count += 1
+        return cls(total, count)
+
+
+def _processes() -> Iterator[tuple[int, int, int]]:
+    """Process id, parent and resident bytes of every process."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                yield int(entry.name), int(fields[1]), int(fields[21]) * _PAGE_BYTES

@@ -1,0 +1,40 @@
+"""Reports: what was measured, as a table for people and as one JSON line for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["Column", "print_json", "print_table"]
+
+_WIDTH: Final = 140
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; numbers stand on the right."""
+
+    name: str
+    left: bool = False
+
+
+def print_table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column.name, justify="left" if column.left else "right")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    # Without a terminal Rich takes 80 columns, which is too few for the names.
+    (console if console.is_terminal else Console(width=_WIDTH)).print(table)
+
+
+def print_json(result: dict[str, Any]) -> None:
+    """Print an object as one line."""
+    print(json.dumps(result), flush=True)

@@ -1,0 +1,138 @@
+"""The workload: settings and readings of many rooms with a fixed seed, and the commands that must come of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["OFF", "ON", "Commands", "Mismatch", "Readings", "Rooms", "expected_commands", "mismatch"]
+
+ON: Final = 1
+OFF: Final = 2
+_SPREAD: Final = 5.0  # readings lie within so many degrees of what the room's owner asked for
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Temperatures in the order in which they are read."""
+
+    sensor_id: npt.NDArray[np.int32]
+    temperature: Floats
+
+    def __len__(self) -> int:
+        return len(self.sensor_id)
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands (ON or OFF), ordered by sensor and, for each sensor, by time."""
+
+    sensor_id: npt.NDArray[np.int32]
+    code: Codes
+
+    @classmethod
+    def in_order(cls, sensor_id: Any, code: Codes) -> Commands:
+        """From commands of which each sensor's are in order."""
+        sensors = np.asarray(sensor_id, np.int32)
+        order = np.argsort(sensors, kind="stable")
+        return cls(sensors[order], code[order])
+
+    def __len__(self) -> int:
+        return len(self.sensor_id)
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """The rooms: one sensor each, with a setting each, and how often a reading causes a command.
+
+    Temperatures are uniform around the desired one, so a share p is too warm and a share p too cold. In the long
+    run the last command was ON or OFF equally often, and half of those 2 p readings ask for the other one:
+    `emit_share` is p, and at most 0.5.
+    """
+
+    count: int
+    emit_share: float
+    seed: int = 0
+
+    @property
+    def desired(self) -> Floats:
+        """What each room's owner asks for."""
+        return np.random.default_rng((self.seed, 0)).uniform(18, 22, self.count)
+
+    @property
+    def delta(self) -> float:
+        """How far from that a reading may be, to either side, without a command."""
+        return _SPREAD * (1 - 2 * self.emit_share)
+
+    def readings(self, count: int, part: int) -> Readings:
+        """Readings of random rooms; every part is another piece of the same fixed input."""
+        random = np.random.default_rng((self.seed, 1, part))
+        sensor_id = random.integers(0, self.count, count, np.int32)
+        temperature = self.desired[sensor_id] + random.uniform(-_SPREAD, _SPREAD, count)
+        return Readings(sensor_id, temperature)
+
+    def alternating(self, rounds: int) -> Readings:
+        """Readings of all rooms in turn, too warm in one round and too cold in the next: each causes a command."""
+        sensor_id = np.tile(np.arange(self.count, dtype=np.int32), rounds)
+        sign = np.repeat(np.where(np.arange(rounds) % 2 == 0, 1.0, -1.0), self.count)
+        return Readings(sensor_id, self.desired[sensor_id] + sign * _SPREAD)
+
+
+def expected_commands(rooms: Rooms, parts: list[Readings]) -> Commands:
+    """The fold with all settings first: a command where one differs from the sensor's last one."""
+    desired, delta = rooms.desired, rooms.delta
+    sensor_id = np.concatenate([part.sensor_id for part in parts])
+    temperature = np.concatenate([part.temperature for part in parts])
+    code = np.zeros(len(sensor_id), np.int8)
+    code[temperature < (desired - delta)[sensor_id]] = ON
+    code[temperature > (desired + delta)[sensor_id]] = OFF
+    outside = np.flatnonzero(code)
+    wished = Commands.in_order(sensor_id[outside], code[outside])
+    differs = np.ones(len(wished), bool)
+    differs[1:] = (np.diff(wished.sensor_id) != 0) | (np.diff(wished.code) != 0)
+    return Commands(wished.sensor_id[differs], wished.code[differs])
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """How commands differ from the expected ones, counted sensor by sensor and place by place."""
+
+    missing: int
+    extra: int
+    wrong: int
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.extra or self.wrong)
+
+
+def mismatch(found: Commands, expected: Commands) -> Mismatch:
+    """Compare the sequence of each sensor's commands with the expected one."""
+    sensors = 1 + max(_last(found), _last(expected))
+    have = np.bincount(found.sensor_id, minlength=sensors)
+    want = np.bincount(expected.sensor_id, minlength=sensors)
+    common = np.minimum(have, want)
+    mine = found.code[_places(found, have) < common[found.sensor_id]]
+    theirs = expected.code[_places(expected, want) < common[expected.sensor_id]]
+    return Mismatch(
+        missing=int(np.maximum(want - have, 0).sum()),
+        extra=int(np.maximum(have - want, 0).sum()),
+        wrong=int((mine != theirs).sum()),
+    )
+
+
+def _last(commands: Commands) -> int:
+    return int(commands.sensor_id[-1]) if len(commands) else 0
+
+
+def _places(commands: Commands, counts: npt.NDArray[np.int64]) -> Integers:
+    """The place of each command among those of its sensor."""
+    starts = np.cumsum(counts) - counts
+    places: Integers = np.arange(len(commands)) - starts[commands.sensor_id]
+    return places
