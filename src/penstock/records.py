@@ -528,7 +528,7 @@ def _descriptor(source: ProtobufSource) -> Any:
 
     pool = descriptor_pool.DescriptorPool()
     for data in source.files:
-        pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))  # type: ignore[no-untyped-call]
+        pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
     return pool.FindMessageTypeByName(source.full_name)
 
 

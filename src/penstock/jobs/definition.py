@@ -70,7 +70,7 @@ class Job:
     ) -> DataStream:
         if not _NAME.fullmatch(name):
             raise JobDefinitionError(
-                f"{name!r} is no stream name. Use letters, digits, dots, dashes and underscores, a letter or digit first."
+                f"{name!r} is no stream name. Use letters, digits, dots, dashes and underscores."
             )
         kind = record_type(schema)
         message = protobuf if protobuf is not None else schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -28,7 +28,7 @@ class RunDisplay:
         self._last_plain = 0.0
         self._last_batch = -1
 
-    def __enter__(self) -> RunDisplay:
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=5, transient=True)
             self._live.__enter__()
@@ -73,7 +73,9 @@ class RunDisplay:
 
 
 def _lag(progress: Progress) -> str:
-    return ", ".join(f"{name} {_amount(lag)}" for name, lag in progress.lag.items() if any(lag.values())) or "-"
+    return (
+        ", ".join(f"{name} {_amount(lag)}" for name, lag in progress.lag.items() if any(lag.values())) or "-"
+    )
 
 
 def _amount(lag: dict[str, Any]) -> str:

@@ -97,8 +97,8 @@ class JobRunner:
             starts_late = uri.startswith("kafka://") and not source.is_control and "start=" not in uri
             if self._settings.bounded and starts_late:
                 found.append(
-                    f"The bounded job starts to read {source.name!r} at the topic's end, so at the first run there is nothing "
-                    "to read. Add start=earliest to read what is there."
+                    f"The bounded job starts to read {source.name!r} at the topic's end, so a first run finds "
+                    "nothing there. Add start=earliest to read what is there."
                 )
         return found
 
@@ -114,13 +114,13 @@ class JobRunner:
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
             ship_code(session, checkpoint.folder / "code", self._code)
             stack.enter_context(_signals_set(stop))
-            lock = checkpoint.lock(session._jvm)
+            lock = checkpoint.lock(session._jvm)  # noqa: SLF001  # the lock must be the JVM's
             stack.callback(lock.release)
             for receiver in bound.receivers:
                 stack.enter_context(receiver)
                 if self._settings.bounded:
                     receiver.wait_for_end(stop)
-            summary = self._run(session, bound, checkpoint, stop, on_progress or (lambda progress: None))
+            summary = self._run(session, bound, checkpoint, stop, on_progress or _unseen)
         if self._settings.checkpoint is None and not summary.dead_letters:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return summary
@@ -308,6 +308,10 @@ def _lags(bound: BoundJob, last: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _unseen(progress: Progress) -> None:
+    """Nobody looks."""
+
+
 @contextlib.contextmanager
 def _signals_set(stop: threading.Event) -> Iterator[None]:
     """While the job runs, Ctrl-C and SIGTERM stop it; a second Ctrl-C ends the process at once.
@@ -318,7 +322,7 @@ def _signals_set(stop: threading.Event) -> Iterator[None]:
         yield
         return
 
-    def handle(number: int, frame: Any) -> None:
+    def handle(number: int, frame: Any) -> None:  # noqa: ARG001  # the signature is Python's
         if stop.is_set():
             os._exit(128 + number)
         stop.set()

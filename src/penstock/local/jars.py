@@ -131,7 +131,9 @@ def _copied_from_offline(jars: Sequence[Jar], folder: Path) -> list[Jar]:
         return list(jars)
     offline = Path(named).expanduser()
     if not offline.is_dir():
-        raise JarResolutionError(f"PENSTOCK_JARS names {offline}, which is not a folder. Correct it or unset it.")
+        raise JarResolutionError(
+            f"PENSTOCK_JARS names {offline}, which is not a folder. Correct it or unset it."
+        )
     present = [jar for jar in jars if (offline / jar.file_name).is_file()]
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         for jar in present:
@@ -183,7 +185,7 @@ def ivy_module(jars: Sequence[Jar]) -> str:
 
 
 def _run_ivy(jars: Sequence[Jar], temporary: Path, out: Path) -> str:
-    """Resolve with the Ivy that PySpark brings, whose defaults name the public repository; gives what it complains of."""
+    """Resolve with the Ivy that PySpark brings, which knows the public repository; gives what it complains of."""
     ivy = temporary / "ivy.xml"
     ivy.write_text(ivy_module(jars))
     command = [str(find_java().java), "-cp", f"{_pyspark_jars()}/*", "org.apache.ivy.Main"]

@@ -16,7 +16,7 @@ import time
 import uuid
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -72,7 +72,7 @@ class KafkaBroker:
         assert self._process is not None
         return self._process.pid
 
-    def __enter__(self) -> KafkaBroker:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:

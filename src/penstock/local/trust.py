@@ -32,12 +32,12 @@ _PEM_END: Final = "-----END CERTIFICATE-----"
 _MAGIC: Final = 0xFEEDFEED
 _FORMAT_VERSION: Final = 2
 _TRUSTED_CERTIFICATE: Final = 2
-_PASSWORD: Final = "changeit"
+_PASSWORD: Final = "changeit"  # noqa: S105  # Java's own default; the store holds public certificates
 _SALT: Final = b"Mighty Aphrodite"
 
 
 def system_trust_store() -> Path | None:
-    """A trust store for Java: made from SSL_CERT_FILE, else the system's for Java, else made from the system's bundle."""
+    """A trust store for Java: from SSL_CERT_FILE, else the system's for Java, else from the system's bundle."""
     named = os.environ.get("SSL_CERT_FILE")
     if named and Path(named).is_file():
         made = _converted(Path(named))

@@ -149,7 +149,7 @@ def check_function(function: Any, step: str, *, connected: bool) -> None:
         raise JobDefinitionError(f"Step {step!r} needs a {wanted.__name__}, not {type(function).__name__}.")
     if not connected and isinstance(function, ConnectedProcessFunction):
         raise JobDefinitionError(
-            f"Step {step!r} has a {type(function).__name__}, which expects control records; connect a control stream first."
+            f"Step {step!r} has a {type(function).__name__}, which expects control records; connect one first."
         )
     kind = type(function)
     if kind.process_record is ProcessFunction.process_record and not is_vectorised(function):

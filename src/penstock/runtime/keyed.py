@@ -45,7 +45,7 @@ class LevelProcessor(StatefulProcessor):
     def _steps(self) -> dict[str, _StepRunner]:
         return {step_id: _StepRunner(self._plan.open(), step_id) for step_id in self._step_ids}
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """Called by Spark with all packed rows of one (destination, key group)."""
         destination, key_group = key
         runner = self._steps.get(destination)

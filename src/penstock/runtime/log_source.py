@@ -36,7 +36,11 @@ def log_stream(spark: SparkSession, log: ReplayableLog, reader: StreamReader, pa
         {"stream": stream, "log": log, "reader_of_stream": Sealed(reader), "parallelism": parallelism},
     )
     spark.dataSource.register(kind)
-    return spark.readStream.format(kind.name()).load()
+    return spark.readStream.format(_format_name(stream)).load()
+
+
+def _format_name(stream: str) -> str:
+    return f"penstock_{stream}"
 
 
 class _LogDataSource(DataSource):
@@ -49,12 +53,12 @@ class _LogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        return f"penstock_{cls.stream}"
+        return _format_name(cls.stream)
 
     def schema(self) -> str:
         return PACKED_DDL
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         return _LogStreamReader(self.log, self.reader_of_stream, self.parallelism)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -61,15 +62,14 @@ class StreamReader:
         letters = [DeadLetter.of_bad_record(self.node.name, bad) for bad in chunk.bad]
         if chunk.batch is not None:
             return self._checked(chunk, chunk.batch, letters)
-        assert chunk.raw is not None and self.format is not None
+        assert chunk.raw is not None
+        assert self.format is not None
         decoded = self.format.decode(chunk.raw)
         all_raw = _without_line_ends(chunk.raw) if self.lines else chunk.raw
         for row, reason in decoded.bad:
             raw = all_raw[row].as_py() or b""
             offset = chunk.offsets[row].as_py()
-            letters.append(
-                DeadLetter(reason, self.node.name, "", chunk.partition, offset, raw)
-            )
+            letters.append(DeadLetter(reason, self.node.name, "", chunk.partition, offset, raw))
         name, partition = self.node.name, chunk.partition
         if decoded.rows is None:
             return Records(decoded.batch, name, partition, chunk.offsets, all_raw, chunk.keys), letters
@@ -85,8 +85,10 @@ class StreamReader:
         reasons = self.node.record_type.missing(batch, allow_nan=self.node.allow_nan)
         if reasons is None:
             return records, letters
-        for row in np.flatnonzero(reasons != ""):
-            letters.append(records.dead_letter(int(row), str(reasons[row]), self.node.record_type))
+        letters += [
+            records.dead_letter(int(row), str(reasons[row]), self.node.record_type)
+            for row in np.flatnonzero(reasons != "")
+        ]
         return records.take(np.flatnonzero(reasons == "")), letters
 
 
@@ -127,4 +129,4 @@ def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
     if not len(values):
         return
     cuts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
-    yield from zip(cuts, cuts[1:], strict=False)
+    yield from itertools.pairwise(cuts)

@@ -21,11 +21,11 @@ class Sealed(Generic[T]):
     """A value in pickled form."""
 
     def __init__(self, value: T) -> None:
-        self._bytes: Final = cloudpickle.dumps(value)
+        self._bytes: Final[bytes] = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
 
     def open(self) -> T:
         """The value; the same object each time within a worker."""
-        return cast(T, _opened(self._bytes))
+        return cast("T", _opened(self._bytes))
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,7 +19,6 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import penstock
 from penstock.errors import ExternalSystemError, JobFailedError
 from penstock.local.jars import bare_filesystem_jar, spark_kafka_jars
 from penstock.local.java import find_java
@@ -230,7 +229,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
 
 def ship_code(session: SparkSession, folder: Path, job_modules: Sequence[Path]) -> None:
     """Make penstock and the job's modules importable in the workers, wherever they run."""
-    package = Path(penstock.__file__).parent
+    package = Path(__file__).parents[1]
     files = [(path, Path("penstock") / path.relative_to(package)) for path in sorted(package.rglob("*.py"))]
     files += [(path, Path(path.name)) for path in job_modules]
     digest = hashlib.sha256(b"".join(str(name).encode() + path.read_bytes() for path, name in files))

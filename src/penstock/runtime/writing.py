@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -96,10 +96,9 @@ def _message_keys(keys: pa.Array) -> pa.Array:
 def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
     """The rows of Arrow batches; bodies stay where they are in memory."""
     for batch in batches:
-        columns: list[Any] = [batch.column(i).to_pylist() for i in range(5)]
-        bodies = batch.column(5)
-        for i, values in enumerate(zip(*columns, strict=True)):
-            yield PackedRow(*values, bodies[i].as_buffer())
+        *columns, bodies = batch.columns
+        for i, values in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
+            yield PackedRow._make((*values, bodies[i].as_buffer()))
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,17 @@ class Sink(Protocol):
     exactly_once: bool
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
-        """Once per start, in the driver: check that writing will work (clear errors), choose what must be fixed
-        for this lineage and keep it in a file of `checkpoint_folder`, clear leftovers of earlier attempts."""
+        """Prepare, once per start and in the driver.
+
+        Check that writing will work (clear errors), choose what must be fixed for this lineage and keep it in a
+        file of `checkpoint_folder`, clear leftovers of earlier attempts.
+        """
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:
         """Start writing a partition, in a worker."""
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
-        """In the driver: make the batch visible, once. Called again with the same batch after a crash.
-        `messages` come in the order of the sink partitions."""
+        """In the driver: make the batch visible, once.
+
+        Called again with the same batch after a crash. `messages` come in the order of the sink partitions.
+        """

@@ -50,6 +50,8 @@ _TRANSACTION_SETTINGS: Final = {
     # Partitions move between workers, and each move makes a producer. One that connects to all brokers at once is
     # ready after 5 ms; by default it waits for timers, for 55 ms or 510 ms.
     "enable.sparse.connections": False,
+    # A transaction right behind another is refused until the broker has finished with that one.
+    "retry.backoff.ms": 20,
 }
 _FOR_ALL_CLIENTS: Final = (
     "security.",

@@ -209,7 +209,8 @@ class GroupState:
             self.keys = pa.concat_arrays([self.keys, new])
             self._index = None
             places = pc.index_in(keys, value_set=self.keys)
-        return places.to_numpy(zero_copy_only=False).astype(np.int64)
+        slots: npt.NDArray[np.int64] = places.to_numpy(zero_copy_only=False).astype(np.int64)
+        return slots
 
     def take_back(self) -> None:
         """Undo what the current record has changed."""

@@ -69,22 +69,19 @@ def key_hashes(keys: pa.Array) -> npt.NDArray[np.uint64]:
         keys = pa.array(joined, pa.binary())
     encoded = keys.dictionary_encode()
     hashes = np.array([xxhash.xxh64_intdigest(_bytes(v)) for v in encoded.dictionary.to_pylist()], np.uint64)
-    return hashes[encoded.indices.to_numpy(zero_copy_only=False)]
+    found: npt.NDArray[np.uint64] = hashes[encoded.indices.to_numpy(zero_copy_only=False)]
+    return found
 
 
 def _is_integral(key_type: pa.DataType) -> bool:
-    return (
-        pa.types.is_integer(key_type)
-        or pa.types.is_boolean(key_type)
-        or pa.types.is_date32(key_type)
-        or pa.types.is_timestamp(key_type)
-    )
+    kinds = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32, pa.types.is_timestamp)
+    return any(is_kind(key_type) for is_kind in kinds)
 
 
 def _as_integers(keys: pa.Array) -> npt.NDArray[np.uint64]:
     if pa.types.is_date32(keys.type):
         keys = keys.cast(pa.int32())
-    values = keys.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    values: npt.NDArray[np.int64] = keys.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return values.view(np.uint64)
 
 

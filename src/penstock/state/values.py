@@ -91,7 +91,7 @@ class ValueState(Generic[T]):
         """The value of the current key, or None."""
         raise self._outside()
 
-    def set(self, value: T) -> None:
+    def set(self, value: T) -> None:  # noqa: ARG002  # bound states override
         """Set the value of the current key. TypeError when it is not of the declared type."""
         raise self._outside()
 
@@ -103,7 +103,7 @@ class ValueState(Generic[T]):
         """In `process_batch`: the values of all keys of the key group as columns, by key slot."""
         raise self._outside()
 
-    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: ARG002  # as above
         """In `process_batch`: set the values of the keys in `slots` (each slot once).
 
         `values` is a column for scalar types, or a mapping of field name to column for records.
@@ -134,13 +134,13 @@ class BoundValueState(ValueState[Any]):
         self._values = self._column.values
         self._dirty = self._column.dirty
 
-    def get(self) -> Any:
+    def get(self) -> Any:  # noqa: D102  # as declared
         try:
             return self._values[self._cursor.key]
         except KeyError:
             return self._column.load(self._cursor.key)
 
-    def set(self, value: Any) -> None:
+    def set(self, value: Any) -> None:  # noqa: D102  # as declared
         if type(value) is not self._exact:
             value = self._fitted(value)
         values, key = self._values, self._cursor.key
@@ -148,7 +148,7 @@ class BoundValueState(ValueState[Any]):
         values[key] = value
         self._dirty[key] = None
 
-    def clear(self) -> None:
+    def clear(self) -> None:  # noqa: D102  # as declared
         self.set(None)
 
     def _fitted(self, value: Any) -> Any:
@@ -161,10 +161,10 @@ class BoundValueState(ValueState[Any]):
         except msgspec.ValidationError as e:
             raise TypeError(f"the state {self.name!r} was set to {value!r}: {e}") from None
 
-    def columns(self) -> StateColumns:
+    def columns(self) -> StateColumns:  # noqa: D102  # as declared
         return self._column.columns()
 
-    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: D102  # as declared
         self._column.put(slots, values)
 
 

@@ -99,7 +99,7 @@ class DataStream:
         return self._graph
 
     def edge(self, key: KeySelector) -> Edge:
-        """This stream as a keyed input of a step."""
+        """The stream as a keyed input of a step."""
         return Edge(self._port, self._origin.name, self.record_type, key, self._origin.is_control)
 
     @property
