@@ -25,6 +25,7 @@ __all__ = [
     "missing_binding",
     "parse_binding",
     "redacted",
+    "schemes",
     "split_definition",
 ]
 
