@@ -42,6 +42,7 @@ __all__ = ["Sizes", "main", "measure"]
 _PATIENCE_S: Final = 180.0
 _RECURRENCE_S: Final = 60
 _SETTLED_S: Final = 5.0
+_LAST_ANSWERS_S: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -163,9 +164,8 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
             with traffic.flowing():
                 begin = _after_warm_up(traffic, job, sizes, log)
                 _wait(traffic, job, begin + sizes.records, log)
-                # Until the commands of the last ones are there.
-                time.sleep(2)
-            trips = traffic.trips[begin : begin + sizes.records]
+                trips = traffic.trips[begin : begin + sizes.records]
+                _await_answers(trips)
             job.send_signal(signal.SIGINT)
             output, _ = job.communicate(timeout=_PATIENCE_S)
         finally:
@@ -209,6 +209,13 @@ def _wait(traffic: _Traffic, job: subprocess.Popen[str], count: int, log: Path) 
         if job.poll() is not None:
             result_of(job, "", log)
             raise RuntimeError("The job ended while readings flowed.")
+
+
+def _await_answers(trips: list[_Trip]) -> None:
+    """Until every reading has its command, or none will come any more."""
+    deadline = time.monotonic() + _LAST_ANSWERS_S
+    while time.monotonic() < deadline and not all(trip.commands for trip in trips):
+        time.sleep(0.1)
 
 
 def _result(sizes: Sizes, trips: list[_Trip], run: dict[str, Any]) -> dict[str, Any]:
