@@ -90,6 +90,7 @@ def run_demo(
     began = time.monotonic()
     settings = DemoSettings(seconds, sensors, kafka)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_removed_when_cut_short(folder))
         interrupted = stack.enter_context(_interrupts())
         display = stack.enter_context(Display())
         feed = _feed(settings, folder, display, stack)
@@ -157,6 +158,7 @@ class _Demo:
             if job.progress is not None:
                 self._live(job)
                 self._drain(job)
+            self._show(job, "finishing")
             summary = job.finish()
         self._violations = self._check_all(_last_batch(job))
         self._show(job, "done")
@@ -325,6 +327,16 @@ class _OpenChange:
 
 
 @contextlib.contextmanager
+def _removed_when_cut_short(folder: Path) -> Iterator[None]:
+    """Leave nothing behind after a second Ctrl-C. After a failure the folder stays, for its log."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
     """An event that Ctrl-C or SIGTERM sets, for a clean end with a summary; a second Ctrl-C ends it at once."""
     interrupted = threading.Event()
@@ -351,15 +363,17 @@ def _print_summary(summary: DemoSummary, folder: Path) -> None:
     console.print(
         f"{summary.sensors:,} rooms lived for {summary.seconds:.0f} s. The job read {readings:,} readings and "
         f"{settings:,} settings in {summary.batches:,} micro-batches and sent "
-        f"{sum(summary.records_out.values()):,} commands."
+        f"{sum(summary.records_out.values()):,} commands.",
+        soft_wrap=True,
     )
-    first = "no command" if summary.first_command_s is None else f"{summary.first_command_s:.1f} s"
-    console.print(f"{summary.control_changes} control changes; first command after: {first}.")
+    first = "none" if summary.first_command_s is None else f"after {summary.first_command_s:.1f} s"
+    console.print(f"Control changes: {summary.control_changes}. First command: {first}.")
     colour = "green" if summary.violations == 0 else "red"
     console.print(
-        f"[bold {colour}]{summary.violations} violations[/]: an independent fold has judged every reading again."
+        f"Violations: [bold {colour}]{summary.violations}[/] (an independent fold has judged every reading again).",
+        soft_wrap=True,
     )
     if summary.dead_letters:
-        console.print(f"[bold red]{summary.dead_letters} dead letters[/]")
+        console.print(f"Dead letters: [bold red]{summary.dead_letters}[/].")
     if summary.violations or summary.dead_letters:
         console.print(f"All files of the run are kept in {folder}.", soft_wrap=True)

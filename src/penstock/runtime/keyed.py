@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from penstock.operators.blocks import KEY, Block
 from penstock.operators.step import StepCore, StepResult
@@ -30,6 +31,10 @@ def keyed_level(rows: DataFrame, plan: JobPlan, level: list[ProcessNode]) -> Dat
     )
 
 
+# As a type and not as text, since Spark would ask the JVM to parse the text in every task.
+_TABLE: Final = StructType([StructField("table", BinaryType())])
+
+
 class LevelProcessor(StatefulProcessor):
     """Runs the steps of a level. Its Spark state is one value for each (step, key group): the group's table."""
 
@@ -39,7 +44,7 @@ class LevelProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called by Spark in every task, and once in the driver."""
-        self._table = handle.getValueState("table", "table BINARY")
+        self._table = handle.getValueState("table", _TABLE)
 
     @functools.cached_property
     def _steps(self) -> dict[str, _StepRunner]:

@@ -13,20 +13,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
-from penstock.formats import format_of
 from penstock.runtime.keyed import keyed_level
 from penstock.runtime.log_source import log_stream
 from penstock.runtime.packing import PACKED_DDL
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.reading import StreamReader, kafka_chunks
-from penstock.runtime.writing import REPORT_DDL, Forwarder, Writer, unpacked_rows
+from penstock.runtime.sealed import Sealed
+from penstock.runtime.writing import REPORT_DDL, Forwarder, Writer
 from penstock.sources.base import ReplayableLog
 from penstock.sources.kafka import spark_options
-from penstock.streams.graph import SourceNode
+from penstock.streams.graph import Port, SourceNode
 
 __all__ = ["BoundSource", "Query", "start_query"]
 
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+
+BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -90,44 +92,35 @@ def _source(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
     # Few large partitions would leave cores idle; Spark splits their offset ranges.
     reader = reader.option("minPartitions", query.parallelism)
     wanted = ["value", "partition", "offset"]
-    if query.plan.keyed_sinks:
+    if query.plan.wants_keys(Port(source.node.id)):
         wanted.append("key")
-    stream_reader = source.reader
+    sealed = Sealed(source.reader)
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return stream_reader.batches(kafka_chunks(batches))
+        return sealed.open().batches(kafka_chunks(batches))
 
     return reader.load().select(*wanted).mapInArrow(pack, PACKED_DDL)
 
 
-def _forward(
-    plan: JobPlan, step_ids: list[str]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _forward(plan: JobPlan, step_ids: list[str]) -> BatchFunction:
+    sealed = Sealed(Forwarder(plan, step_ids))
+
     def forward(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        nodes = [node for node in plan.graph.steps() if node.id in step_ids]
-        return Forwarder(plan, nodes).batches(batches)
+        return sealed.open().batches(batches)
 
     return forward
 
 
-def _write(
-    plan: JobPlan, step_ids: list[str], writer: Writer
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _write(plan: JobPlan, step_ids: list[str], writer: Writer) -> BatchFunction:
+    sealed = Sealed((Forwarder(plan, step_ids), writer))
+
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        nodes = [node for node in plan.graph.steps() if node.id in step_ids]
-        rows = Forwarder(plan, nodes).rows(batches) if nodes else unpacked_rows(batches)
+        forwarder, opened_writer = sealed.open()
         task = TaskContext.get()
         assert task is not None
         batch_id = task.getLocalProperty(BATCH_ID_PROPERTY)
         assert batch_id is not None
-        return writer.batches(rows, int(batch_id), task.partitionId(), task.taskAttemptId())
+        rows = forwarder.rows(batches)
+        return opened_writer.batches(rows, int(batch_id), task.partitionId(), task.taskAttemptId())
 
     return write
-
-
-def stream_reader(plan: JobPlan, node: SourceNode, format_name: Any) -> StreamReader:
-    """The reader of a source; `format_name` None when the source decodes itself."""
-    if format_name is None:
-        return StreamReader(plan, node, None)
-    form = format_of(format_name, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
-    return StreamReader(plan, node, form)

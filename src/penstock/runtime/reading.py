@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,20 +42,23 @@ class StreamReader:
     format: Format | None
     lines: bool = False
 
+    @functools.cached_property
+    def _router(self) -> Router:
+        return Router(self.plan, Port(self.node.id))
+
     def batches(self, chunks: Iterable[SourceChunk]) -> Iterator[pa.RecordBatch]:
         """The chunks' records, packed, as Arrow batches of PACKED_SCHEMA."""
         return packed_batches(self.rows(chunks))
 
     def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
         """The chunks' records, packed, and at the end the count of records."""
-        router = Router(self.plan, Port(self.node.id))
         count = 0
         for chunk in chunks:
             records, letters = self._decode(chunk)
             count += len(chunk.offsets) + len(chunk.bad)
             yield from dead_letter_rows(letters, self.plan)
             if len(records):
-                yield from router.route(records)
+                yield from self._router.route(records)
         if count:
             yield counts_row("in", self.node.name, count)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,10 +43,11 @@ REPORT_SCHEMA: Final = pa.schema(
 class Forwarder:
     """Routes what the steps before it emitted; all other rows pass."""
 
-    def __init__(self, plan: JobPlan, nodes: Iterable[ProcessNode]) -> None:
-        self._plan: Final = plan
+    def __init__(self, plan: JobPlan, step_ids: Sequence[str]) -> None:
         self._routes: dict[str, tuple[ProcessNode, str, pa.Schema, Router]] = {}
-        for node in nodes:
+        for node in plan.graph.steps():
+            if node.id not in step_ids:
+                continue
             for output in node.outputs:
                 destination = emission_destination(node.step, output)
                 router = Router(plan, Port(node.id, output))
