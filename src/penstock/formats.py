@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.json_lines import JsonLines
 from penstock.records import ProtobufSource, RecordType, concat_batches, rows_where
 
 __all__ = ["Decoded", "Format", "FormatName", "format_of"]
@@ -140,8 +141,8 @@ class JsonFormat:
         return msgspec.json.Decoder(self._type.python_class)
 
     @functools.cached_property
-    def _encoder(self) -> msgspec.json.Encoder:
-        return msgspec.json.Encoder()
+    def _lines(self) -> JsonLines:
+        return JsonLines(self._type)
 
     def decode(self, raw: pa.Array) -> Decoded:
         return _present(raw, self._decode_present)
@@ -160,8 +161,8 @@ class JsonFormat:
         return self._type.batch(objects, check=False)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
-        encode = self._encoder.encode
-        return pa.array([encode(item) for item in self._type.objects(batch)], pa.binary())
+        # JSON text holds no line end, so lines made in bulk come apart again.
+        return pa.array(self._lines.encode(batch).split(b"\n")[:-1], pa.binary())
 
 
 def _joined_lines(raw: pa.Array) -> Any:

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from penstock.bindings import ConsoleBinding
 from penstock.errors import ExternalSystemError
+from penstock.json_lines import JsonLines
 from penstock.records import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
-from penstock.sinks.rows import JsonLines
 
 __all__ = ["ConsoleSink"]
 

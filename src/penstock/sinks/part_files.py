@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.bindings import FileFormat
+from penstock.json_lines import JsonLines
 from penstock.records import RecordType
-from penstock.sinks.rows import CsvRows, JsonLines
+from penstock.sinks.rows import CsvRows
 
 __all__ = ["PartWriter", "join_parquet", "join_text", "part_writer"]
 
