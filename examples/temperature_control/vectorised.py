@@ -49,14 +49,14 @@ class Thermostat(ps.ConnectedProcessFunction):
     def _judge(
         self, temperature: npt.NDArray[np.float64], slots: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Which readings are warmer, and which are colder, than their room's setting allows."""
+        """Which readings are warmer, and which are colder, than their room's setting allows (warmer counts first)."""
         setting = self.setting.columns()
         # Sums beyond the range of floats are as harmless here as they are in plain Python.
         with np.errstate(over="ignore", invalid="ignore"):
             upper = setting["desired"] + setting["up_delta"]
             lower = setting["desired"] - setting["down_delta"]
         too_warm = setting.present[slots] & (temperature > upper[slots])
-        too_cold = setting.present[slots] & (temperature < lower[slots]) & ~too_warm
+        too_cold = setting.present[slots] & (temperature < lower[slots])
         return too_warm, too_cold
 
 

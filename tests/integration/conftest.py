@@ -31,7 +31,11 @@ def run_job(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest)
 
     def run(job: ps.Job, bindings: dict[str, str], **settings: Any) -> RunSummary:
         settings.setdefault("checkpoint", str(tmp_path / "checkpoint"))
-        runner = JobRunner(job, RunSettings(bindings=bindings, bounded=True, **settings), code=tuple(sorted(request.path.parent.glob("*.py"))))
+        runner = JobRunner(
+            job,
+            RunSettings(bindings=bindings, bounded=True, **settings),
+            code=tuple(sorted(request.path.parent.glob("*.py"))),
+        )
         return runner.run()
 
     return run

@@ -209,7 +209,10 @@ def test_bad_records_are_set_aside_and_the_job_goes_on(run_job: Any, tmp_path: P
     (tmp_path / "purchases" / "b.jsonl").write_bytes(b"")
     for name in ("limits", "blocks"):
         (tmp_path / name).mkdir()
-    bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("purchases", "limits", "blocks", "totals", "alarms", "counts")}
+    bindings = {
+        name: f"jsonl:{tmp_path}/{name}"
+        for name in ("purchases", "limits", "blocks", "totals", "alarms", "counts")
+    }
     summary = run_job(spending_job(), bindings)
     assert [t["total"] for t in read_lines(tmp_path / "totals")] == [5.0, 7.0]
     letters = read_lines(tmp_path / "checkpoint" / "dead-letters")
@@ -232,7 +235,10 @@ def test_strict_stops_at_a_bad_record(run_job: Any, tmp_path: Path) -> None:
     write_lines(tmp_path / "purchases", "a.jsonl", [{"customer": "ann", "shop": 1, "amount": 5}, "{broken"])
     for name in ("limits", "blocks"):
         (tmp_path / name).mkdir()
-    bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("purchases", "limits", "blocks", "totals", "alarms", "counts")}
+    bindings = {
+        name: f"jsonl:{tmp_path}/{name}"
+        for name in ("purchases", "limits", "blocks", "totals", "alarms", "counts")
+    }
     with pytest.raises(StrictModeError, match=r"record 44 of 'a.jsonl' in stream 'purchases'"):
         run_job(spending_job(), bindings, strict=True)
     assert read_lines(tmp_path / "totals") == []
@@ -253,7 +259,9 @@ def squares_job() -> ps.Job:
     """A job without a keyed step."""
     job = ps.Job("squares")
     numbers = job.data_stream("numbers", schema="n BIGINT, day DATE, tags ARRAY<STRING>")
-    numbers.flat_map(lambda r: [Square(r.n, r.n * r.n, r.day, r.tags)] * (r.n % 3), output=Square).sink_to("squares")
+    numbers.flat_map(lambda r: [Square(r.n, r.n * r.n, r.day, r.tags)] * (r.n % 3), output=Square).sink_to(
+        "squares"
+    )
     return job
 
 
@@ -274,7 +282,9 @@ def test_files_of_every_format_in_and_out(run_job: Any, tmp_path: Path, form: st
     folder.mkdir()
     days = [dt.date(2026, 1, 1) + dt.timedelta(days=i) if i % 2 else None for i in range(10)]
     if form == "parquet":
-        table = pa.table({"n": list(range(10)), "day": days, "tags": [["a", "b"] if i else None for i in range(10)]})
+        table = pa.table(
+            {"n": list(range(10)), "day": days, "tags": [["a", "b"] if i else None for i in range(10)]}
+        )
         pq.write_table(table, folder / "a.parquet")
     elif form == "csv":
         with (folder / "a.csv").open("w", newline="") as file:
@@ -282,7 +292,11 @@ def test_files_of_every_format_in_and_out(run_job: Any, tmp_path: Path, form: st
             writer.writerow(["n", "day"])
             writer.writerows([i, days[i] or ""] for i in range(10))
     else:
-        write_lines(folder, "a.jsonl", [{"n": i, "day": days[i] and str(days[i]), "tags": ["a", "b"]} for i in range(10)])
+        write_lines(
+            folder,
+            "a.jsonl",
+            [{"n": i, "day": days[i] and str(days[i]), "tags": ["a", "b"]} for i in range(10)],
+        )
     job = squares_job()
     out = "jsonl" if form == "csv" else form
     summary = run_job(job, {"numbers": f"{form}:{folder}", "squares": f"{out}:{tmp_path}/squares"})
@@ -312,7 +326,10 @@ def test_a_replay_writes_the_same_bytes(run_job: Any, tmp_path: Path) -> None:
     (tmp_path / "blocks").mkdir()
     written = []
     for run in range(3):
-        bindings = {name: f"jsonl:{tmp_path}/{name}?max_files_per_batch=1" for name in ("purchases", "limits", "blocks")}
+        bindings = {
+            name: f"jsonl:{tmp_path}/{name}?max_files_per_batch=1"
+            for name in ("purchases", "limits", "blocks")
+        }
         bindings |= {name: f"jsonl:{tmp_path}/{run}/{name}" for name in ("totals", "alarms", "counts")}
         run_job(spending_job(), bindings, checkpoint=str(tmp_path / f"checkpoint-{run}"), parallelism=3)
         files = sorted((tmp_path / str(run)).rglob("*.jsonl"))

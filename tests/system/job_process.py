@@ -48,7 +48,11 @@ class JobProcess:
     """
 
     def __init__(
-        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "penstock.cli"),
     ) -> None:
         self._tag = uuid.uuid4().hex
         self._folder = folder / f"run-{self._tag[:8]}"
@@ -58,7 +62,7 @@ class JobProcess:
         own = {_TAG: self._tag, "SPARK_LOCAL_DIRS": str(self._folder / "spark")}
         with (self._folder / "out").open("wb") as out, (self._folder / "err").open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.cli", "run", *arguments],
+                [sys.executable, *program, "run", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -104,6 +108,10 @@ class JobProcess:
     def signal(self, number: int) -> None:
         """Send a signal to the process that the user started, and to no other."""
         kill(self.process.pid, number)
+
+    def press_ctrl_c(self) -> None:
+        """Do what a terminal does: send SIGINT to all processes of the foreground group."""
+        os.killpg(self.process.pid, signal.SIGINT)
 
     def family(self) -> dict[int, str]:
         """All processes of the run but the first, by id, with their command lines."""

@@ -44,7 +44,7 @@ class Folders:
 
     def new_commands(self) -> list[Record]:
         """The commands in files that have appeared since the last call."""
-        names = sorted({path.name for path in (self._root / COMMANDS).glob("*.jsonl")} - self._read)
+        names = sorted({path.name for path in (self._root / COMMANDS).glob("part-*.jsonl")} - self._read)
         self._read.update(names)
         return [command for name in names for command in _lines(self._root / COMMANDS / name)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -95,11 +96,11 @@ class Checkpoint:
                 f"{', '.join(wanted.streams)}. {advice}"
             )
 
-    def lock(self, jvm: Any) -> Any:
+    def lock(self, jvm: Any, stop: threading.Event) -> Any:
         """Hold the checkpoint for the life of the JVM that runs the query.
 
         The lock is the JVM's and not this process's, since after a kill of this process the JVM may still be
-        at work for a moment; a restarted job waits for it.
+        at work for a moment; a restarted job waits for it, unless `stop` is set.
         """
         path = self.folder / "in-use.lock"
         channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
@@ -108,7 +109,7 @@ class Checkpoint:
             lock = channel.tryLock()
             if lock is not None:
                 return lock
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or stop.is_set():
                 channel.close()
                 raise CheckpointError(
                     f"The checkpoint {self.folder} is in use by another run of the job. Stop that one first."

@@ -111,10 +111,13 @@ class JobRunner:
         with contextlib.ExitStack() as stack:
             checkpoint = self._checkpoint()
             bound = bind_job(self._job, self._settings, checkpoint)
-            session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
-            ship_code(session, checkpoint.folder / "code", self._code)
+            # Before Spark starts, for a start that is broken off can leave a JVM behind; and again, since Spark sets a
+            # handler of its own, which cancels the running batch and raises.
             stack.enter_context(_signals_set(stop))
-            lock = checkpoint.lock(session._jvm)  # noqa: SLF001  # the lock must be the JVM's
+            session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
+            stack.enter_context(_signals_set(stop))
+            ship_code(session, checkpoint.folder / "code", self._code)
+            lock = checkpoint.lock(session._jvm, stop)  # noqa: SLF001  # the lock must be the JVM's
             stack.callback(lock.release)
             for receiver in bound.receivers:
                 stack.enter_context(receiver)
@@ -314,10 +317,7 @@ def _unseen(progress: Progress) -> None:
 
 @contextlib.contextmanager
 def _signals_set(stop: threading.Event) -> Iterator[None]:
-    """While the job runs, Ctrl-C and SIGTERM stop it; a second Ctrl-C ends the process at once.
-
-    Spark's own handler, which cancels the running batch and raises, is replaced.
-    """
+    """While the job starts and runs, Ctrl-C and SIGTERM stop it; a second one ends the process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

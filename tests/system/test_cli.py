@@ -1,0 +1,376 @@
+"""The command line: what it prints, how it stops, and that wrong use gets a sentence and not a stack trace."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_process import EXAMPLE, JobProcess, Result, await_true, cli
+from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
+
+from penstock.local.kafka import KafkaBroker
+from topics import produce, read_topic
+
+SUMMARY = {"job_id", "status", "batches", "records_in", "records_out", "dead_letters", "state"}
+JOB = """
+import penstock as ps
+
+job = ps.Job("{name}")
+job.data_stream("readings", schema="sensor_id INT").sink_to("heaters")
+"""
+
+
+def define(**uris: object) -> list[str]:
+    return [f"-D{name}={uri}" for name, uri in uris.items()]
+
+
+# Wrong use
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> dict[str, str]:
+    """Bindings that are right."""
+    for name in ("readings", "settings"):
+        (tmp_path / name).mkdir()
+    return {name: f"jsonl:{tmp_path / name}" for name in ("readings", "settings", "heaters")}
+
+
+def refused(result: Result, *parts: str, code: int = 2) -> None:
+    """It ended with the code, and one message that has all the parts and is no stack trace."""
+    assert result.code == code, result
+    for part in parts:
+        assert part in result.err, f"{part!r} is missing: {result.err}"
+    assert "Traceback" not in result.out + result.err, result.err
+    lines = [line for line in result.err.splitlines() if not line.startswith("Note: ")]
+    message, _, forms = "\n".join(lines).partition("Allowed for ")
+    assert message.startswith("Error: "), message
+    assert len(message.strip().splitlines()) == 1, message
+    assert len(message) < 500, "a sentence or two"
+    assert len(forms.splitlines()) < 10, forms
+
+
+def test_wrong_bindings_are_refused(good: dict[str, str], tmp_path: Path, kafka: KafkaBroker) -> None:
+    """Each wrong binding names the stream and says what is wrong with it; a missing or misspelt one lists the forms."""
+
+    def run(changes: Mapping[str, str | None]) -> Result:
+        bindings = {name: uri for name, uri in {**good, **changes}.items() if uri is not None}
+        return cli(str(EXAMPLE), "--bounded", *define(**bindings), folder=tmp_path)
+
+    refused(run({"settings": None}), "Control stream 'settings' has no binding", "jsonl:DIR", "kafka://")
+    refused(run({"reedings": "jsonl:/tmp"}), "no stream 'reedings'", "readings, settings, heaters")
+    refused(run({"readings": "jsno:/tmp"}), "'readings'", "'jsno'", "did you mean json", "socket://HOST:PORT")
+    refused(run({"readings": "console:"}), "'readings'", "console: is only for sinks", "jsonl:DIR")
+    refused(run({"readings": "jsonl:/no/such/place"}), "'readings'", "/no/such/place", "does not exist")
+    refused(run({"readings": f"jsonl:{EXAMPLE}"}), "'readings'", "is a file, not a directory")
+    refused(run({"readings": f"{good['readings']}?max_files=1"}), "'readings'", "max_files_per_batch")
+    topic = f"kafka://{kafka.bootstrap}/no-such-topic"
+    refused(run({"readings": topic}), "'readings'", "'no-such-topic' does not exist", "create_topic=true")
+    refused(
+        run({"settings": "kafka://127.0.0.1:1/t"}),
+        "'settings'",
+        "no Kafka broker answers at 127.0.0.1:1",
+        code=3,
+    )
+    refused(cli(str(EXAMPLE), "-D", "readings", folder=tmp_path), "'readings' is not of the form NAME=URI")
+
+
+def test_wrong_job_files_are_refused(good: dict[str, str], tmp_path: Path) -> None:
+    """A job file that is missing, broken, empty or ambiguous is named, with the line to look at."""
+
+    def run(target: str, text: str | None = None) -> Result:
+        path = tmp_path / target.partition(":")[0]
+        if text is not None:
+            path.write_text(text)
+        return cli(str(tmp_path / target), *define(**good), folder=tmp_path)
+
+    two = JOB.format(name="first") + "other = ps.Job('second')\n"
+    refused(run("missing.py"), "no job file", "missing.py")
+    refused(run("notes.txt", "x"), "notes.txt", "ends in .py")
+    refused(run("broken.py", "import penstock as ps\njob = = 1\n"), "broken.py, line 2", "SyntaxError")
+    refused(run("raises.py", "\n\n1 / 0\n"), "raises.py, line 3", "ZeroDivisionError")
+    refused(run("imports.py", "import no_such_module\n"), "imports.py, line 1", "no_such_module")
+    refused(run("empty.py", ""), "empty.py defines no job", "ps.Job('name')")
+    refused(run("two.py", two), "defines several jobs", "two.py:job, other")
+    refused(run("two.py:third"), "no job named 'third'", "job, other")
+    refused(run("json.py", JOB.format(name="x")), "json.py", "rename it")
+
+
+def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_path: Path) -> None:
+    """A checkpoint that cannot be written or is not this job's, and settings out of range, are refused."""
+
+    def run(*arguments: str, job: Path = EXAMPLE, bindings: Mapping[str, str] = good) -> Result:
+        return cli(str(job), "--bounded", *define(**bindings), *arguments, folder=tmp_path)
+
+    # Tests may run as root, who may write everywhere but into a file as if it were a folder.
+    (tmp_path / "file").touch()
+    refused(run(f"--checkpoint={tmp_path / 'file'}"), "checkpoint", "cannot be written", "--checkpoint")
+    refused(run(f"--checkpoint={tmp_path / 'file' / 'below'}"), "checkpoint", "cannot be written")
+    strange = tmp_path / "strange"
+    (strange / "offsets").mkdir(parents=True)
+    refused(run(f"--checkpoint={strange}"), "was not made by penstock", "--checkpoint")
+    other = tmp_path / "other.py"
+    other.write_text(JOB.format(name="other-job"))
+    mine = f"--checkpoint={tmp_path / 'mine'}"
+    # The first run gets as far as its master, and the checkpoint is then its own.
+    only = {name: good[name] for name in ("readings", "heaters")}
+    refused(run(mine, "--master=spark://127.0.0.1:1", job=other, bindings=only), "127.0.0.1:1", code=3)
+    refused(run(mine), "belongs to the job 'other-job', not 'temperature-control'")
+    refused(run("--parallelism=0"), "parallelism is 0", "from 1 to")
+    refused(run("--batch-interval=-5"), "batch interval is -5 ms")
+    refused(run("--master=mesos://x"), "'mesos://x' is no Spark master", "spark://HOST:PORT")
+    words = run("--parallelism=many")
+    assert words.code == 2
+    assert "--parallelism" in words.err
+    assert "'many'" in words.err
+    assert "Traceback" not in words.err
+
+
+# Bounded runs
+
+
+class TwoFolders:
+    """Readings and settings in files of which one of each makes a micro-batch, with some records that are bad."""
+
+    BAD = (
+        b'{"sensor_id": 1, "temperature": 2',
+        b'{"sensor_id": "one", "temperature": 21.5}',
+        b'{"sensor_id": 1, "temperature": NaN}',
+        b'{"sensor_id": 1}',
+        b'{"sensor_id": 99999999999999999999, "temperature": 1.0}',
+        b"[1, 2.0]",
+        b"\xff\xfe",
+    )
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root = root
+        self.readings: list[list[Record]] = []
+        self.settings: list[list[Record]] = []
+        # Each with its file and its place there, in bytes.
+        self.bad: list[tuple[str, int, bytes]] = []
+        self._random = random.Random(seed)
+        for number in range(4):
+            self._write(number)
+
+    def _write(self, number: int) -> None:
+        uniform, sensor = self._random.uniform, self._random.randrange
+        # Sensors 8 and 9 never have a setting.
+        settings = [
+            {"sensor_id": sensor(8), "desired": uniform(15, 25), "up_delta": 1.0, "down_delta": uniform(0, 3)}
+            for _ in range(10)
+        ]
+        readings = [{"sensor_id": sensor(10), "temperature": uniform(10, 30)} for _ in range(300)]
+        if number == 2:
+            readings = []  # an empty file
+        lines: list[bytes] = [json.dumps(reading).encode() for reading in readings]
+        if number == 1:
+            for bad in self.BAD:
+                lines.insert(self._random.randrange(len(lines)), bad)
+        name = f"{number}.jsonl"
+        place = 0
+        for line in lines:
+            if line in self.BAD:
+                self.bad.append((name, place, line))
+            place += len(line) + 1
+        write_file(self.root / "readings", name, lines)
+        write_file(self.root / "settings", name, settings)
+        self.readings.append(readings)
+        self.settings.append(settings)
+
+    def bindings(self) -> list[str]:
+        limit = "?max_files_per_batch=1"
+        return define(
+            readings=f"jsonl:{self.root / 'readings'}{limit}",
+            settings=f"jsonl:{self.root / 'settings'}{limit}",
+            heaters=f"jsonl:{self.root / 'heaters'}",
+        )
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 5])
+def test_file_k_of_both_streams_is_batch_k(tmp_path: Path, parallelism: int) -> None:
+    """With one file of each stream a batch, batch k holds file k of both, settings first, whatever the parallelism.
+
+    The commands in the output file of each batch are those of the fold for that batch. Records that cannot be read
+    become dead letters with all that is needed to find and repeat them, and the JSON line has the counts.
+    """
+    data = TwoFolders(tmp_path, seed=parallelism)
+    checkpoint = tmp_path / "checkpoint"
+    result = cli(
+        str(EXAMPLE),
+        "--bounded",
+        *data.bindings(),
+        f"--checkpoint={checkpoint}",
+        f"--parallelism={parallelism}",
+        "-ojson",
+        folder=tmp_path,
+    )
+    assert result.code == 0, result
+    expected = [
+        fold(zip(data.settings[: k + 1], data.readings[: k + 1], strict=True))
+        for k in range(len(data.readings))
+    ]
+    found: list[Record] = []
+    for batch_id, commands_until_then in enumerate(expected):
+        path = tmp_path / "heaters" / f"part-0001-{batch_id:010}.jsonl"
+        found += [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        assert by_sensor(found) == commands_until_then, f"batch {batch_id}"
+    assert read_folder(tmp_path / "heaters") == found
+    check_summary(result, data, found)
+    check_dead_letters(read_folder(checkpoint / "dead-letters"), data)
+
+
+def check_summary(result: Result, data: TwoFolders, found: list[Record]) -> None:
+    summary = result.summary
+    assert summary.keys() >= SUMMARY
+    assert result.out.splitlines()[0] == summary["job_id"]
+    assert summary["job_id"].startswith("temperature-control-")
+    assert summary["status"] == "finished"
+    assert summary["batches"] == 4
+    good_readings = sum(map(len, data.readings))
+    assert summary["records_in"] == {
+        "readings": good_readings + len(data.bad),
+        "settings": sum(map(len, data.settings)),
+    }
+    assert summary["records_out"] == {"heaters": len(found)}
+    assert summary["dead_letters"] == len(data.bad) == len(TwoFolders.BAD)
+    sensors = {record["sensor_id"] for records in data.settings for record in records}
+    assert summary["state"] == {"thermostat": len(sensors)}
+
+
+def check_dead_letters(letters: list[Record], data: TwoFolders) -> None:
+    places = sorted(
+        (letter["partition"], letter["offset"], base64.b64decode(letter["raw"])) for letter in letters
+    )
+    assert places == sorted(data.bad)
+    assert {letter["stream"] for letter in letters} == {"readings"}
+    assert all(letter["reason"] for letter in letters)
+
+
+def test_strict_stops_at_a_bad_record(tmp_path: Path) -> None:
+    """With --strict the job ends with exit code 2 and a sentence that names stream, file and offset.
+
+    Without --strict it then goes on from the same checkpoint, and nothing is missing.
+    """
+    data = TwoFolders(tmp_path, seed=7)
+    arguments = [
+        str(EXAMPLE),
+        "--bounded",
+        *data.bindings(),
+        f"--checkpoint={tmp_path / 'checkpoint'}",
+        "-ojson",
+    ]
+    result = cli(*arguments, "--strict", folder=tmp_path)
+    name, place, _ = min(data.bad, key=lambda bad: bad[1])
+    assert result.code == 2, result
+    assert "Traceback" not in result.err
+    (message,) = [line for line in result.err.splitlines() if line.startswith("Error:")]
+    assert f"record {place} of {name!r} in stream 'readings'" in message
+    result = cli(*arguments, folder=tmp_path)
+    assert result.code == 0, result
+    assert by_sensor(read_folder(tmp_path / "heaters")) == fold(
+        zip(data.settings, data.readings, strict=True)
+    )
+    assert result.summary["dead_letters"] == len(data.bad)
+
+
+# Stopping
+
+IMPATIENT = """
+import penstock.jobs.checkpoint
+penstock.jobs.checkpoint._LOCK_PATIENCE_S = 0.5
+from penstock.cli import main
+main()
+"""
+
+
+def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """Ctrl-C and SIGTERM end a job with exit code 0 and status `stopped`; progress is shown before.
+
+    It stops between two micro-batches: also a sink that is only at-least-once has each command once when the job has
+    been stopped twice and finished. While it runs, another run is refused its checkpoint.
+    """
+    topics = {name: f"{name}-{time.time_ns()}" for name in ("readings", "settings", "heaters")}
+    for topic in topics.values():
+        kafka.create_topic(topic, 2)
+    uris = {name: f"kafka://{kafka.bootstrap}/{topic}" for name, topic in topics.items()}
+    uris["readings"] += "?start=earliest&max_records_per_batch=1000"
+    checkpoint = tmp_path / "checkpoint"
+    arguments = [str(EXAMPLE), *define(**uris), f"--checkpoint={checkpoint}", "-ojson"]
+    rooms = Rooms(5)
+    settings = rooms.first_settings()
+    send(kafka, topics["settings"], settings)
+    readings: list[Record] = []
+
+    def feed() -> None:
+        more = [reading for _ in range(500) for reading in rooms.readings()]
+        readings.extend(more)
+        send(kafka, topics["readings"], more)
+
+    feed()
+    with JobProcess(arguments, tmp_path) as job:
+        await_commits(checkpoint, job, 3)
+        await_true(lambda: "batch " in job.err, lambda: "no progress is shown")
+        another = JobProcess(arguments, tmp_path, program=("-c", IMPATIENT))
+        with another:
+            refused(another.wait(), "is in use by another run of the job")
+        job.press_ctrl_c()
+        check_stopped(job)
+        assert all(word in job.err for word in ("rows/s", "batch time", "lag"))
+    feed()
+    with JobProcess(arguments, tmp_path) as job:
+        await_commits(checkpoint, job, 2)
+        job.signal(signal.SIGTERM)
+        check_stopped(job)
+    result = cli(*arguments, "--bounded", folder=tmp_path)
+    assert result.code == 0, result
+    expected = fold([(settings, readings)])
+    messages = read_topic(kafka.bootstrap, topics["heaters"], sum(map(len, expected.values())))
+    assert by_sensor(json.loads(message.value or b"") for message in messages) == expected
+
+
+def send(kafka: KafkaBroker, topic: str, records: list[Record]) -> None:
+    produce(kafka.bootstrap, topic, ((str(r["sensor_id"]).encode(), json.dumps(r).encode()) for r in records))
+
+
+def await_commits(checkpoint: Path, job: JobProcess, count: int) -> None:
+    """Wait for some micro-batches more."""
+    before = len(list((checkpoint / "commits").glob("[0-9]*")))
+    await_true(
+        lambda: not job.running or len(list((checkpoint / "commits").glob("[0-9]*"))) >= before + count,
+        lambda: f"no micro-batches: {job.err}",
+    )
+    assert job.running, job.err
+
+
+def check_stopped(job: JobProcess) -> None:
+    result = job.wait(60)
+    job.await_end_of_family()
+    assert result.code == 0, result
+    summary: dict[str, Any] = result.summary
+    assert summary["status"] == "stopped"
+    assert summary["batches"] >= 1
+    assert "Traceback" not in result.err, result.err
+
+
+def test_ctrl_c_while_spark_starts(good: dict[str, str], tmp_path: Path) -> None:
+    """Ctrl-C while Spark starts stops the job as soon as it has started; a second one ends it at once, with code 130.
+
+    Neither leaves a process behind.
+    """
+    for times, code in ((1, 0), (2, 130)):
+        with JobProcess([str(EXAMPLE), *define(**good), "-ojson"], tmp_path) as job:
+            await_true(job.jvms, lambda job=job: f"no JVM: {job.err}")
+            for _ in range(times):
+                time.sleep(0.7)
+                job.press_ctrl_c()
+            result = job.wait(60)
+            job.await_end_of_family()
+        assert result.code == code, result
+        assert "Traceback" not in result.err, result.err
+        assert code != 0 or result.summary["status"] == "stopped"
