@@ -1,0 +1,253 @@
+"""Runs a whole job in this process, as Spark would: tasks, shuffles, levels, sinks; without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+import penstock as ps
+from penstock.operators.blocks import DeadLetter, Records
+from penstock.records import RecordType
+from penstock.runtime.keyed import LevelProcessor
+from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, packed_batches
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.routing import Router
+from penstock.runtime.writing import Forwarder, Writer, unpacked_rows
+from penstock.sinks.base import TaskContext
+from penstock.streams.graph import Port
+
+# What a stream brings in a micro-batch: runs of records, each of one source partition.
+Input = Mapping[str, Sequence[tuple[str, Sequence[Any]]]]
+
+
+@dataclass
+class MemoryTask:
+    """Keeps what one task writes."""
+
+    sink: MemorySink
+    context: TaskContext
+    batches: list[tuple[pa.RecordBatch, pa.Array | None]] = field(default_factory=list)
+
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
+        if self.sink.fails_at_write:
+            raise OSError("the disk is full")
+        self.batches.append((batch, keys))
+
+    def finish(self) -> bytes:
+        if self.sink.fails_at_finish:
+            raise OSError("the disk is full")
+        self.sink.finished.append(self)
+        return f"partition {self.context.partition}".encode()
+
+    def abort(self) -> None:
+        self.sink.aborted.append(self)
+
+
+@dataclass
+class MemorySink:
+    """A sink that keeps its tasks."""
+
+    exactly_once: bool = True
+    fails_at_write: bool = False
+    fails_at_finish: bool = False
+    finished: list[MemoryTask] = field(default_factory=list)
+    aborted: list[MemoryTask] = field(default_factory=list)
+
+    def prepare(self, lineage: str, checkpoint_folder: str) -> None:
+        pass
+
+    def task(self, context: TaskContext, record_type: RecordType) -> MemoryTask:
+        return MemoryTask(self, context)
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
+        pass
+
+
+@dataclass
+class Written:
+    """What a sink got in one micro-batch, in the order of its partitions."""
+
+    record_type: RecordType
+    batches: list[tuple[pa.RecordBatch, pa.Array | None]]
+
+    @property
+    def records(self) -> list[Any]:
+        return [record for batch, _ in self.batches for record in self.record_type.objects(batch)]
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        return [key for _, keys in self.batches if keys is not None for key in keys.to_pylist()]
+
+    @property
+    def data(self) -> list[tuple[bytes, list[bytes | None] | None]]:
+        """Every byte that was written."""
+        return [(batch.serialize().to_pybytes(), keys and keys.to_pylist()) for batch, keys in self.batches]
+
+
+@dataclass
+class BatchResult:
+    """What came of one micro-batch."""
+
+    sinks: dict[str, Written]
+    reports: list[tuple[str, str, int, int, bytes]]
+
+    def records(self, sink: str) -> list[Any]:
+        return self.sinks[sink].records if sink in self.sinks else []
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        return self.records(DEAD_LETTERS)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {name: written.data for name, written in self.sinks.items()}
+
+    def counts(self, kind: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for report_kind, name, _, total, _ in self.reports:
+            if report_kind == kind:
+                found[name] = found.get(name, 0) + total
+        return found
+
+
+class _TableState:
+    """Stands for Spark's value state, under the key that is at work."""
+
+    def __init__(self, tables: dict[Any, bytes]) -> None:
+        self._tables = tables
+        self.key: Any = None
+
+    def get(self) -> tuple[bytes] | None:
+        return (self._tables[self.key],) if self.key in self._tables else None
+
+    def update(self, value: tuple[bytes]) -> None:
+        self._tables[self.key] = value[0]
+
+
+class _Handle:
+    """Stands for Spark's handle of a stateful processor."""
+
+    def __init__(self, state: _TableState) -> None:
+        self._state = state
+
+    def getValueState(self, name: str, schema: Any) -> _TableState:
+        return self._state
+
+
+class InProcessJob:
+    """A job at work. `seed` decides in which order shuffled rows arrive; nothing may depend on it."""
+
+    def __init__(
+        self,
+        job: ps.Job,
+        *,
+        partitions: int = 1,
+        strict: bool = False,
+        keyed_sinks: Iterable[str] = (),
+        raw_streams: Iterable[str] = (),
+    ) -> None:
+        job.check()
+        self.plan = JobPlan(job.graph, job.key_groups, frozenset(raw_streams), frozenset(keyed_sinks), strict)
+        self.tables: dict[Any, bytes] = {}
+        self._partitions = partitions
+        self._offsets: dict[tuple[str, str], int] = {}
+        self._batch_id = 0
+
+    def copy(self) -> InProcessJob:
+        """The job as it is now, to run the next micro-batch once more."""
+        other = object.__new__(InProcessJob)
+        other.__dict__.update(self.__dict__)
+        other.tables = dict(self.tables)
+        other._offsets = dict(self._offsets)
+        return other
+
+    def run(self, inputs: Input, *, seed: int = 0) -> BatchResult:
+        """One micro-batch."""
+        order = random.Random(seed)
+        tasks = self._read(inputs)
+        if self.plan.levels():
+            order.shuffle(tasks)
+        parts = [
+            [row for task in tasks[n :: self._partitions] for row in task] for n in range(self._partitions)
+        ]
+        levels = self.plan.levels()
+        for number, level in enumerate(levels):
+            if number:
+                before = [node.id for node in levels[number - 1]]
+                forwarder = Forwarder(self.plan, before)
+                parts = [_rows(forwarder.batches(packed_batches(part))) for part in parts]
+            parts = self._level(number, [node.id for node in level], parts, order)
+        return self._write([node.id for node in levels[-1]] if levels else [], parts)
+
+    def _read(self, inputs: Input) -> list[list[PackedRow]]:
+        tasks = []
+        for name, runs in inputs.items():
+            router = Router(self.plan, Port(f"source/{name}"))
+            record_type = self.plan.graph.nodes[f"source/{name}"].record_type  # type: ignore[union-attr]
+            for partition, objects in runs:
+                start = self._offsets.get((name, partition), 0)
+                self._offsets[name, partition] = start + len(objects)
+                offsets = pa.array(range(start, start + len(objects)), pa.int64())
+                raw = None
+                if name in self.plan.raw_streams:
+                    raw = pa.array([msgspec.json.encode(item) for item in objects], pa.binary())
+                records = Records(record_type.batch(objects), name, partition, offsets, raw)
+                tasks.append(_rows(packed_batches(router.route(records))))
+        return tasks
+
+    def _level(
+        self, number: int, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random
+    ) -> list[list[PackedRow]]:
+        """The shuffle, and one call a group as Spark makes them: groups in order, the rows of each in any order."""
+        shuffled = [row for part in parts for row in part]
+        order.shuffle(shuffled)
+        groups: dict[tuple[str, int], list[PackedRow]] = {}
+        for row in shuffled:
+            groups.setdefault((row.destination, row.key_group), []).append(row._replace(body=bytes(row.body)))
+        made: list[list[PackedRow]] = [[] for _ in range(self._partitions)]
+        state = _TableState(self.tables)
+        processor = LevelProcessor(self.plan, step_ids)
+        processor.init(_Handle(state))  # type: ignore[arg-type]
+        for key in sorted(groups):
+            state.key = (number, *key)
+            place = zlib.crc32(repr(key).encode()) % self._partitions
+            for out in processor.handleInputRows(key, iter(groups[key]), None):  # type: ignore[arg-type]
+                made[place].append(PackedRow(*(getattr(out, name) for name in PackedRow._fields)))
+        return made
+
+    def _write(self, last: list[str], parts: list[list[PackedRow]]) -> BatchResult:
+        sinks: dict[str, tuple[MemorySink, RecordType, pa.Schema]] = {
+            node.name: (MemorySink(), node.record_type, self.plan.sink_schema(node))
+            for node in self.plan.graph.sinks()
+        }
+        sinks[DEAD_LETTERS] = (MemorySink(), DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema)
+        writer = Writer(self.plan, sinks, "lineage")
+        forwarder = Forwarder(self.plan, last)
+        reports: list[tuple[str, str, int, int, bytes]] = []
+        for number, part in enumerate(parts):
+            rows = forwarder.rows(packed_batches(part))
+            for batch in writer.batches(rows, self._batch_id, number, attempt=0):
+                reports += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        self._batch_id += 1
+        written = {
+            name: Written(kind, [pair for task in sink.finished for pair in task.batches])
+            for name, (sink, kind, _) in sinks.items()
+            if sink.finished
+        }
+        return BatchResult(written, reports)
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> list[PackedRow]:
+    return list(unpacked_rows(batches))
+
+
+def as_tuples(records: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Dataclass records as tuples, to compare and sort them."""
+    return [dataclasses.astuple(record) for record in records]
