@@ -69,7 +69,6 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
         ),
         strict=settings.strict,
     )
-    plan.check()
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
         made = _sink(bindings[sink.name], sink.record_type, sink.protobuf)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
 from penstock.errors import JobDefinitionError
-from penstock.records import ProtobufSource, record_type
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
-from penstock.streams.graph import Graph, Port, SourceNode
-from penstock.streams.stream import DataStream, Origin
+from penstock.streams.graph import Graph, Port, SourceNode, TransformNode, check_name, described_type
+from penstock.streams.stream import DataStream, Origin, protobuf_source
 
 __all__ = ["Job"]
-
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Job:
@@ -30,12 +26,11 @@ class Job:
     """
 
     def __init__(self, name: str, *, key_groups: int = DEFAULT_KEY_GROUPS) -> None:
-        if not _NAME.fullmatch(name):
+        check_name("job", name)
+        if not isinstance(key_groups, int) or not 1 <= key_groups <= MAX_KEY_GROUPS:
             raise JobDefinitionError(
-                f"{name!r} is no job name. Use letters, digits, dots, dashes and underscores, a letter or digit first."
+                f"key_groups is {key_groups!r}; it must be an integer from 1 to {MAX_KEY_GROUPS}."
             )
-        if not 1 <= key_groups <= MAX_KEY_GROUPS:
-            raise JobDefinitionError(f"key_groups is {key_groups}; it must be from 1 to {MAX_KEY_GROUPS}.")
         self.name = name
         self.key_groups = key_groups
         self.graph = Graph()
@@ -68,27 +63,30 @@ class Job:
     def _stream(
         self, name: str, schema: Any, protobuf: Any, allow_nan: bool, *, is_control: bool
     ) -> DataStream:
-        if not _NAME.fullmatch(name):
-            raise JobDefinitionError(
-                f"{name!r} is no stream name. Use letters, digits, dots, dashes and underscores."
-            )
-        kind = record_type(schema)
-        message = protobuf if protobuf is not None else schema
-        source = ProtobufSource.of(message) if hasattr(message, "DESCRIPTOR") else None
+        check_name("stream", name)
+        kind = described_type(schema, f"Stream {name!r}")
+        source = protobuf_source(protobuf, schema, f"Stream {name!r}")
         node = SourceNode(f"source/{name}", name, is_control, kind, source, allow_nan)
         self.graph.add(node)
         return DataStream(self.graph, Port(node.id), kind, Origin(name, is_control, source))
 
     def check(self) -> None:
-        """Raise JobDefinitionError when the job cannot run: no stream, or nothing that leaves it."""
+        """Raise JobDefinitionError when the job cannot run: no stream, nothing that leaves it, or a loose end."""
         if not any(not source.is_control for source in self.graph.sources()):
             raise JobDefinitionError(
                 f"The job {self.name!r} has no data stream. Declare one with job.data_stream(...)."
             )
         if not self.graph.sinks() and not self.graph.steps():
             raise JobDefinitionError(f"The job {self.name!r} does nothing: it has no step and no sink.")
-        for source in self.graph.sources():
-            if not any(True for _ in self.graph.consumers(Port(source.id))):
+        for node in self.graph.nodes.values():
+            if any(True for _ in self.graph.consumers(Port(node.id))):
+                continue
+            if isinstance(node, SourceNode):
                 raise JobDefinitionError(
-                    f"Nothing reads the stream {source.name!r} of the job {self.name!r}."
+                    f"Nothing reads the stream {node.name!r} of the job {self.name!r}. Use it, or remove it."
+                )
+            if isinstance(node, TransformNode):
+                raise JobDefinitionError(
+                    f"Nothing reads what the {node.kind} {node.name!r} of the job {self.name!r} makes. A stream is not "
+                    f"changed in place: go on with the stream that {node.kind} returns."
                 )

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.operators.blocks import DeadLetter
 from penstock.records import record_type
+from penstock.streams.graph import DEAD_LETTERS
 
 __all__ = [
     "COUNTS",
@@ -43,7 +44,6 @@ PACKED_SCHEMA: Final = pa.schema(
         ("body", pa.binary()),
     ]
 )
-DEAD_LETTERS: Final = "dead-letters"
 COUNTS: Final = "counts"
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.errors import JobDefinitionError
 from penstock.operators.blocks import KEY, MESSAGE_KEY, block_schema
 from penstock.operators.step import StepCore, StepInput
-from penstock.records import RecordType
 from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
 
 __all__ = ["JobPlan", "emission_destination"]
@@ -95,16 +93,3 @@ class JobPlan:
         if isinstance(node, TransformNode):
             return self._has_raw(node.upstream)
         return False
-
-    def record_type_of(self, port: Port) -> RecordType:
-        """The type of the records that leave a port."""
-        node = self.graph.nodes[port.node]
-        if isinstance(node, ProcessNode):
-            return node.outputs[port.output]
-        return node.record_type
-
-    def check(self) -> None:
-        """Raise JobDefinitionError for what the runtime cannot run."""
-        for step in self.graph.steps():
-            if not any(not edge.is_control for edge in step.edges):
-                raise JobDefinitionError(f"Step {step.step!r} has no data stream.")

@@ -127,7 +127,8 @@ class _ToStep:
         missing = _missing(keys)
         if missing is None:
             return records, keys, letters
-        reason = f"the key {' and '.join(edge.key.fields) or 'function gave no value'} is null"
+        fields = edge.key.fields
+        reason = f"the key {' and '.join(fields)} is null" if fields else "the key function gave no key"
         for row in np.flatnonzero(missing):
             letters.append(records.dead_letter(int(row), reason, edge.record_type, self._node.step))
         present = np.flatnonzero(~missing)

@@ -14,7 +14,6 @@ from penstock.operators.blocks import KEY, MESSAGE_KEY, Records
 from penstock.records import RecordType
 from penstock.runtime.packing import (
     COUNTS,
-    DEAD_LETTER_TYPE,
     DEAD_LETTERS,
     PackedRow,
     from_bytes,
@@ -24,7 +23,7 @@ from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import Router
 from penstock.sinks.base import Sink, SinkTask, TaskContext
 from penstock.state.group_state import key_values
-from penstock.streams.graph import Port, ProcessNode
+from penstock.streams.graph import Port, ProcessNode, output_name
 
 __all__ = ["REPORT_DDL", "REPORT_SCHEMA", "Forwarder", "Writer"]
 
@@ -71,18 +70,19 @@ class Forwarder:
             place = f"{row.destination}/{row.partition}"
             start = offsets.get(place, 0)
             offsets[place] = start + batch.num_rows
-            yield from router.route(_emitted(node.outputs[output], batch, row.partition, node.step, start))
+            stream = output_name(node.step, output)
+            yield from router.route(_emitted(node.outputs[output], batch, row.partition, stream, start))
 
 
 def _emitted(
-    record_type: RecordType, batch: pa.RecordBatch, partition: str, step: str, start: int
+    record_type: RecordType, batch: pa.RecordBatch, partition: str, stream: str, start: int
 ) -> Records:
     keys = None
     if KEY in batch.schema.names:
         keys = _message_keys(batch.column(KEY))
         batch = batch.select(list(record_type.field_names))
     offsets = pa.array(np.arange(start, start + batch.num_rows))
-    return Records(batch, step, partition, offsets, message_keys=keys)
+    return Records(batch, stream, partition, offsets, message_keys=keys)
 
 
 def _message_keys(keys: pa.Array) -> pa.Array:
@@ -151,8 +151,3 @@ class Writer:
         keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
         tasks[name].write(batch.select(list(record_type.field_names)), keys)
         counts[name] += batch.num_rows
-
-
-def dead_letter_entry(sink: Sink) -> tuple[Sink, RecordType, pa.Schema]:
-    """The writer's entry for the sink of dead letters."""
-    return sink, DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema

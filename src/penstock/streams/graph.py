@@ -2,18 +2,68 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from penstock.errors import JobDefinitionError
+from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.keys import KeySelector
-from penstock.records import ProtobufSource, RecordType
+from penstock.records import ProtobufSource, RecordType, record_type
 
-__all__ = ["Edge", "Graph", "Node", "Port", "ProcessNode", "SinkNode", "SourceNode", "TransformNode"]
+__all__ = [
+    "DEAD_LETTERS",
+    "Edge",
+    "Graph",
+    "Node",
+    "Port",
+    "ProcessNode",
+    "SinkNode",
+    "SourceNode",
+    "TransformNode",
+    "check_name",
+    "described_type",
+    "output_name",
+]
+
+# The name of the place for records that cannot be processed, which every job has.
+DEAD_LETTERS: Final = "dead-letters"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 TransformKind = Literal["map", "filter", "flat_map"]
+
+
+def check_name(kind: str, name: object) -> None:
+    """Raise JobDefinitionError when a job, stream or sink cannot have that name."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise JobDefinitionError(
+            f"{name!r} is no {kind} name. Use letters, digits, dots, dashes and underscores, a letter or digit first."
+        )
+    if name == DEAD_LETTERS and kind != "job":
+        raise JobDefinitionError(
+            f"The name {name!r} is taken by the records that cannot be processed; choose another {kind} name."
+        )
+
+
+def described_type(schema: Any, who: str) -> RecordType:
+    """The record type of a schema; SchemaError says whose schema cannot be used."""
+    try:
+        kind = record_type(schema)
+    except SchemaError as e:
+        raise SchemaError(f"{who}: {e}") from e
+    for name in kind.field_names:
+        if name.startswith("__"):
+            raise SchemaError(
+                f"{who}: the field {name!r} starts with two underscores, as only penstock's own columns do; rename it."
+            )
+    return kind
+
+
+def output_name(step: str, output: str) -> str:
+    """What the stream of a step's output is called: the step for the main one, else STEP.OUTPUT."""
+    return f"{step}.{output}" if output else step
 
 
 @dataclass(frozen=True)
@@ -41,6 +91,7 @@ class TransformNode:
     """A stateless function on single records."""
 
     id: str
+    name: str
     kind: TransformKind
     function: Callable[[Any], Any]
     upstream: Port
@@ -98,6 +149,15 @@ class Graph:
                 f"The job has two {_PLURAL[kind]} named {name!r}. Each needs a name of its own."
             )
         self.nodes[node.id] = node
+
+    def check_port(self, port: Port) -> None:
+        """Raise JobDefinitionError when nothing can ever leave the port, since its step emits nothing."""
+        node = self.nodes[port.node]
+        if isinstance(node, ProcessNode) and port.output not in node.outputs:
+            raise JobDefinitionError(
+                f"Step {node.step!r} emits nothing: its function is annotated to return None. Annotate it "
+                "(-> Iterator[MyRecord]) or add output=MyRecord."
+            )
 
     def sources(self) -> list[SourceNode]:
         """The sources, in order."""

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import JobDefinitionError
+from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import (
     ConnectedProcessFunction,
     ProcessFunction,
+    annotated_result,
     check_function,
+    declared_states,
     output_type,
     result_record_type,
 )
 from penstock.operators.keys import KeySelector, key_selector
 from penstock.records import ProtobufSource, RecordType, record_type
-from penstock.streams.graph import Edge, Graph, Port, ProcessNode, SinkNode, TransformKind, TransformNode
+from penstock.state.values import ValueState
+from penstock.streams.graph import (
+    Edge,
+    Graph,
+    Port,
+    ProcessNode,
+    SinkNode,
+    TransformKind,
+    TransformNode,
+    check_name,
+    described_type,
+    output_name,
+)
 
 __all__ = ["ConnectedStream", "DataStream", "KeyedStream", "ProcessedStream"]
 
@@ -57,22 +72,22 @@ class DataStream:
     def _transform(
         self, kind: TransformKind, function: Callable[[Any], Any], output: Any, name: str
     ) -> DataStream:
-        if not callable(function):
-            raise JobDefinitionError(f"{kind} needs a function, not {function!r}.")
+        self._graph.check_port(self._port)
+        _check_transform(kind, function)
         number = sum(isinstance(node, TransformNode) for node in self._graph.nodes.values()) + 1
         name = name or f"{kind}-{number}"
-        result = (
-            record_type(output)
-            if output is not None
-            else result_record_type(function, f"The {kind} {name!r}")
-        )
-        if result is None:
+        who = f"The {kind} {name!r}"
+        schema = output if output is not None else annotated_result(function)
+        if schema is type(None):
             raise JobDefinitionError(
-                f"The {kind} {name!r} is annotated to return None, so nothing would come of it."
+                f"{who} is annotated to return None, so nothing would come of it. Annotate what it returns."
             )
-        node = TransformNode(f"transform/{name}", kind, function, self._port, self.record_type, result)
+        # Without a schema this says how to give one.
+        result = described_type(schema, who) if _is_given(schema) else result_record_type(function, who)
+        assert result is not None
+        node = TransformNode(f"transform/{name}", name, kind, function, self._port, self.record_type, result)
         self._graph.add(node)
-        protobuf = _protobuf_of(output, self._origin.protobuf if kind == "filter" else None)
+        protobuf = self._origin.protobuf if kind == "filter" else protobuf_source(None, schema, who)
         origin = Origin(self._origin.name, self._origin.is_control, protobuf)
         return DataStream(self._graph, Port(node.id), result, origin)
 
@@ -82,7 +97,15 @@ class DataStream:
         A function needs a return annotation or `key_type`. Keys are integers, text, bytes, dates or (several
         fields) tuples of these. A record whose key is null goes to the dead letters.
         """
-        return KeyedStream(self, key_selector(self.record_type, key, key_type))
+        self._graph.check_port(self._port)
+        if key_type is not None and not (key and callable(key[0])):
+            raise JobDefinitionError(
+                f"The stream {self.name!r} is keyed by fields, which have their own types; leave key_type out."
+            )
+        try:
+            return KeyedStream(self, key_selector(self.record_type, key, key_type))
+        except JobDefinitionError as e:
+            raise type(e)(f"The stream {self.name!r} cannot be keyed: {e}") from e
 
     def sink_to(self, name: str, *, protobuf: Any = None) -> None:
         """Let the records leave through the sink of that name; a binding says where it goes.
@@ -90,8 +113,14 @@ class DataStream:
         `protobuf` is the generated message class for bindings with `format=protobuf`, when the stream's schema is
         not itself a protobuf message.
         """
-        source = _protobuf_of(protobuf, self._origin.protobuf)
+        check_name("sink", name)
+        self._graph.check_port(self._port)
+        source = protobuf_source(protobuf, None, f"Sink {name!r}") or self._origin.protobuf
         self._graph.add(SinkNode(f"sink/{name}", name, self._port, self.record_type, source))
+
+    def same_as(self, other: DataStream) -> bool:
+        """Whether the other is the same stream, with the same records."""
+        return self._graph is other._graph and self._port == other._port
 
     @property
     def graph(self) -> Graph:
@@ -116,8 +145,10 @@ class DataStream:
 class ProcessedStream(DataStream):
     """What a keyed step emits, with its side outputs."""
 
-    def __init__(self, graph: Graph, node: ProcessNode, main: RecordType) -> None:
-        super().__init__(graph, Port(node.id), main, Origin(node.step, False, None))
+    def __init__(
+        self, graph: Graph, node: ProcessNode, main: RecordType, protobuf: ProtobufSource | None
+    ) -> None:
+        super().__init__(graph, Port(node.id), main, Origin(node.step, False, protobuf))
         self._node = node
 
     def side_output(self, name: str) -> DataStream:
@@ -127,7 +158,8 @@ class ProcessedStream(DataStream):
             raise JobDefinitionError(
                 f"Step {self._node.step!r} has no side output {name!r}; its function declares {known} in side_outputs."
             )
-        origin = Origin(f"{self._node.step}.{name}", False, None)
+        protobuf = protobuf_source(None, self._node.function.side_outputs[name], f"Side output {name!r}")
+        origin = Origin(output_name(self._node.step, name), False, protobuf)
         return DataStream(self._graph, Port(self._node.id, name), self._node.outputs[name], origin)
 
 
@@ -144,8 +176,13 @@ class KeyedStream:
             raise JobDefinitionError(
                 "connect needs at least one control stream: readings.connect(settings.key_by(...))."
             )
-        for control in controls:
+        for number, control in enumerate(controls):
             self._check_connectable(control)
+            if any(control.key == c.key and control.stream.same_as(c.stream) for c in controls[:number]):
+                raise JobDefinitionError(
+                    f"The stream {control.stream.name!r} is connected twice with the same key, so each of its records "
+                    "would take effect twice. Connect it once."
+                )
         return ConnectedStream(self, controls)
 
     def _check_connectable(self, control: Any) -> None:
@@ -153,16 +190,20 @@ class KeyedStream:
             raise JobDefinitionError(
                 f"Key the stream {control.name!r} before connecting it: {control.name}.key_by(...)."
             )
+        if not isinstance(control, KeyedStream):
+            raise JobDefinitionError(f"connect takes keyed control streams, not {control!r}.")
         if not control.stream.is_control:
             raise JobDefinitionError(
                 f"The stream {control.stream.name!r} is no control stream; declare it with job.control_stream(...)."
             )
         if control.stream.graph is not self.stream.graph:
-            raise JobDefinitionError(f"The stream {control.stream.name!r} belongs to another job.")
+            raise JobDefinitionError(
+                f"The stream {control.stream.name!r} belongs to another job. Declare it in this one."
+            )
         if not control.key.key_type.equals(self.key.key_type):
             raise JobDefinitionError(
                 f"The keys of {self.stream.name!r} ({self.key.key_type}) and {control.stream.name!r} "
-                f"({control.key.key_type}) differ in type."
+                f"({control.key.key_type}) differ in type. Key both by the same type."
             )
 
     def process(self, step: str, function: ProcessFunction, *, output: Any = None) -> ProcessedStream:
@@ -187,20 +228,90 @@ class ConnectedStream:
 
 
 def _process(step: str, function: ProcessFunction, inputs: list[KeyedStream], output: Any) -> ProcessedStream:
-    if not step or "/" in step:
+    if not isinstance(step, str) or not step or "/" in step:
         raise JobDefinitionError(f"{step!r} is no name for a step: it must not be empty nor contain a slash.")
-    main = output_type(function, output, step)
+    data = inputs[-1].stream
+    if data.is_control:
+        raise JobDefinitionError(
+            f"Step {step!r} has no data stream: {data.name!r} is a control stream. Connect it to a data stream, or "
+            "declare it with job.data_stream(...)."
+        )
+    _check_states(function, step)
+    schema = output if output is not None else annotated_result(type(function).process_record)
+    main = (
+        described_type(schema, f"Step {step!r}") if _is_given(schema) else output_type(function, None, step)
+    )
     outputs: dict[str, RecordType] = {} if main is None else {"": main}
-    for name, kind in function.side_outputs.items():
-        outputs[name] = record_type(kind)
+    outputs |= _side_outputs(function, step)
     edges = tuple(keyed.stream.edge(keyed.key) for keyed in inputs)
     node = ProcessNode(f"step/{step}", step, function, edges, outputs)
     graph = inputs[0].stream.graph
     graph.add(node)
-    return ProcessedStream(graph, node, main if main is not None else record_type("nothing BOOLEAN"))
+    protobuf = protobuf_source(None, schema, f"Step {step!r}")
+    return ProcessedStream(
+        graph, node, main if main is not None else record_type("nothing BOOLEAN"), protobuf
+    )
 
 
-def _protobuf_of(schema: Any, otherwise: ProtobufSource | None) -> ProtobufSource | None:
-    if schema is not None and hasattr(schema, "DESCRIPTOR") and hasattr(schema, "SerializeToString"):
-        return ProtobufSource.of(schema)
-    return otherwise
+def _is_given(schema: Any) -> bool:
+    return schema is not None and schema is not type(None) and schema is not Any
+
+
+def _side_outputs(function: ProcessFunction, step: str) -> dict[str, RecordType]:
+    """The types of what the function emits by the side."""
+    declared = function.side_outputs
+    if not isinstance(declared, Mapping) or not all(isinstance(name, str) and name for name in declared):
+        raise JobDefinitionError(
+            f"side_outputs of step {step!r} is {declared!r}; it must be a mapping of names to schemas, such as "
+            '{"alarms": Alarm}.'
+        )
+    return {
+        name: described_type(schema, f"Side output {name!r} of step {step!r}")
+        for name, schema in declared.items()
+    }
+
+
+def _check_states(function: ProcessFunction, step: str) -> None:
+    """Raise when a declared state cannot be stored, or is declared where it is not found."""
+    for name, state in declared_states(function).items():
+        if state.name != name:
+            raise JobDefinitionError(
+                f"Step {step!r} has one ValueState under the names {name!r} and {state.name!r}; give each its own."
+            )
+        try:
+            state.spec()
+        except SchemaError as e:
+            raise SchemaError(f"State {name!r} of step {step!r}: {e}") from e
+    for name, value in vars(function).items():
+        if isinstance(value, ValueState):
+            raise JobDefinitionError(
+                f"Step {step!r} sets its state {name!r} on the instance; declare it in the body of the class "
+                f"{type(function).__name__}."
+            )
+
+
+def _check_transform(kind: TransformKind, function: Any) -> None:
+    """Raise JobDefinitionError for what cannot be the function of a transform."""
+    if not callable(function):
+        raise JobDefinitionError(f"{kind} needs a function, not {function!r}.")
+    if inspect.iscoroutinefunction(function):
+        raise JobDefinitionError(f"{kind} needs a plain function, and {function.__name__} is async.")
+    if kind != "flat_map" and inspect.isgeneratorfunction(function):
+        raise JobDefinitionError(
+            f"{kind} needs a function that returns one value, and {function.__name__} yields; use flat_map."
+        )
+
+
+def protobuf_source(given: Any, schema: Any, who: str) -> ProtobufSource | None:
+    """The protobuf message of a stream's records: the given class, else the schema when that is one."""
+    if given is None:
+        return ProtobufSource.of(schema) if _is_message(schema) else None
+    if not _is_message(given):
+        raise JobDefinitionError(
+            f"{who}: protobuf={given!r} is no message class. Give a class that the protobuf compiler made."
+        )
+    return ProtobufSource.of(given)
+
+
+def _is_message(schema: Any) -> bool:
+    return isinstance(schema, type) and hasattr(schema, "DESCRIPTOR") and hasattr(schema, "SerializeToString")

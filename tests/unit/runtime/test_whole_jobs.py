@@ -276,3 +276,22 @@ def test_a_job_computes_what_a_plain_fold_computes(
         letters = sorted((letter.stream, letter.step) for letter in result.dead_letters)
         assert letters == sorted(expected["dead-letters"])
         assert result.counts("out") == {name: len(written.records) for name, written in result.sinks.items()}
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    batches=st.lists(inputs(), min_size=1, max_size=3),
+    partitions=st.integers(1, 4),
+    seeds=st.tuples(st.integers(0, 1000), st.integers(0, 1000)),
+)
+def test_a_replay_gives_the_same_bytes(batches: list[Input], partitions: int, seeds: tuple[int, int]) -> None:
+    """Whatever order the shuffle delivers, every sink gets the same bytes and every key group the same state."""
+    job = InProcessJob(
+        make_job(8), partitions=partitions, keyed_sinks=["alerts", "thirds"], raw_streams=["readings"]
+    )
+    for batch in batches:
+        again = job.copy()
+        first, second = job.run(batch, seed=seeds[0]), again.run(batch, seed=seeds[1])
+        assert first.data == second.data
+        assert first.reports == second.reports
+        assert job.tables == again.tables
