@@ -32,6 +32,7 @@ from penstock.runtime.cuts import write_stream_order
 from penstock.runtime.packing import DEAD_LETTERS
 from penstock.runtime.query import Query, start_query
 from penstock.runtime.session import SessionSettings, open_session, ship_code
+from penstock.runtime.warm_up import warm_up
 from penstock.runtime.writing import Writer
 
 __all__ = ["JobRunner", "Progress", "RunSummary"]
@@ -117,6 +118,7 @@ class JobRunner:
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
             stack.enter_context(_signals_set(stop))
             ship_code(session, checkpoint.folder / "code", self._code)
+            warm_up(session)
             lock = checkpoint.lock(session._jvm, stop)  # noqa: SLF001  # the lock must be the JVM's
             stack.callback(lock.release)
             for receiver in bound.receivers:

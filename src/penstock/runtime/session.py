@@ -41,6 +41,8 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
     "spark.python.worker.reuse": "true",
+    # Spark sets this for some kinds of Python code only, and workers serve only what has the same environment.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # A state call is a round trip between worker and JVM; over a Unix socket it takes a fraction of the time that it
     # takes over TCP, which shows where batches are small.
     "spark.python.unix.domain.socket.enabled": "true",

@@ -1,0 +1,47 @@
+"""Warming up: let Spark load classes and start Python workers while the query is still being described.
+
+Starting a query is a chain of short-lived helper processes that the JVM waits for, with the cores idle. A small job
+beside it runs through the parts that the first micro-batch needs; it takes nothing from the query, and its result is
+of no interest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+__all__ = ["warm_up"]
+
+_ROWS: Final = "id LONG"
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Start the small job, in the background. It may fail unseen: what keeps it from running, the query will report."""
+    threading.Thread(target=_run, args=(spark,), name="penstock-warm-up", daemon=True).start()
+
+
+def _run(spark: SparkSession) -> None:
+    with contextlib.suppress(Py4JError, PySparkException, OSError):
+        # Extracts and loads a native library of some 50 MB.
+        spark.sparkContext._jvm.org.rocksdb.RocksDB.loadLibrary()  # type: ignore[union-attr]  # noqa: SLF001
+        tasks = spark.sparkContext.defaultParallelism
+        rows = spark.range(tasks, numPartitions=tasks).mapInArrow(_touch, _ROWS)
+        rows.write.format("noop").mode("overwrite").save()
+
+
+def _touch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a worker: import what the query's tasks will import."""
+    import pyspark.testing.utils  # noqa: F401  # by PySpark's own state client, with pandas
+
+    import penstock.runtime.keyed
+    import penstock.runtime.reading
+    import penstock.runtime.writing  # noqa: F401
+
+    yield from batches
