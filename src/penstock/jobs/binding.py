@@ -20,7 +20,7 @@ from penstock.bindings import (
     missing_binding,
     parse_binding,
 )
-from penstock.errors import BindingError
+from penstock.errors import BindingError, JobDefinitionError
 from penstock.formats import Format, format_of
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.definition import Job
@@ -30,6 +30,7 @@ from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.query import BoundSource
 from penstock.runtime.reading import StreamReader
+from penstock.runtime.sealed import Sealed
 from penstock.sinks.base import Sink
 from penstock.sinks.console import ConsoleSink
 from penstock.sinks.files import FilesSink
@@ -39,7 +40,7 @@ from penstock.sources.files import FileLog
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.kafka import preflight
 from penstock.sources.socket import SocketReceiver
-from penstock.streams.graph import SourceNode
+from penstock.streams.graph import ProcessNode, SourceNode, TransformNode
 
 __all__ = ["BoundJob", "bind_job"]
 
@@ -58,6 +59,7 @@ class BoundJob:
 
 def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJob:
     """Bind every stream and sink of the job. Raises BindingError for the first that cannot be."""
+    check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)
     lineage = checkpoint.lineage(_wanted_lineage(job, settings))
     plan = JobPlan(
@@ -85,6 +87,27 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
     ]
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     return BoundJob(plan, lineage, sources, sinks, receivers, where)
+
+
+def check_travels(job: Job) -> None:
+    """Raise JobDefinitionError when a function of the job cannot be sent to the workers."""
+    for node in job.graph.nodes.values():
+        if isinstance(node, TransformNode):
+            _check_travels(f"The function of the {node.kind} {node.name!r}", node.function)
+        elif isinstance(node, ProcessNode):
+            _check_travels(f"The function of step {node.step!r}", node.function)
+            for edge in node.edges:
+                _check_travels(f"The key function of the stream {edge.stream!r}", edge.key.function)
+
+
+def _check_travels(what: str, function: object) -> None:
+    try:
+        Sealed(function)
+    except Exception as e:  # what refuses to be pickled raises anything
+        raise JobDefinitionError(
+            f"{what} cannot be sent to the workers ({e}). Open connections, locks and the like where they are first "
+            "used, not when the job is described."
+        ) from e
 
 
 def parse_bindings(job: Job, given: Mapping[str, str], checkpoint: Checkpoint) -> dict[str, Binding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import sys
 import traceback
@@ -44,10 +45,10 @@ def load_job(target: str) -> LoadedJob:
 
 
 def _import(path: Path) -> ModuleType:
-    if not path.stem.isidentifier() or path.stem in sys.stdlib_module_names:
+    if not path.stem.isidentifier() or _is_taken(path.stem):
         raise JobDefinitionError(
-            f"The job file {path.name} must have a name that Python can import and that is not one of Python's own "
-            "modules; rename it, for example to job.py."
+            f"The job file {path.name} must have a name that Python can import and that no installed module has; "
+            "rename it, for example to job.py."
         )
     folder = str(path.parent)
     if folder not in sys.path:
@@ -60,11 +61,24 @@ def _import(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
+    except SystemExit as e:
+        raise JobDefinitionError(
+            f"{path.name}{_line_of(e, path)}: this ends Python; a job file only describes a job."
+        ) from e
     except PenstockError as e:
         raise type(e)(f"{path.name}{_line_of(e, path)}: {e}") from e
     except Exception as e:  # a job file may raise anything
         raise JobDefinitionError(f"{path.name}{_line_of(e, path)}: {type(e).__name__}: {e}") from e
     return module
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a module of that name would hide one that penstock or the job may import."""
+    return (
+        name == "penstock"
+        or name in sys.stdlib_module_names
+        or name in importlib.metadata.packages_distributions()
+    )
 
 
 def _line_of(error: BaseException, path: Path) -> str:

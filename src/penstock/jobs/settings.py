@@ -51,7 +51,7 @@ class RunSettings:
             )
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
-        if not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?|(spark|k8s)://.+|yarn", self.master):
+        if not re.fullmatch(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|spark://\S+:\d+|k8s://\S+|yarn", self.master):
             raise JobDefinitionError(
                 f"{self.master!r} is no Spark master. Use local[*], local[N], spark://HOST:PORT, k8s://URL or yarn."
             )

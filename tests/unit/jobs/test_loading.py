@@ -1,0 +1,152 @@
+"""Loading: the job is found in its file, with the modules beside it, or the message says where to look."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.jobs.loading import load_job
+
+JOB = "import penstock as ps\n{name} = ps.Job({name!r})\n"
+
+
+@pytest.fixture(autouse=True)
+def _imports_as_before(tmp_path: Path) -> Iterator[None]:
+    """What a test imports from its folder is forgotten after it."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str], str]:
+    """Write a file beside the others; gives its path."""
+
+    def write_file(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write_file
+
+
+Write = Callable[[str, str], str]
+
+
+def test_the_only_job_of_a_file_is_found(write: Write) -> None:
+    """Under any name, also under two names for the same job."""
+    path = write("only.py", JOB.format(name="mine") + "same = mine\n")
+    assert load_job(path).job.name == "mine"
+
+
+def test_a_job_is_chosen_by_its_name(write: Write) -> None:
+    """FILE:ATTR picks one of several jobs."""
+    path = write("several.py", JOB.format(name="first") + JOB.format(name="second"))
+    assert load_job(f"{path}:second").job.name == "second"
+    assert load_job(f"{path}:first").job.name == "first"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "parts"),
+    [
+        ("", ("several jobs", ":first, second")),
+        (":third", ("no job named 'third'", "first, second")),
+        (":ps", ("no job named 'ps'", "first, second")),
+        (":first.name", ("no job named 'first.name'",)),
+    ],
+)
+def test_an_ambiguous_choice_lists_the_jobs(write: Write, attribute: str, parts: tuple[str, ...]) -> None:
+    """The message has the names to choose from."""
+    path = write("several.py", JOB.format(name="first") + JOB.format(name="second"))
+    with pytest.raises(JobDefinitionError) as raised:
+        load_job(path + attribute)
+    assert all(part in str(raised.value) for part in parts), raised.value
+
+
+def test_a_job_file_imports_its_neighbours(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From any working folder; the workers are given every module of the folder, and nothing else."""
+    monkeypatch.chdir("/")
+    beside = write("beside_the_job.py", "NAME = 'from-beside'\n")
+    path = write(
+        "with_neighbour.py", "import penstock as ps\nfrom beside_the_job import NAME\njob = ps.Job(NAME)\n"
+    )
+    write("data.csv", "1,2\n")
+    loaded = load_job(path)
+    assert loaded.job.name == "from-beside"
+    assert loaded.code == (Path(beside), Path(path))
+
+
+def test_a_job_may_come_from_a_neighbour(write: Write) -> None:
+    """A file that only imports the job has it as well."""
+    write("where_it_is.py", JOB.format(name="imported"))
+    assert load_job(write("importing.py", "from where_it_is import imported\n")).job.name == "imported"
+
+
+def test_paths_may_be_relative_or_at_home(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a shell would understand them."""
+    write("here.py", JOB.format(name="here"))
+    monkeypatch.chdir(tmp_path)
+    assert load_job("here.py").job.name == "here"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_job("~/here.py:here").job.name == "here"
+
+
+def test_a_changed_file_is_loaded_anew(write: Write) -> None:
+    """Loading twice in one process does not give the old job."""
+    load_job(write("changing.py", JOB.format(name="before")))
+    assert load_job(write("changing.py", "\n" + JOB.format(name="later_on"))).job.name == "later_on"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "parts"),
+    [
+        ("class_missing.py", "\nimport penstock as ps\nps.Job('a b')\n", ("class_missing.py, line 3", "'a b'")),
+        ("no_colon.py", "def f()\n    pass\n", ("no_colon.py, line 1", "SyntaxError")),
+        ("deep.py", "def f():\n    return 1 / 0\nf()\n", ("deep.py, line 2", "ZeroDivisionError")),
+        ("leaves.py", "import sys\nsys.exit(0)\n", ("leaves.py, line 2", "this ends Python", "only describes a job")),
+        ("with-dash.py", "", ("with-dash.py", "rename it")),
+        ("9lives.py", "", ("9lives.py", "rename it")),
+        ("random.py", JOB.format(name="job"), ("random.py", "rename it")),
+        ("penstock.py", JOB.format(name="job"), ("penstock.py", "rename it")),
+        ("numpy.py", JOB.format(name="job"), ("numpy.py", "rename it")),
+        ("pyspark.py", JOB.format(name="job"), ("pyspark.py", "rename it")),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_loaded_is_named(
+    write: Write, name: str, text: str, parts: tuple[str, ...]
+) -> None:
+    """The message has the file and, where there is one, the line."""
+    with pytest.raises(JobDefinitionError) as raised:
+        load_job(write(name, text))
+    assert all(part in str(raised.value) for part in parts), raised.value
+
+
+def test_an_error_in_a_neighbour_points_into_the_job_file(write: Write) -> None:
+    """The line is that of the import; the words are those of the neighbour's error."""
+    write("broken_neighbour.py", "x = = 1\n")
+    with pytest.raises(JobDefinitionError, match=r"imports_it\.py, line 2: SyntaxError"):
+        load_job(write("imports_it.py", "\nimport broken_neighbour\n"))
+
+
+def test_penstocks_errors_keep_their_class(write: Write) -> None:
+    """A wrong schema in a job file stays a SchemaError, with the line."""
+    text = "import penstock as ps\njob = ps.Job('j')\njob.data_stream('s', schema='a NUMBER')\n"
+    with pytest.raises(SchemaError, match=r"wrong_schema\.py, line 3: Stream 's'.*'number'"):
+        load_job(write("wrong_schema.py", text))
+
+
+@pytest.mark.parametrize("name", ["no_such_job.py", ".", "no/such/folder/job.py"])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
+    """A missing file and a folder are named as they were given."""
+    target = str(tmp_path / name)
+    with pytest.raises(JobDefinitionError) as raised:
+        load_job(target)
+    assert f"no job file {target}" in str(raised.value)

@@ -1,0 +1,116 @@
+"""The public API: small, documented, and described without Spark."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock.jobs.loading import load_job
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def example() -> Iterator[Path]:
+    """The folder of the example, on the import path; what is imported from it is forgotten afterwards."""
+    folder = ROOT / "examples" / "temperature_control"
+    path = list(sys.path)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(folder)):
+            del sys.modules[name]
+
+
+def test_all_is_sorted_and_complete() -> None:
+    """`__all__` holds each public name once, and no public class of penstock is reachable that it lacks."""
+    assert ps.__all__ == sorted(set(ps.__all__))
+    classes = {name for name, value in vars(ps).items() if inspect.isclass(value)}
+    assert classes == set(ps.__all__)
+
+
+def members(name: str) -> list[tuple[str, object]]:
+    """A public class and its own public methods and properties."""
+    kind = getattr(ps, name)
+    found: list[tuple[str, object]] = [(name, kind)]
+    for member, value in vars(kind).items():
+        if not member.startswith("_") and (
+            inspect.isfunction(value) or isinstance(value, property | classmethod)
+        ):
+            found.append((f"{name}.{member}", value))
+    return found
+
+
+@pytest.mark.parametrize("name", ps.__all__)
+def test_every_public_name_says_what_it_does(name: str) -> None:
+    """In its own docstring, whose first line is a sentence."""
+    for path, member in members(name):
+        text = getattr(member, "__doc__", None)
+        assert text, f"{path} has no docstring"
+        first = inspect.cleandoc(text).split("\n\n")[0]
+        assert first.rstrip().endswith((".", ":")), f"{path}: {first!r} is no sentence"
+        assert len(first) > 15, f"{path}: {first!r} says little"
+
+
+@pytest.mark.parametrize("name", ps.__all__)
+def test_examples_in_docstrings_run(name: str) -> None:
+    """What a docstring shows works as it stands."""
+    names = {public: getattr(ps, public) for public in ps.__all__}
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    for test in doctest.DocTestFinder(recurse=False).find(getattr(ps, name), name, globs=names):
+        report: list[str] = []
+        runner.run(test, out=report.append)
+        assert not report, "".join(report)
+
+
+def test_a_job_is_described_without_spark() -> None:
+    """Importing penstock and describing a job imports no PySpark, so it is quick and runs anywhere."""
+    script = """
+import sys
+import penstock as ps
+class Count(ps.ProcessFunction):
+    times = ps.ValueState(int)
+    def process_record(self, record, ctx):
+        yield record
+job = ps.Job("job")
+readings = job.data_stream("readings", schema="id INT")
+readings.filter(bool).key_by("id").process("count", Count(), output="id INT").sink_to("out")
+job.check()
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("pyspark", "py4j", "pandas")))
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_jobs_in_documents_are_whole(tmp_path: Path, example: Path) -> None:
+    """A job that a page shows can be copied into a file beside the example's records, and loaded."""
+    pages = [page for page in ROOT.rglob("*.md") if "." not in str(page.relative_to(ROOT).parent)]
+    assert ROOT / "README.md" in pages
+    path = tmp_path / "job_of_a_page.py"
+    for page in pages:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            if "ps.Job(" in block:
+                path.write_text(block)
+                load_job(str(path)).job.check()
+
+
+@pytest.mark.parametrize("name", ["job.py", "vectorised.py"])
+def test_the_examples_are_whole(name: str, example: Path) -> None:
+    """The example's job files load and pass the check."""
+    load_job(str(example / name)).job.check()
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """One version, in one place that users see and one that installers see."""
+    declared = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert declared is not None
+    assert ps.__version__ == declared.group(1)
