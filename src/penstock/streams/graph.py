@@ -53,6 +53,9 @@ def described_type(schema: Any, who: str) -> RecordType:
         kind = record_type(schema)
     except SchemaError as e:
         raise SchemaError(f"{who}: {e}") from e
+    twice = [name for name in kind.field_names if kind.schema.names.count(name) > 1]
+    if twice:
+        raise SchemaError(f"{who}: {schema!r} has the field {twice[0]!r} twice; rename one.")
     for name in kind.field_names:
         if name.startswith("__"):
             raise SchemaError(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -294,12 +296,34 @@ def _check_transform(kind: TransformKind, function: Any) -> None:
     """Raise JobDefinitionError for what cannot be the function of a transform."""
     if not callable(function):
         raise JobDefinitionError(f"{kind} needs a function, not {function!r}.")
+    called = getattr(function, "__name__", repr(function))
     if inspect.iscoroutinefunction(function):
-        raise JobDefinitionError(f"{kind} needs a plain function, and {function.__name__} is async.")
+        raise JobDefinitionError(f"{kind} needs a plain function, and {called} is async.")
     if kind != "flat_map" and inspect.isgeneratorfunction(function):
         raise JobDefinitionError(
-            f"{kind} needs a function that returns one value, and {function.__name__} yields; use flat_map."
+            f"{kind} needs a function that returns one value, and {called} yields; use flat_map."
         )
+    many = _returns_many(function)
+    if kind == "map" and many is True:
+        raise JobDefinitionError(
+            f"map needs a function that returns one record, and {called} is annotated to return several; use flat_map."
+        )
+    if kind == "flat_map" and many is False:
+        raise JobDefinitionError(
+            f"flat_map needs a function that returns several records, and {called} is annotated to return one; use map."
+        )
+
+
+def _returns_many(function: Callable[[Any], Any]) -> bool | None:
+    """Whether the return annotation is of something to iterate over; None when that cannot be told."""
+    try:
+        hint = typing.get_type_hints(function).get("return")
+    except (NameError, TypeError):
+        return None
+    kind = typing.get_origin(hint) or hint
+    if not isinstance(kind, type) or kind in (type(None), types.UnionType, str, bytes):
+        return None
+    return issubclass(kind, Iterable) and not issubclass(kind, Mapping)
 
 
 def protobuf_source(given: Any, schema: Any, who: str) -> ProtobufSource | None:

@@ -135,6 +135,22 @@ def test_a_record_without_a_key_is_set_aside(case: str, others: int) -> None:
     assert letter.reason
 
 
+def test_records_without_a_key_may_stand_beside_those_whose_key_raises() -> None:
+    """Each is one dead letter, with its own reason."""
+
+    def key(item: Item) -> int | None:
+        return None if item.number == 1 else item.number * (1 // item.number + 1)
+
+    job = ps.Job("job", key_groups=4)
+    job.data_stream("items", schema=Item).key_by(key, key_type=int).process("step", Echo()).sink_to("out")
+    result = InProcessJob(job).run({"items": [("file", [Item(2), Item(1), Item(0), Item(3)])]})
+    assert sorted(item.number for item in result.records("out")) == [2, 3]
+    reasons = {letter.offset: letter.reason.splitlines()[-1] for letter in result.dead_letters}
+    assert len(result.dead_letters) == 2
+    assert reasons[1] == "the key function gave no key"
+    assert reasons[2].startswith("ZeroDivisionError")
+
+
 def test_the_reason_names_the_key() -> None:
     """The fields of the key, or its function."""
     job = ps.Job("job", key_groups=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, make_dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -109,6 +110,18 @@ def gives_float(record: Any) -> float:
     return 1.0
 
 
+def gives_list(record: Any) -> list[Reading]:
+    return [record]
+
+
+def gives_one(record: Any) -> Reading:
+    return Reading(1, 1.0)
+
+
+def gives_perhaps(record: Any) -> list[Reading] | None:
+    return None
+
+
 def yields(record: Any) -> Iterator[Reading]:
     yield record
 
@@ -173,6 +186,10 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
         lambda d: d.job.data_stream("x", schema="a INTEGR"),
         ("Stream 'x'", "'integr'", "Known types"),
     ),
+    "one field name twice": (
+        lambda d: d.job.data_stream("x", schema="a INT, b INT, a INT"),
+        ("Stream 'x'", "the field 'a' twice", "rename one"),
+    ),
     "field name of penstock": (
         lambda d: d.job.data_stream("x", schema=PENSTOCKS_FIELD),
         ("Stream 'x'", "'__offset'", "rename it"),
@@ -202,6 +219,19 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     ),
     "map that yields": (lambda d: d.data.map(yields), ("map needs", "yields yields", "use flat_map")),
     "filter that yields": (lambda d: d.data.filter(yields), ("filter needs", "use flat_map")),
+    "async partial": (
+        lambda d: d.data.filter(partial(is_async)),
+        ("filter needs a plain function", "is async"),
+    ),
+    "map to text": (lambda d: d.data.map(str.upper, output="a TEXT"), ("'map-1'", "'text'")),
+    "map to a list": (
+        lambda d: d.data.map(gives_list, output=Reading),
+        ("map needs", "gives_list is annotated to return several", "use flat_map"),
+    ),
+    "flat_map to one record": (
+        lambda d: d.data.flat_map(gives_one),
+        ("flat_map needs", "gives_one is annotated to return one", "use map"),
+    ),
     "async map": (lambda d: d.data.map(is_async), ("map needs a plain function", "is_async is async")),
     # keys
     "no key": (lambda d: d.data.key_by(), ("'readings'", "a field, several fields, or a function")),
@@ -490,6 +520,16 @@ def test_a_stream_may_have_a_schema_beside_its_message() -> None:
     job.data_stream("numbers", schema="value BIGINT", protobuf=Int64Value).sink_to("out")
     assert names_of_sinks(job) == {"out": "google.protobuf.Int64Value"}
     assert job.graph.sources()[0].record_type.name == "Record"
+
+
+def test_annotations_say_what_a_transform_emits() -> None:
+    """Of one record for map, of several or perhaps several for flat_map; `output` says it for functions without."""
+    data = Described().data
+    assert data.map(gives_one).record_type.name == "Reading"
+    for function in (yields, gives_list, gives_perhaps):
+        assert data.flat_map(function).record_type.name == "Reading"
+    assert data.flat_map(lambda r: [r], output=Reading).record_type.name == "Reading"
+    assert data.map(Reading, output=Reading).record_type.name == "Reading"
 
 
 def test_transforms_get_names_in_order() -> None:
