@@ -70,6 +70,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
             n.name for n in job.graph.sinks() if isinstance(bindings[n.name], KafkaBinding)
         ),
         strict=settings.strict,
+        parallelism=lineage.parallelism,
     )
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():

@@ -36,7 +36,7 @@ from penstock.records import RecordType
 from penstock.state.group_state import GroupState, key_values
 from penstock.state.values import BoundValueState
 
-__all__ = ["Emission", "StepCore", "StepInput", "StepResult", "reason_of"]
+__all__ = ["Emission", "StepCore", "StepInput", "StepResult", "no_cyclic_collection", "reason_of"]
 
 MAIN: Final = ""
 
@@ -89,7 +89,7 @@ class StepCore:
 
     def run(self, key_group: int, blocks: Sequence[Block], stored: bytes | None) -> StepResult:
         """Process the blocks of one key group, in their own order whatever the order of the argument."""
-        with _no_cyclic_collection():
+        with no_cyclic_collection():
             return _Run(self, key_group, stored).process(sorted(blocks, key=lambda block: block.order))
 
     def bind(self, state: GroupState) -> tuple[Any, list[BoundValueState]]:
@@ -116,8 +116,8 @@ class StepCore:
 
 
 @contextmanager
-def _no_cyclic_collection() -> Iterator[None]:
-    """Records make no reference cycles, and the collector's passes over them cost more than the records."""
+def no_cyclic_collection() -> Iterator[None]:
+    """Without the cyclic collector: records make no cycles, and its passes over them cost more than the records."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

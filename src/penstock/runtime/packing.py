@@ -1,7 +1,8 @@
 """Packed rows: what travels through Spark. One row holds a whole block of records.
 
 A row says where it goes (`destination`), for which key group, and in which place of the order, and carries its body as
-bytes: an Arrow record batch without its schema, which both ends know from the plan.
+bytes: an Arrow record batch without its schema, which both ends know from the plan. `slot` is the Spark key under which
+it travels to the task that serves its key group.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.blocks import DeadLetter
@@ -31,11 +33,12 @@ __all__ = [
     "to_bytes",
 ]
 
-PACKED_DDL: Final = (
-    "destination STRING, key_group INT, input INT, partition STRING, first_offset BIGINT, body BINARY"
-)
+PACKED_DDL: Final = """
+    slot INT, destination STRING, key_group INT, input INT, partition STRING, first_offset BIGINT, body BINARY
+"""
 PACKED_SCHEMA: Final = pa.schema(
     [
+        ("slot", pa.int32()),
         ("destination", pa.string()),
         ("key_group", pa.int32()),
         ("input", pa.int32()),
@@ -52,7 +55,7 @@ _BATCH_BYTES: Final = 8 << 20
 
 
 class PackedRow(NamedTuple):
-    """One block on its way, as a row of PACKED_SCHEMA."""
+    """One block on its way, as a row of PACKED_SCHEMA; the slot follows from the key group."""
 
     destination: str
     key_group: int
@@ -77,24 +80,26 @@ def counts_row(kind: str, name: str, count: int, key_group: int = 0) -> PackedRo
     return PackedRow(COUNTS, key_group, 0, name, 0, msgspec.msgpack.encode((kind, name, key_group, count)))
 
 
-def packed_batches(rows: Iterable[PackedRow]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches for Spark."""
+def packed_batches(rows: Iterable[PackedRow], slots: npt.NDArray[np.int32]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches for Spark; `slots` has the slot of each key group."""
     waiting: list[PackedRow] = []
     size = 0
     for row in rows:
         waiting.append(row)
         size += len(row.body)
         if size >= _BATCH_BYTES:
-            yield _as_batch(waiting)
+            yield _as_batch(waiting, slots)
             waiting, size = [], 0
     if waiting:
-        yield _as_batch(waiting)
+        yield _as_batch(waiting, slots)
 
 
-def _as_batch(rows: list[PackedRow]) -> pa.RecordBatch:
+def _as_batch(rows: list[PackedRow], slots: npt.NDArray[np.int32]) -> pa.RecordBatch:
     *columns, bodies = zip(*rows, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, PACKED_SCHEMA, strict=False)]
-    return pa.RecordBatch.from_arrays([*arrays, _binary(bodies)], schema=PACKED_SCHEMA)
+    fields = list(PACKED_SCHEMA)[1:]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=False)]
+    slot = pa.array(slots[arrays[1].to_numpy()])
+    return pa.RecordBatch.from_arrays([slot, *arrays, _binary(bodies)], schema=PACKED_SCHEMA)
 
 
 def _binary(bodies: Sequence[Any]) -> pa.Array:

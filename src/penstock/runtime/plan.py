@@ -9,12 +9,16 @@ level sees the same cut.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.blocks import KEY, MESSAGE_KEY, block_schema
 from penstock.operators.step import StepCore, StepInput
+from penstock.runtime.slots import slots_of_key_groups
 from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
 
 __all__ = ["JobPlan", "emission_destination"]
@@ -30,7 +34,8 @@ class JobPlan:
     """A job's graph with everything the workers need to run it. Pickled to them.
 
     `raw_streams` are the streams whose source has bytes for each record, which then travel with it for dead
-    letters; `keyed_sinks` are the sinks that want the key of each record.
+    letters; `keyed_sinks` are the sinks that want the key of each record; `parallelism` is the number of tasks of a
+    keyed level.
     """
 
     graph: Graph
@@ -38,6 +43,12 @@ class JobPlan:
     raw_streams: frozenset[str]
     keyed_sinks: frozenset[str]
     strict: bool
+    parallelism: int = 1
+
+    @functools.cached_property
+    def slots(self) -> npt.NDArray[np.int32]:
+        """The slot of each key group."""
+        return slots_of_key_groups(self.key_groups, self.parallelism)
 
     def levels(self) -> list[list[ProcessNode]]:
         """The keyed steps by depth; steps of one level do not depend on each other."""

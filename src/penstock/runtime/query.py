@@ -99,7 +99,8 @@ def _source(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return sealed.open().batches(kafka_chunks(batches))
 
-    return reader.load().select(*wanted).mapInArrow(pack, PACKED_DDL)
+    # Many small partitions would cost a task each.
+    return reader.load().select(*wanted).coalesce(query.parallelism).mapInArrow(pack, PACKED_DDL)
 
 
 def _forward(plan: JobPlan, step_ids: list[str]) -> BatchFunction:

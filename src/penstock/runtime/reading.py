@@ -48,7 +48,7 @@ class StreamReader:
 
     def batches(self, chunks: Iterable[SourceChunk]) -> Iterator[pa.RecordBatch]:
         """The chunks' records, packed, as Arrow batches of PACKED_SCHEMA."""
-        return packed_batches(self.rows(chunks))
+        return packed_batches(self.rows(chunks), self.plan.slots)
 
     def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
         """The chunks' records, packed, and at the end the count of records."""

@@ -7,6 +7,7 @@ modules. What those processes only pass on stays sealed there. The bytes never l
 from __future__ import annotations
 
 import functools
+import gc
 import pickle
 from typing import Final, Generic, TypeVar, cast
 
@@ -30,4 +31,9 @@ class Sealed(Generic[T]):
 
 @functools.lru_cache(maxsize=64)
 def _opened(data: bytes) -> object:
-    return pickle.loads(data)
+    value = pickle.loads(data)
+    # PySpark's workers run a full garbage collection after every task. With all that is imported by now it would take
+    # 50 ms each time, most of what a small micro-batch costs; frozen objects are not looked at.
+    gc.collect()
+    gc.freeze()
+    return value

@@ -43,6 +43,7 @@ class Forwarder:
     """Routes what the steps before it emitted; all other rows pass."""
 
     def __init__(self, plan: JobPlan, step_ids: Sequence[str]) -> None:
+        self._slots = plan.slots
         self._routes: dict[str, tuple[ProcessNode, str, pa.Schema, Router]] = {}
         for node in plan.graph.steps():
             if node.id not in step_ids:
@@ -54,7 +55,7 @@ class Forwarder:
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Packed rows in, packed rows out."""
-        return packed_batches(self.rows(batches))
+        return packed_batches(self.rows(batches), self._slots)
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
         """The same, row by row."""
@@ -97,7 +98,7 @@ def _message_keys(keys: pa.Array) -> pa.Array:
 def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
     """The rows of Arrow batches; bodies stay where they are in memory."""
     for batch in batches:
-        *columns, bodies = batch.columns
+        *columns, bodies = batch.columns[1:]
         for i, values in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
             yield PackedRow._make((*values, bodies[i].as_buffer()))
 

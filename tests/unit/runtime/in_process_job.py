@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +14,11 @@ import pyarrow as pa
 import penstock as ps
 from penstock.operators.blocks import DeadLetter, Records
 from penstock.records import RecordType
-from penstock.runtime.keyed import LevelProcessor
+from penstock.runtime.level import Level
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.routing import Router
+from penstock.runtime.slots import slot_keys
 from penstock.runtime.writing import Forwarder, Writer, unpacked_rows
 from penstock.sinks.base import TaskContext
 from penstock.streams.graph import Port
@@ -117,28 +117,18 @@ class BatchResult:
         return found
 
 
-class _TableState:
-    """Stands for Spark's value state, under the key that is at work."""
+class _States:
+    """What the steps of one slot keep between micro-batches."""
 
-    def __init__(self, tables: dict[Any, bytes]) -> None:
-        self._tables = tables
-        self.key: Any = None
+    def __init__(self, stored: dict[tuple[str, int], bytes], slot: int) -> None:
+        self._stored = stored
+        self._slot = slot
 
-    def get(self) -> tuple[bytes] | None:
-        return (self._tables[self.key],) if self.key in self._tables else None
+    def load(self, step_id: str) -> bytes | None:
+        return self._stored.get((step_id, self._slot))
 
-    def update(self, value: tuple[bytes]) -> None:
-        self._tables[self.key] = value[0]
-
-
-class _Handle:
-    """Stands for Spark's handle of a stateful processor."""
-
-    def __init__(self, state: _TableState) -> None:
-        self._state = state
-
-    def getValueState(self, name: str, schema: Any) -> _TableState:
-        return self._state
+    def save(self, step_id: str, state: bytes) -> None:
+        self._stored[step_id, self._slot] = state
 
 
 class InProcessJob:
@@ -154,8 +144,10 @@ class InProcessJob:
         raw_streams: Iterable[str] = (),
     ) -> None:
         job.check()
-        self.plan = JobPlan(job.graph, job.key_groups, frozenset(raw_streams), frozenset(keyed_sinks), strict)
-        self.tables: dict[Any, bytes] = {}
+        self.plan = JobPlan(
+            job.graph, job.key_groups, frozenset(raw_streams), frozenset(keyed_sinks), strict, partitions
+        )
+        self.states: dict[tuple[str, int], bytes] = {}
         self._partitions = partitions
         self._offsets: dict[tuple[str, str], int] = {}
         self._batch_id = 0
@@ -164,7 +156,7 @@ class InProcessJob:
         """The job as it is now, to run the next micro-batch once more."""
         other = object.__new__(InProcessJob)
         other.__dict__.update(self.__dict__)
-        other.tables = dict(self.tables)
+        other.states = dict(self.states)
         other._offsets = dict(self._offsets)
         return other
 
@@ -182,8 +174,8 @@ class InProcessJob:
             if number:
                 before = [node.id for node in levels[number - 1]]
                 forwarder = Forwarder(self.plan, before)
-                parts = [_rows(forwarder.batches(packed_batches(part))) for part in parts]
-            parts = self._level(number, [node.id for node in level], parts, order)
+                parts = [_rows(forwarder.batches(packed_batches(part, self.plan.slots))) for part in parts]
+            parts = self._level([node.id for node in level], parts, order)
         return self._write([node.id for node in levels[-1]] if levels else [], parts)
 
     def _read(self, inputs: Input) -> list[list[PackedRow]]:
@@ -199,27 +191,25 @@ class InProcessJob:
                 if name in self.plan.raw_streams:
                     raw = pa.array([msgspec.json.encode(item) for item in objects], pa.binary())
                 records = Records(record_type.batch(objects), name, partition, offsets, raw)
-                tasks.append(_rows(packed_batches(router.route(records))))
+                tasks.append(_rows(packed_batches(router.route(records), self.plan.slots)))
         return tasks
 
     def _level(
-        self, number: int, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random
+        self, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random
     ) -> list[list[PackedRow]]:
-        """The shuffle, and one call a group as Spark makes them: groups in order, the rows of each in any order."""
+        """The shuffle, and one call a slot as Spark makes them: the rows of each in any order."""
         shuffled = [row for part in parts for row in part]
         order.shuffle(shuffled)
-        groups: dict[tuple[str, int], list[PackedRow]] = {}
+        slots: dict[int, list[PackedRow]] = {}
         for row in shuffled:
-            groups.setdefault((row.destination, row.key_group), []).append(row._replace(body=bytes(row.body)))
+            slots.setdefault(int(self.plan.slots[row.key_group]), []).append(
+                row._replace(body=bytes(row.body))
+            )
         made: list[list[PackedRow]] = [[] for _ in range(self._partitions)]
-        state = _TableState(self.tables)
-        processor = LevelProcessor(self.plan, step_ids)
-        processor.init(_Handle(state))  # type: ignore[arg-type]
-        for key in sorted(groups):
-            state.key = (number, *key)
-            place = zlib.crc32(repr(key).encode()) % self._partitions
-            for out in processor.handleInputRows(key, iter(groups[key]), None):  # type: ignore[arg-type]
-                made[place].append(PackedRow(*(getattr(out, name) for name in PackedRow._fields)))
+        for partition, slot in enumerate(slot_keys(self._partitions)):
+            if slot in slots:
+                level = Level(self.plan, step_ids)
+                made[partition] += level.run(slots[slot], _States(self.states, slot))
         return made
 
     def _write(self, last: list[str], parts: list[list[PackedRow]]) -> BatchResult:
@@ -232,7 +222,7 @@ class InProcessJob:
         forwarder = Forwarder(self.plan, last)
         reports: list[tuple[str, str, int, int, bytes]] = []
         for number, part in enumerate(parts):
-            rows = forwarder.rows(packed_batches(part))
+            rows = forwarder.rows(packed_batches(part, self.plan.slots))
             for batch in writer.batches(rows, self._batch_id, number, attempt=0):
                 reports += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         self._batch_id += 1

@@ -20,6 +20,7 @@ from penstock.runtime.packing import (
     split_by_key_group,
     to_bytes,
 )
+from penstock.runtime.slots import slots_of_key_groups
 from penstock.runtime.writing import unpacked_rows
 
 ROWS = st.builds(
@@ -31,6 +32,7 @@ ROWS = st.builds(
     first_offset=st.integers(-(2**63), 2**63 - 1),
     body=st.binary(max_size=60),
 )
+SLOTS = slots_of_key_groups(32768, 5)
 SCHEMA = pa.schema(
     [
         pa.field("number", pa.int64()),
@@ -62,9 +64,12 @@ def test_rows_survive_packing(rows: list[PackedRow], batch_bytes: int) -> None:
     """Rows come back in order, and a batch is handed on as soon as it has reached its size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "_BATCH_BYTES", batch_bytes)
-        batches = list(packed_batches(iter(rows)))
+        batches = list(packed_batches(iter(rows), SLOTS))
     assert all(batch.schema == PACKED_SCHEMA for batch in batches)
     assert plain(list(unpacked_rows(batches))) == rows
+    assert [slot for batch in batches for slot in batch.column("slot").to_pylist()] == [
+        SLOTS[row.key_group] for row in rows
+    ]
     for batch in batches:
         sizes = [len(body) for body in batch.column("body").to_pylist()]
         assert sum(sizes[:-1]) < batch_bytes, "the last row made it full"
@@ -76,12 +81,12 @@ def test_bodies_may_be_any_buffer() -> None:
     """Rows that passed a level hold buffers, new ones hold Arrow buffers, counts hold bytes."""
     kinds = [b"abc", pa.py_buffer(b"abc"), memoryview(b"abc")]
     rows = [PackedRow("d", 0, 0, "p", n, body) for n, body in enumerate(kinds)]
-    assert [row.body for row in plain(list(unpacked_rows(packed_batches(rows))))] == [b"abc"] * 3
+    assert [row.body for row in plain(list(unpacked_rows(packed_batches(rows, SLOTS))))] == [b"abc"] * 3
 
 
 def test_nothing_makes_no_batch() -> None:
     """No rows, no batch; Spark need not look at empty ones."""
-    assert list(packed_batches([])) == []
+    assert list(packed_batches([], SLOTS)) == []
 
 
 @settings(deadline=None)

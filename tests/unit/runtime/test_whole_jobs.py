@@ -294,4 +294,4 @@ def test_a_replay_gives_the_same_bytes(batches: list[Input], partitions: int, se
         first, second = job.run(batch, seed=seeds[0]), again.run(batch, seed=seeds[1])
         assert first.data == second.data
         assert first.reports == second.reports
-        assert job.tables == again.tables
+        assert job.states == again.states

@@ -130,7 +130,9 @@ def test_a_forwarder_takes_only_what_its_steps_emitted() -> None:
         emitted("one", 1, 4),
         passing[2],
     ]
-    found = list(unpacked_rows(Forwarder(job_plan, ["step/one"]).batches(packed_batches(rows))))
+    found = list(
+        unpacked_rows(Forwarder(job_plan, ["step/one"]).batches(packed_batches(rows, job_plan.slots)))
+    )
     places = [(r.destination, r.partition, r.first_offset) for r in found if r.destination == "sink/to-one"]
     assert places == [
         ("sink/to-one", "one/00000", 0),

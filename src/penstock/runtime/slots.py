@@ -1,0 +1,58 @@
+"""Slots: which task of a keyed level serves which key groups.
+
+All packed rows for one task travel under one Spark key, so that Spark hands them over in one call, and with them the
+states of all steps. A step's key groups are spread over the slots in ranges, as in Flink. Spark places keys by hash;
+the key of slot `i` is the smallest integer that it places in partition `i`, so that every task has exactly one slot.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["slot_keys", "slots_of_key_groups", "spark_hash"]
+
+_MASK: Final = 0xFFFFFFFF
+
+
+@functools.cache
+def slot_keys(parallelism: int) -> tuple[int, ...]:
+    """For each partition of `parallelism` the Spark key of its slot."""
+    found: dict[int, int] = {}
+    for key in itertools.count():
+        found.setdefault(spark_hash(key) % parallelism, key)
+        if len(found) == parallelism:
+            return tuple(found[partition] for partition in range(parallelism))
+    raise AssertionError("unreachable")
+
+
+@functools.cache
+def slots_of_key_groups(key_groups: int, parallelism: int) -> npt.NDArray[np.int32]:
+    """For each key group the Spark key of its slot."""
+    partitions = np.arange(key_groups) * parallelism // key_groups
+    return np.array(slot_keys(parallelism), np.int32)[partitions]
+
+
+def spark_hash(value: int) -> int:
+    """Spark's `hash` of an INT: Murmur3 with 32 bits and seed 42 (https://github.com/aappleby/smhasher), signed."""
+    h = 42 ^ _mixed(value & _MASK)
+    h = (_rotated(h, 13) * 5 + 0xE6546B64) & _MASK
+    h ^= 4
+    h ^= h >> 16
+    h = (h * 0x85EBCA6B) & _MASK
+    h ^= h >> 13
+    h = (h * 0xC2B2AE35) & _MASK
+    h ^= h >> 16
+    return h - (1 << 32) if h >> 31 else h
+
+
+def _mixed(k: int) -> int:
+    return (_rotated((k * 0xCC9E2D51) & _MASK, 15) * 0x1B873593) & _MASK
+
+
+def _rotated(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (32 - bits))) & _MASK
