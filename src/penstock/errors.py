@@ -66,3 +66,7 @@ class StateError(PenstockError):
     """Stored state and declared state do not fit, or state was used wrongly."""
 
     fault = "user"
+
+
+class UnstorableValueError(StateError):
+    """A state was set to a value that cannot be stored; the record that did it becomes a dead letter."""

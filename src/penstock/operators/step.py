@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import SchemaError, StateError
+from penstock.errors import SchemaError, StateError, UnstorableValueError
 from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.functions import (
     BatchContext,
@@ -34,7 +34,7 @@ from penstock.operators.functions import (
 from penstock.operators.keys import KeySelector
 from penstock.records import RecordType
 from penstock.state.group_state import GroupState, key_values
-from penstock.state.values import BoundValueState
+from penstock.state.values import BoundValueState, CheckedValueState
 
 __all__ = ["Emission", "StepCore", "StepInput", "StepResult", "no_cyclic_collection", "reason_of"]
 
@@ -89,15 +89,23 @@ class StepCore:
 
     def run(self, key_group: int, blocks: Sequence[Block], stored: bytes | None) -> StepResult:
         """Process the blocks of one key group, in their own order whatever the order of the argument."""
+        ordered = sorted(blocks, key=lambda block: block.order)
         with no_cyclic_collection():
-            return _Run(self, key_group, stored).process(sorted(blocks, key=lambda block: block.order))
+            try:
+                return _Run(self, key_group, stored, BoundValueState).process(ordered)
+            except UnstorableValueError:
+                # What is found when the states are stored does not say which record did it. So once more, and every
+                # value is tried when it is set; that would be too slow to do always.
+                return _Run(self, key_group, stored, CheckedValueState).process(ordered)
 
-    def bind(self, state: GroupState) -> tuple[Any, list[BoundValueState]]:
+    def bind(
+        self, state: GroupState, kind: type[BoundValueState]
+    ) -> tuple[ProcessFunction, list[BoundValueState]]:
         """The user's function with its states bound to a key group, and those states."""
         function = copy.copy(self._function)
         bound = []
         for name in declared_states(self._function):
-            value = BoundValueState(state.columns[name], state.cursor)
+            value = kind(state.columns[name], state.cursor)
             setattr(function, name, value)
             bound.append(value)
         return function, bound
@@ -130,11 +138,13 @@ def no_cyclic_collection() -> Iterator[None]:
 class _Run:
     """One run of a step in one key group."""
 
-    def __init__(self, core: StepCore, key_group: int, stored: bytes | None) -> None:
+    def __init__(
+        self, core: StepCore, key_group: int, stored: bytes | None, kind: type[BoundValueState]
+    ) -> None:
         self._core = core
         self._key_group = key_group
         self._state = core.new_state(stored)
-        self._function, self._bound = core.bind(self._state)
+        self._function, self._bound = core.bind(self._state, kind)
         self._context = Context(
             key_group, self._state.cursor, (name for name in core.outputs if name != MAIN)
         )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import SchemaError, StateError
+from penstock.errors import SchemaError, StateError, UnstorableValueError
 from penstock.records import Field, RecordType
 from penstock.state.values import StateColumns, StateSpec, Undo, take_back
 
@@ -99,11 +99,28 @@ class StateColumn:
 
     # -- back to the table --
 
+    def check_value(self, value: Any) -> None:
+        """Raise UnstorableValueError when a value cannot be stored."""
+        try:
+            self._to_arrow([value])
+        except SchemaError as e:
+            raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold {value!r}: {e}") from e
+
+    def check_columns(self) -> None:
+        """Raise UnstorableValueError when the columns hold what cannot be stored."""
+        self._columns_to_arrow()
+
+    def _columns_to_arrow(self) -> pa.Array:
+        try:
+            return self.columns().to_arrow()
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
+            raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
+
     def flush_columns(self) -> bool:
         """Write changed columns back; returns whether there were any."""
         changed = self._columns_changed
         if changed:
-            self.stored = self.columns().to_arrow()
+            self.stored = self._columns_to_arrow()
         self._columns, self._columns_changed = None, False
         return changed
 
@@ -116,9 +133,7 @@ class StateColumn:
         try:
             changed = self._to_arrow([self.values[key] for key in self.dirty])
         except SchemaError as e:
-            raise StateError(
-                f"The state {self.spec.name!r} was set to a value that cannot be stored: {e}"
-            ) from e
+            raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
         places = np.full(count, -1, np.int64)
         places[: len(self.stored)] = np.arange(len(self.stored))
         places[changed_slots] = len(self.stored) + np.arange(len(changed_slots))
@@ -222,6 +237,8 @@ class GroupState:
         """Write what either view has changed back to the table."""
         touched: dict[Any, None] = {}
         for column in self.columns.values():
+            # What was set and taken back without having been looked at is as it was.
+            column.dirty = {key: None for key in column.dirty if key in column.values}
             touched |= column.dirty
         if touched:
             index = self.index

@@ -17,7 +17,15 @@ from penstock.records import RecordType, arrow_type_of, record_type
 if TYPE_CHECKING:
     from penstock.state.group_state import Cursor, StateColumn
 
-__all__ = ["BoundValueState", "StateColumns", "StateSpec", "Undo", "ValueState", "take_back"]
+__all__ = [
+    "BoundValueState",
+    "CheckedValueState",
+    "StateColumns",
+    "StateSpec",
+    "Undo",
+    "ValueState",
+    "take_back",
+]
 
 T = TypeVar("T")
 _MISSING: Final = object()
@@ -166,6 +174,20 @@ class BoundValueState(ValueState[Any]):
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: D102  # as declared
         self._column.put(slots, values)
+
+
+class CheckedValueState(BoundValueState):
+    """A value state that tries at once whether what it is set to can be stored."""
+
+    __slots__ = ()
+
+    def set(self, value: Any) -> None:  # noqa: D102  # as declared
+        super().set(value)
+        self._column.check_value(self._values[self._cursor.key])
+
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: D102  # as declared
+        super().put(slots, values)
+        self._column.check_columns()
 
 
 class StateColumns:
