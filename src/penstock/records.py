@@ -100,13 +100,14 @@ class Field:
                 # NumPy's tolist is several times faster than Arrow's, and exact for these types.
                 return typing.cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
             return typing.cast("list[Any]", column.to_pylist())
-        values = column.to_pylist()
+        # Arrow gives maps as lists of pairs unless told otherwise.
+        values = column.to_pylist(maps_as_pydicts="strict")
         if self.enum is not None:
             members: dict[Any, Any] = {member.value: member for member in self.enum}
             members[None] = None
             return [members[value] for value in values]
         target = self.python_type | None if self.nullable else self.python_type
-        return [msgspec.convert(_plain_mappings(value), target) for value in values]
+        return [msgspec.convert(value, target) for value in values]
 
     def to_arrow(self, values: Sequence[Any], *, check: bool = True) -> pa.Array:
         """The column of a list of values; raises SchemaError naming the field when one does not fit.
@@ -143,17 +144,6 @@ def _enum_values(kind: type[enum.Enum], values: Sequence[Any]) -> list[Any]:
 
 _enum_value: Final = operator.attrgetter("_value_")
 _BUILTIN: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
-
-
-def _plain_mappings(value: Any) -> Any:
-    """Arrow gives a map as a list of pairs; msgspec wants a dict."""
-    if isinstance(value, list):
-        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            return {key: _plain_mappings(item) for key, item in value}
-        return [_plain_mappings(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain_mappings(item) for key, item in value.items()}
-    return value
 
 
 class RecordType:

@@ -66,11 +66,10 @@ class StateColumn:
         record_type = self.spec.record_type
         if record_type is None:
             return self._field.to_python(stored)
-        objects = record_type.objects(_unpacked(stored, record_type))
-        if stored.null_count:
-            valid = stored.is_valid().to_pylist()
-            objects = [item if ok else None for item, ok in zip(objects, valid, strict=True)]
-        return objects
+        if not stored.null_count:
+            return record_type.objects(_unpacked(stored, record_type))
+        found = iter(record_type.objects(_unpacked(pc.drop_null(stored), record_type)))
+        return [next(found) if ok else None for ok in stored.is_valid().to_pylist()]
 
     # -- as columns --
 
@@ -156,21 +155,8 @@ class StateColumn:
 
 
 def _unpacked(stored: pa.Array, record_type: RecordType) -> pa.RecordBatch:
-    """A struct column as a record batch; rows without a value hold whatever the children hold."""
-    children = [stored.field(i) for i in range(stored.type.num_fields)]
-    children = [
-        child.fill_null(_filler(child)) if child.null_count and _fillable(child) else child
-        for child in children
-    ]
-    return pa.RecordBatch.from_arrays(children, names=list(record_type.field_names))
-
-
-def _fillable(child: pa.Array) -> bool:
-    return bool(pa.types.is_integer(child.type) or pa.types.is_floating(child.type))
-
-
-def _filler(child: pa.Array) -> Any:
-    return pa.scalar(0, child.type)
+    """A struct column without nulls as a record batch."""
+    return pa.RecordBatch.from_arrays(stored.flatten(), names=list(record_type.field_names))
 
 
 def _packed(batch: pa.RecordBatch, arrow_type: pa.DataType) -> pa.Array:

@@ -1,0 +1,217 @@
+"""The state of a key group: value by value or as columns, it is what a dict would hold, over any number of reloads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import StateError
+from penstock.state.group_state import GroupState
+from penstock.state.values import BoundValueState, StateSpec, ValueState
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Setting:
+    low: float
+    name: str
+    colour: Colour
+    tags: list[int] = field(default_factory=list)
+    note: str | None = None
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TIMES = st.datetimes(timezones=st.just(dt.UTC))
+DECIMALS = st.decimals(-(10**9), 10**9, places=6)
+SETTINGS = st.builds(
+    Setting,
+    st.floats(allow_nan=False),
+    TEXT,
+    st.sampled_from(Colour),
+    st.lists(INT64, max_size=3),
+    st.none() | TEXT,
+)
+KINDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "bool": (bool, st.booleans()),
+    "int": (int, INT64),
+    "float": (float, st.floats(allow_nan=False)),
+    "str": (str, TEXT),
+    "bytes": (bytes, st.binary(max_size=6)),
+    "time": (dt.datetime, TIMES),
+    "date": (dt.date, st.dates()),
+    "decimal": (decimal.Decimal, DECIMALS),
+    "enum": (Colour, st.sampled_from(Colour)),
+    "list": (list[int], st.lists(INT64, max_size=3)),
+    "dict": (dict[str, int], st.dictionaries(TEXT, INT64, max_size=3)),
+    "record": (Setting, SETTINGS),
+}
+KEYS = st.integers(0, 5)
+
+
+def spec_of(name: str, kind: Any) -> StateSpec:
+    state: ValueState[Any] = ValueState(kind)
+    state.__set_name__(object, name)
+    return state.spec()
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_values_are_those_of_a_dict(kind: str, data: st.DataObject) -> None:
+    """Any sequence of get, set, clear, taking back, storing and loading again, with a second state beside."""
+    python_type, values = KINDS[kind]
+    specs = [spec_of("it", python_type), spec_of("other", int)]
+    stored: bytes | None = None
+    model: dict[int, Any] = {}
+    other: dict[int, int] = {}
+    for _ in range(data.draw(st.integers(1, 3))):
+        group = GroupState(pa.int64(), specs, stored)
+        if data.draw(st.booleans()):
+            group.preload(6)
+        states = [BoundValueState(group.columns[spec.name], group.cursor) for spec in specs]
+        before = (dict(model), dict(other))
+        for _ in range(data.draw(st.integers(0, 8))):
+            key = group.cursor.key = data.draw(KEYS)
+            action = data.draw(st.sampled_from(["get", "set", "clear", "other", "taken back"]))
+            if action == "get":
+                assert states[0].get() == model.get(key)
+                assert states[1].get() == other.get(key)
+            elif action == "set":
+                model[key] = data.draw(values)
+                states[0].set(model[key])
+            elif action == "clear":
+                model.pop(key, None)
+                states[0].clear()
+            elif action == "other":
+                other[key] = data.draw(INT64)
+                states[1].set(other[key])
+            else:
+                states[0].set(data.draw(values))
+                states[1].clear()
+                states[0].clear()
+                group.take_back()
+            group.cursor.undo.clear()
+        made, count = group.dump()
+        assert count == len({*model, *other})
+        assert made is not None or (model, other) == before
+        stored = made or stored
+    group = GroupState(pa.int64(), specs, stored)
+    for key in range(6):
+        assert group.columns["it"].load(key) == model.get(key)
+        assert group.columns["other"].load(key) == other.get(key)
+
+
+COLUMN_KINDS = {name: KINDS[name] for name in ("bool", "int", "float", "str", "bytes", "date", "decimal")}
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", sorted(COLUMN_KINDS))
+def test_columns_and_values_are_one_state(kind: str, data: st.DataObject) -> None:
+    """What is put as a column is found value by value and the other way round."""
+    python_type, values = COLUMN_KINDS[kind]
+    specs = [spec_of("it", python_type)]
+    stored: bytes | None = None
+    model: dict[int, Any] = {}
+    for _ in range(data.draw(st.integers(1, 4))):
+        group = GroupState(pa.int64(), specs, stored)
+        state = BoundValueState(group.columns["it"], group.cursor)
+        if data.draw(st.booleans()):
+            keys = data.draw(st.lists(KEYS, unique=True, max_size=4))
+            new = [data.draw(values) for _ in keys]
+            slots = group.slots_of(pa.array(keys, pa.int64()))
+            columns = state.columns()
+            for key, slot in zip(keys, slots, strict=True):
+                assert columns.present[slot] == (key in model)
+                assert key not in model or columns.values[slot] == model[key]
+            array = np.empty(len(new), columns.values.dtype)
+            array[:] = new
+            state.put(slots, array)
+            model.update(zip(keys, new, strict=True))
+        else:
+            for key in data.draw(st.lists(KEYS, max_size=4)):
+                group.cursor.key = key
+                assert state.get() == model.get(key)
+                model[key] = data.draw(values)
+                state.set(model[key])
+        made, count = group.dump()
+        assert count == len(model)
+        stored = made or stored
+    group = GroupState(pa.int64(), specs, stored)
+    assert {key: group.columns["it"].load(key) for key in model} == model
+
+
+def test_records_as_columns() -> None:
+    """A record's fields are columns by name; put takes all of them."""
+    spec = spec_of("it", Setting)
+    group = GroupState(pa.string(), [spec], None)
+    state = BoundValueState(group.columns["it"], group.cursor)
+    slots = group.slots_of(pa.array(["a", "b", "a"]))
+    assert slots.tolist() == [0, 1, 0]
+    nothing = np.array([None], object)
+    tags = np.empty(1, object)
+    tags[:] = [[1, 2]]
+    with pytest.raises(
+        ValueError, match=r"takes the columns \['colour', 'low', 'name', 'note', 'tags'\], not \['low'\]"
+    ):
+        state.put(slots[:1], {"low": np.array([1.0])})
+    state.put(slots[1:2], {"low": [1.5], "name": ["n"], "colour": ["red"], "tags": tags, "note": nothing})
+    assert state.columns().present.tolist() == [False, True]
+    assert state.columns()["low"].tolist() == [0.0, 1.5]
+    with pytest.raises(KeyError, match="has no field 'high'"):
+        state.columns()["high"]
+    with pytest.raises(ValueError, match="read-only"):
+        state.columns()["low"][0] = 1
+    stored, count = group.dump()
+    assert count == 1, "a key that was only looked at holds nothing"
+    again = GroupState(pa.string(), [spec], stored)
+    assert again.columns["it"].load("b") == Setting(1.5, "n", Colour.RED, [1, 2], None)
+    assert again.columns["it"].load("a") is None
+
+
+def test_a_value_of_another_type_is_refused() -> None:
+    """The error says which state and what is wrong."""
+    group = GroupState(pa.int64(), [spec_of("it", int)], None)
+    state = BoundValueState(group.columns["it"], group.cursor)
+    with pytest.raises(TypeError, match="the state 'it' was set to 'one': Expected `int`, got `str`"):
+        state.set("one")
+    with pytest.raises(StateError, match="only while its function processes records"):
+        ValueState(int).get()
+
+
+def test_what_was_stored_otherwise_is_refused() -> None:
+    """Another type, a state no longer declared, another version, and damaged bytes each have a sentence."""
+    group = GroupState(pa.int64(), [spec_of("it", int)], None)
+    group.cursor.key = 1
+    BoundValueState(group.columns["it"], group.cursor).set(5)
+    stored, _ = group.dump()
+    assert stored is not None
+    with pytest.raises(StateError, match="declares 'it' as string; the checkpoint holds int64"):
+        GroupState(pa.int64(), [spec_of("it", str)], stored)
+    with pytest.raises(
+        StateError, match=r"holds the state 'it' \(int64\), which the step no longer declares"
+    ):
+        GroupState(pa.int64(), [spec_of("more", int)], stored)
+    with pytest.raises(StateError, match="declares 'key' as string; the checkpoint holds int64"):
+        GroupState(pa.string(), [spec_of("it", int)], stored)
+    with pytest.raises(StateError, match="format version"):
+        GroupState(pa.int64(), [spec_of("it", int)], stored.replace(b"penstock.state", b"penstock.stale"))
+    with pytest.raises(StateError, match="cannot be read"):
+        GroupState(pa.int64(), [spec_of("it", int)], stored[: len(stored) // 2])
+    added = GroupState(pa.int64(), [spec_of("it", int), spec_of("more", Setting)], stored)
+    assert added.columns["it"].load(1) == 5
+    assert added.columns["more"].load(1) is None
