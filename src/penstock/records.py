@@ -11,6 +11,7 @@ import datetime as dt
 import decimal
 import enum
 import functools
+import keyword
 import operator
 import re
 import types
@@ -26,7 +27,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
 
-__all__ = ["BadRecord", "Field", "RecordType", "arrow_type_of", "record_type"]
+__all__ = ["BadRecord", "Field", "RecordType", "arrow_type_of", "record_type", "without_none"]
 
 _SCALARS: Final[dict[Any, pa.DataType]] = {
     bool: pa.bool_(),
@@ -226,7 +227,9 @@ class RecordType:
                 values = column.to_numpy(zero_copy_only=False)
                 # A sum is NaN when a value is, and costs one pass without a temporary; infinities of both
                 # signs make it NaN as well, so the slow check decides.
-                if np.isnan(values.sum()):
+                with np.errstate(invalid="ignore", over="ignore"):
+                    total = values.sum()
+                if np.isnan(total):
                     bad = np.isnan(values) & column.is_valid().to_numpy(zero_copy_only=False)
                     if bad.any():
                         reasons = _note(reasons, bad, f"field {f.name!r} is NaN")
@@ -301,7 +304,7 @@ def _of_class(schema: type) -> RecordType:
         raise SchemaError(f"{schema.__name__} has no fields.")
     fields = []
     for name in names:
-        python_type, nullable = _without_none(hints[name])
+        python_type, nullable = without_none(hints[name])
         try:
             arrow_type = arrow_type_of(python_type)
         except SchemaError as e:
@@ -330,9 +333,9 @@ def arrow_type_of(python_type: Any) -> pa.DataType:
         if len(kinds) == 1 and kinds <= {str, int, bool}:
             return _SCALARS[kinds.pop()]
     if origin in (list, tuple, set, frozenset) and args:
-        return pa.list_(arrow_type_of(_without_none(args[0])[0]))
+        return pa.list_(arrow_type_of(without_none(args[0])[0]))
     if origin is dict:
-        return pa.map_(arrow_type_of(args[0]), arrow_type_of(_without_none(args[1])[0]))
+        return pa.map_(arrow_type_of(args[0]), arrow_type_of(without_none(args[1])[0]))
     if isinstance(python_type, type) and (
         dataclasses.is_dataclass(python_type) or issubclass(python_type, msgspec.Struct)
     ):
@@ -344,7 +347,7 @@ def _allowed_types() -> str:
     return "bool, int, float, str, bytes, datetime, date, Decimal, Enum, list, dict or a dataclass of these"
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
+def without_none(hint: Any) -> tuple[Any, bool]:
     """A type hint without its `| None`, and whether it had one."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         args = [arg for arg in typing.get_args(hint) if arg is not type(None)]
@@ -420,6 +423,10 @@ class _DdlParser:
         fields: list[Field] = []
         while self._peek() is not None and self._peek() != end:
             name = self._take().strip("`")
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise SchemaError(
+                    f"The DDL string {self._ddl!r} names a field {name!r}; records have fields with Python names only."
+                )
             if self._peek() == ":":
                 self._take()
             python_type, arrow_type = self._type()
@@ -457,6 +464,8 @@ class _DdlParser:
             self._take("<")
             fields = self._fields(end=">")
             self._take(">")
+            if not fields:
+                raise SchemaError(f"The DDL string {self._ddl!r} has a STRUCT without fields.")
             inner = RecordType("Record", fields, _struct_class("Record", fields), (record_type, ""))
             return inner.python_class, pa.struct(list(inner.schema))
         known = ", ".join(sorted({*_DDL_SCALARS, "decimal", "array", "map", "struct"}))
@@ -468,12 +477,23 @@ class _DdlParser:
         precision, scale = 10, 0
         if self._peek() == "(":
             self._take()
-            precision = int(self._take())
+            precision = self._number()
             if self._peek() == ",":
                 self._take()
-                scale = int(self._take())
+                scale = self._number()
             self._take(")")
+        if not 1 <= precision <= 38 or scale > precision:
+            raise SchemaError(
+                f"The DDL string {self._ddl!r} has a DECIMAL({precision}, {scale}); it may have 1 to 38 digits in "
+                "all, and no more behind the point."
+            )
         return decimal.Decimal, pa.decimal128(precision, scale)
+
+    def _number(self) -> int:
+        token = self._take()
+        if not token.isdecimal():
+            raise SchemaError(f"The DDL string {self._ddl!r} has {token!r} where a number should be.")
+        return int(token)
 
 
 # --- protobuf ------------------------------------------------------------------------------------------------

@@ -164,7 +164,10 @@ def output_type(function: ProcessFunction, declared: Any, step: str) -> RecordTy
     """The type of what the function emits: as declared, else by annotation. None: it emits nothing."""
     if declared is not None:
         return record_type(declared)
-    return result_record_type(type(function).process_record, f"Step {step!r}")
+    kind = type(function)
+    if is_vectorised(function) and annotated_result(kind.process_batch) is type(None):
+        return None
+    return result_record_type(kind.process_record, f"Step {step!r}")
 
 
 def result_record_type(function: Any, who: str) -> RecordType | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import JobDefinitionError, SchemaError
-from penstock.records import RecordType, arrow_type_of
+from penstock.records import Field, RecordType, arrow_type_of, without_none
 from penstock.state.key_groups import check_key_type
 
 __all__ = ["KeySelector", "key_selector"]
@@ -20,13 +20,15 @@ __all__ = ["KeySelector", "key_selector"]
 class KeySelector:
     """Selects the key of records: one or several fields, or the result of a function.
 
-    `key_type` is the type in which keys are kept; integers of any width are kept as int64.
+    `key_type` is the type in which keys are kept; integers of any width are kept as int64. `parts` says what a function
+    returns: one value, or a tuple of several.
     """
 
     record_type: RecordType
     fields: tuple[str, ...]
     function: Callable[[Any], Any] | None
     key_type: pa.DataType
+    parts: tuple[Field, ...] = ()
 
     @property
     def computed(self) -> bool:
@@ -41,10 +43,26 @@ class KeySelector:
     def column(self, batch: pa.RecordBatch) -> pa.Array:
         """The keys of a batch. Errors of a key function pass through; a key may be null."""
         if self.function is not None:
-            return pa.array(list(map(self.function, self.record_type.objects(batch))), self.key_type)
+            return self._computed(list(map(self.function, self.record_type.objects(batch))))
         if self.field is not None:
             return _cast(batch.column(self.field), self.key_type)
         children = [_cast(batch.column(f), t.type) for f, t in zip(self.fields, self.key_type, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(self.key_type))
+
+    def _computed(self, keys: list[Any]) -> pa.Array:
+        if not pa.types.is_struct(self.key_type):
+            return _cast(self.parts[0].to_arrow(keys, check=False), self.key_type)
+        nothing = (None,) * len(self.parts)
+        values = zip(*(nothing if key is None else key for key in keys), strict=True)
+        columns = list(values) if keys else [()] * len(self.parts)
+        if len(columns) != len(self.parts):
+            raise ValueError(
+                f"the key function gave tuples of {len(columns)} and not of {len(self.parts)} parts"
+            )
+        children = [
+            _cast(part.to_arrow(column, check=False), target.type)
+            for part, column, target in zip(self.parts, columns, self.key_type, strict=True)
+        ]
         return pa.StructArray.from_arrays(children, fields=list(self.key_type))
 
 
@@ -67,8 +85,16 @@ def key_selector(
             raise JobDefinitionError(
                 "key_by takes either field names or one function; return a tuple for several parts."
             )
-        declared = key_type if key_type is not None else _result_type(key[0])
-        return KeySelector(record_type, (), key[0], check_key_type(arrow_type_of(declared)))
+        declared = without_none(key_type if key_type is not None else _result_type(key[0]))[0]
+        if typing.get_origin(declared) is not tuple:
+            part = Field("key", declared, arrow_type_of(declared), nullable=True)
+            return KeySelector(record_type, (), key[0], check_key_type(part.arrow_type), (part,))
+        types = [without_none(hint)[0] for hint in typing.get_args(declared)]
+        parts = tuple(
+            Field(f"part_{i}", kind, arrow_type_of(kind), nullable=True) for i, kind in enumerate(types)
+        )
+        fields = [pa.field(part.name, check_key_type(part.arrow_type), nullable=False) for part in parts]
+        return KeySelector(record_type, (), key[0], pa.struct(fields), parts)
     names: Sequence[str] = [str(name) for name in key]
     found = [record_type.field(name) for name in names]
     types = []
@@ -84,7 +110,10 @@ def key_selector(
 
 
 def _result_type(function: Callable[[Any], Any]) -> Any:
-    hint = typing.get_type_hints(function).get("return") if hasattr(function, "__annotations__") else None
+    try:
+        hint = typing.get_type_hints(function).get("return") if hasattr(function, "__annotations__") else None
+    except NameError as e:
+        raise JobDefinitionError(f"The result type of a key function cannot be resolved: {e}.") from e
     if hint is None:
         raise JobDefinitionError(
             "key_by was given a function whose result type is not known. Annotate it (-> int), or add key_type=int."

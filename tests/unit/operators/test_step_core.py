@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from step_bench import StepBench, Stream, fingerprint
 
 import penstock as ps
 from penstock.errors import StateError
+from penstock.operators.functions import output_type
 
 
 @dataclass
@@ -304,12 +306,35 @@ def length_of(pair: Pair) -> int:
     return len(pair.right)
 
 
+def both(pair: Pair) -> tuple[str, int]:
+    """A key of two parts."""
+    return pair.right, pair.left
+
+
+class Size(enum.Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+def size(pair: Pair) -> Size | None:
+    """An enumeration, kept as its value."""
+    return Size.SMALL if len(pair.right) == 1 else Size.LARGE
+
+
+def is_short(pair: Pair) -> bool:
+    """A truth value, kept as an integer."""
+    return len(pair.right) == 1
+
+
 @pytest.mark.parametrize(
     ("key", "texts"),
     [
         (("left", "right"), ["(1, 'a') 7 1", "(1, 'bb') 7 1", "(1, 'a') 7 2"]),
         (("right",), ["a 7 1", "bb 7 1", "a 7 2"]),
         ((length_of,), ["1 7 1", "2 7 1", "1 7 2"]),
+        ((both,), ["('a', 1) 7 1", "('bb', 1) 7 1", "('a', 1) 7 2"]),
+        ((size,), ["small 7 1", "large 7 1", "small 7 2"]),
+        ((is_short,), ["1 7 1", "0 7 1", "1 7 2"]),
     ],
 )
 def test_keys_of_several_fields_text_and_functions(key: Any, texts: list[str]) -> None:
@@ -337,3 +362,19 @@ def test_state_of_another_shape_is_refused() -> None:
         StateError, match="Step 'step': The step declares 'times' as string; the checkpoint holds int64"
     ):
         other.core.run(7, other.blocks(), bench.stored)
+
+
+class Silent(ps.ProcessFunction):
+    """Only keeps."""
+
+    total = ps.ValueState(int)
+
+    def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> None:
+        self.total.put(ctx.slots, records.column("value").to_numpy())
+
+
+def test_a_vectorised_function_may_emit_nothing() -> None:
+    """`-> None` says so."""
+    assert output_type(Silent(), None, "silent") is None
+    stream = Stream("numbers", Number, partitions={"a": [Number(1, 5)]})
+    assert StepBench(Silent(), [stream], {}).run().keys == 1

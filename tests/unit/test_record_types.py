@@ -1,0 +1,257 @@
+"""Record types: one description for Python objects, columns and state; what does not fit is named."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import pickle
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import SchemaError
+from penstock.records import record_type
+
+sys.path.append(str(Path(__file__).parents[2] / "examples" / "temperature_control"))
+import messages_pb2 as messages
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
+FLOATS = st.floats(allow_nan=False)
+TIMES = st.datetimes(timezones=st.just(dt.UTC))
+DECIMALS = st.decimals(-(10**9), 10**9, places=6)
+
+
+class Level(enum.Enum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass
+class Inner:
+    number: int
+    words: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass
+class Everything:
+    flag: bool
+    count: int
+    size: float
+    name: str
+    data: bytes
+    at: dt.datetime
+    day: dt.date
+    price: decimal.Decimal
+    level: Level
+    side: Literal["left", "right"]
+    inner: Inner
+    tags: list[str]
+    pairs: list[tuple[int, int]]
+    table: dict[str, int]
+    inners: list[Inner]
+    old: Optional[int] = None  # noqa: UP045  # both forms are allowed
+    note: str | None = None
+    maybe: Inner | None = None
+    maybe_level: Level | None = None
+
+
+INNER = st.builds(Inner, INT64, st.dictionaries(TEXT, st.lists(INT64, max_size=2), max_size=2))
+EVERYTHING = st.builds(
+    Everything,
+    st.booleans(),
+    INT64,
+    FLOATS,
+    TEXT,
+    st.binary(max_size=5),
+    TIMES,
+    st.dates(),
+    DECIMALS,
+    st.sampled_from(Level),
+    st.sampled_from(["left", "right"]),
+    INNER,
+    st.lists(TEXT, max_size=3),
+    st.lists(st.tuples(INT64, INT64), max_size=3),
+    st.dictionaries(TEXT, INT64, max_size=3),
+    st.lists(INNER, max_size=2),
+    st.none() | INT64,
+    st.none() | TEXT,
+    st.none() | INNER,
+    st.none() | st.sampled_from(Level),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(EVERYTHING, max_size=6))
+def test_dataclasses_come_back(objects: list[Everything]) -> None:
+    """Objects to columns and back, for every type that a field may have."""
+    kind = record_type(Everything)
+    batch = kind.batch(objects)
+    assert batch.schema == kind.schema
+    assert kind.objects(batch) == objects
+    assert kind.missing(batch, allow_nan=False) is None
+
+
+class Point(msgspec.Struct):
+    x: float
+    label: str | None = None
+
+
+@given(st.lists(st.builds(Point, FLOATS, st.none() | TEXT), max_size=6))
+def test_structs_come_back(objects: list[Point]) -> None:
+    """A msgspec Struct is as good as a dataclass."""
+    kind = record_type(Point)
+    assert kind.objects(kind.batch(objects)) == objects
+
+
+DDL = (
+    "a BOOLEAN, b TINYINT, c SMALLINT, d INT NOT NULL, e BIGINT, f FLOAT, g DOUBLE, h STRING, i BINARY, j DATE, "
+    "k TIMESTAMP, l DECIMAL(12, 3), m ARRAY<INT>, n MAP<STRING, DOUBLE>, o STRUCT<p: INT, q: ARRAY<STRING>>, `r` long"
+)
+
+
+def test_ddl_strings_become_records() -> None:
+    """Every type of the language, nested ones included."""
+    kind = record_type(DDL)
+    assert kind.field_names == tuple("abcdefghijklmnor")
+    assert [f.nullable for f in kind.fields] == [f.name != "d" for f in kind.fields]
+    expected = {
+        "b": pa.int8(),
+        "f": pa.float32(),
+        "l": pa.decimal128(12, 3),
+        "m": pa.list_(pa.int32()),
+        "n": pa.map_(pa.string(), pa.float64()),
+        "r": pa.int64(),
+    }
+    assert {name: kind.field(name).arrow_type for name in expected} == expected
+    inner = kind.field("o").python_type
+    made = kind.python_class(True, 1, 2, 3, o=inner(5, ["x"]), n={}, m=[], l=decimal.Decimal("1.250"))
+    assert kind.objects(kind.batch([made, made])) == [made, made]
+    copy = pickle.loads(pickle.dumps(kind))
+    assert copy == kind
+    assert copy.objects(kind.batch([made]))[0].o.q == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("", "is empty"),
+        ("a", "has its end where 'a name' should be"),
+        ("a INT b INT", "lacks a comma before 'b'"),
+        ("a INTEGRAL", "unknown type 'integral'. Known types: array"),
+        ("a ARRAY<INT", "its end where '>'"),
+        ("a INT NOT", "its end where 'null'"),
+        ("a INT, %", "cannot be read at"),
+        ("a DECIMAL(x)", "'x' where a number should be"),
+        ("a DECIMAL(99, 2)", "DECIMAL(99, 2); it may have 1 to 38 digits"),
+        ("a STRUCT<>", "a STRUCT without fields"),
+        ("`two words` INT", "a field 'two words'"),
+        ("class INT", "a field 'class'"),
+    ],
+)
+def test_wrong_ddl_is_refused(ddl: str, message: str) -> None:
+    """The error shows the string and the place."""
+    with pytest.raises(SchemaError) as caught:
+        record_type(ddl)
+    assert message in str(caught.value)
+
+
+class Mixed(enum.Enum):
+    ONE = 1
+    TWO = "two"
+
+
+@dataclass
+class WithMixed:
+    kind: Mixed
+
+
+@dataclass
+class WithObject:
+    thing: object
+
+
+@dataclass
+class Empty:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (WithMixed, "WithMixed.kind: the enumeration Mixed must have only str or only int values"),
+        (WithObject, "WithObject.thing: the type <class 'object'> cannot be stored. Use bool, int"),
+        (Empty, "Empty has no fields"),
+        (int, "int is no schema. Give a dataclass"),
+        (5, "5 is no schema"),
+    ],
+)
+def test_wrong_schemas_are_refused(schema: Any, message: str) -> None:
+    """The error names the field and what is allowed."""
+    with pytest.raises(SchemaError) as caught:
+        record_type(schema)
+    assert message in str(caught.value)
+
+
+@dataclass
+class Small:
+    count: int
+    name: str | None = None
+    size: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (Small("one"), "field 'count' (int64) cannot hold a value"),  # type: ignore[arg-type]
+        (Small(2**63), "field 'count' (int64) cannot hold a value"),
+        (Small(None), "field 'count' has no value and is not optional"),  # type: ignore[arg-type]
+        (Small(1, "\ud800"), "field 'name' (string) cannot hold a value"),
+        (Point(1.0), "a record is not a Small"),
+    ],
+)
+def test_values_that_do_not_fit_are_named(record: Any, message: str) -> None:
+    """The error names the field."""
+    with pytest.raises(SchemaError) as caught:
+        record_type(Small).batch([Small(1), record])
+    assert message in str(caught.value)
+
+
+def test_missing_values_and_nan_are_found_by_row() -> None:
+    """Every row that is no valid record has a reason; infinities are fine."""
+    kind = record_type(Small)
+    nan, inf = float("nan"), float("inf")
+    rows = [Small(1, size=1.0), Small(None), Small(2, size=nan), Small(3, size=inf), Small(4, size=-inf)]  # type: ignore[arg-type]
+    batch = kind.batch(rows, check=False)
+    found = kind.missing(batch, allow_nan=False)
+    assert found is not None
+    assert list(found) == ["", "field 'count' is missing or null", "field 'size' is NaN", "", ""]
+    allowed = kind.missing(batch, allow_nan=True)
+    assert allowed is not None
+    assert list(allowed) == ["", "field 'count' is missing or null", "", "", ""]
+    assert kind.missing(kind.batch(rows[3:]), allow_nan=False) is None
+
+
+def test_protobuf_messages_become_records() -> None:
+    """A generated class gives a record with its fields and protobuf's defaults; it travels without its module."""
+    kind = record_type(messages.TemperatureControl)
+    assert kind.field_names == ("sensorID", "desired", "upDelta", "downDelta")
+    made = kind.python_class(sensorID=3, desired=20.5)
+    assert (made.upDelta, made.downDelta) == (0.0, 0.0)
+    copy = pickle.loads(pickle.dumps(kind))
+    assert copy == kind
+    assert kind.objects(copy.batch([made])) == [made]
+
+
+def test_an_unknown_field_is_named() -> None:
+    """The error lists the fields."""
+    with pytest.raises(SchemaError, match="Small has no field 'nam'; its fields are count, name, size"):
+        record_type(Small).field("nam")

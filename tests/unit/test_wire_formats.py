@@ -1,0 +1,221 @@
+"""Formats: good records come through in order, bad ones are found exactly, and the wire is that of other libraries."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import SchemaError
+from penstock.formats import Decoded, format_of
+from penstock.json_lines import JsonLines
+from penstock.records import ProtobufSource, RecordType, record_type
+
+sys.path.append(str(Path(__file__).parents[2] / "examples" / "temperature_control"))
+import messages_pb2 as messages
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@dataclass
+class Reading:
+    sensor_id: int
+    temperature: float
+    note: str | None = None
+
+
+class Command(Enum):
+    ON = "ON"
+    OFF = "OFF"
+
+
+@dataclass
+class HeaterCommand:
+    sensor_id: int
+    command: Command
+
+
+def check(decoded: Decoded, kind: RecordType, expected: list[Any]) -> None:
+    """`expected` has a record for each good value and None for each bad one, in order."""
+    rows = list(range(len(expected))) if decoded.rows is None else decoded.rows.tolist()
+    assert rows == [row for row, record in enumerate(expected) if record is not None]
+    assert kind.objects(decoded.batch) == [record for record in expected if record is not None]
+    assert [row for row, _ in decoded.bad] == [row for row, record in enumerate(expected) if record is None]
+    assert all(reason for _, reason in decoded.bad)
+
+
+def binary(values: list[bytes | None]) -> pa.Array:
+    """A column that begins in the middle of its buffers, as slices do."""
+    return pa.array([b"before", *values, b"behind"], pa.binary()).slice(1, len(values))
+
+
+JSON_READINGS = st.builds(Reading, st.integers(-(2**63), 2**63 - 1), FLOATS, st.none() | st.text(max_size=3))
+BAD_JSON = st.sampled_from(
+    [
+        None,
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"null",
+        b'{"sensor_id": 1}',
+        b'{"sensor_id": 1, "temperature": "warm"}',
+        b'{"sensor_id": "1", "temperature": 2.0}',
+        b'{"sensor_id": 1.5, "temperature": 2.0}',
+        b'{"sensor_id": 99999999999999999999, "temperature": 2.0}',
+        b'{"sensor_id": 1, "temperature": NaN}',
+        b'{"sensor_id": 1, "temperature": 2.0, "note": "\xff"}',
+        b'{"sensor_id": 1, "temperature": 2.0}{"sensor_id": 1, "temperature": 2.0}',
+        b'{"sensor_id": 1, "temperature": 2.0}\n{"sensor_id": 1, "temperature": 2.0}',
+        b'{"sensor_id": 1, "temperature": 2.0, "note": "\\ud800"}',
+    ]
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_bad_json_is_found_among_good(data: st.DataObject) -> None:
+    """Any mixture, whatever whitespace and unknown fields the good ones have."""
+    values: list[bytes | None] = []
+    expected: list[Any] = []
+    for item in data.draw(st.lists(JSON_READINGS | BAD_JSON, max_size=12)):
+        if not isinstance(item, Reading):
+            values.append(item)
+            expected.append(None)
+            continue
+        text = json.dumps({**vars(item), "unknown": [1]}, indent=data.draw(st.sampled_from([None, 1])))
+        values.append(text.encode() + data.draw(st.sampled_from([b"", b"\n", b"\r\n"])))
+        expected.append(item)
+    kind = record_type(Reading)
+    check(format_of("json", kind).decode(binary(values)), kind, expected)
+
+
+@given(st.lists(JSON_READINGS, max_size=6))
+def test_json_is_written_as_others_read_it(readings: list[Reading]) -> None:
+    """The standard library reads what is encoded, and penstock reads it again."""
+    kind = record_type(Reading)
+    encoded = format_of("json", kind).encode(kind.batch(readings))
+    assert [json.loads(value.as_py()) for value in encoded] == [vars(reading) for reading in readings]
+    check(format_of("json", kind).decode(encoded), kind, readings)
+
+
+def test_nan_is_a_record_where_the_stream_allows_it() -> None:
+    """NaN is written as null; with `allow_nan` protobuf's NaN comes through."""
+    kind = record_type(Reading)
+    assert JsonLines(kind).encode(kind.batch([Reading(1, math.nan)])) == (
+        b'{"sensor_id":1,"temperature":null,"note":null}\n'
+    )
+    source = ProtobufSource.of(messages.SensorData)
+    schema = record_type("sensor_id INT, temperature DOUBLE")
+    wire = binary([messages.SensorData(sensorID=1, temperature=math.nan).SerializeToString()])
+    refused = format_of("protobuf", schema, protobuf=source).decode(wire)
+    assert refused.bad == [(0, "field 'temperature' is NaN")]
+    allowed = format_of("protobuf", schema, protobuf=source, allow_nan=True).decode(wire)
+    assert allowed.bad == []
+    assert math.isnan(schema.objects(allowed.batch)[0].temperature)
+
+
+SENSORS = st.builds(messages.SensorData, sensorID=INT32, temperature=FLOATS)
+BAD_WIRE = st.sampled_from(
+    [None, b"\x08", b"\xff\xff", messages.SensorData(sensorID=5, temperature=1.5).SerializeToString()[:-1]]
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(SENSORS | BAD_WIRE, max_size=12))
+def test_truncated_protobuf_is_found_among_good(items: list[Any]) -> None:
+    """What the plain library writes is read; what is cut off is found; an empty message is one of defaults."""
+    kind = record_type(messages.SensorData)
+    values = [item if item is None or isinstance(item, bytes) else item.SerializeToString() for item in items]
+    good = [None if item is None or isinstance(item, bytes) else item for item in items]
+    expected = [None if m is None else kind.python_class(m.sensorID, m.temperature) for m in good]
+    decoded = format_of("protobuf", kind, protobuf=ProtobufSource.of(messages.SensorData)).decode(
+        binary(values)
+    )
+    check(decoded, kind, expected)
+
+
+@given(st.lists(st.builds(HeaterCommand, INT32, st.sampled_from(Command)), max_size=8))
+def test_the_plain_library_reads_what_is_written(commands: list[HeaterCommand]) -> None:
+    """Names meet without case and underscores, members of enumerations by name; and back."""
+    kind = record_type(HeaterCommand)
+    wire = format_of("protobuf", kind, protobuf=ProtobufSource.of(messages.HeaterControl))
+    encoded = wire.encode(kind.batch(commands))
+    parsed = [messages.HeaterControl.FromString(value.as_py()) for value in encoded]
+    assert [(m.sensorID, messages.HeaterCommand.Name(m.command).upper()) for m in parsed] == [
+        (c.sensor_id, c.command.value) for c in commands
+    ]
+    check(wire.decode(encoded), kind, commands)
+
+
+def test_an_unknown_member_is_a_bad_record() -> None:
+    """A newer sender may know commands that this job does not."""
+    kind = record_type(HeaterCommand)
+    wire = format_of("protobuf", kind, protobuf=ProtobufSource.of(messages.HeaterControl))
+    values = [
+        messages.HeaterControl(sensorID=n, command=command).SerializeToString()
+        for n, command in [(1, 0), (2, 7)]
+    ]
+    decoded = wire.decode(binary(values))
+    check(decoded, kind, [HeaterCommand(1, Command.ON), None])
+
+
+@dataclass
+class Line:
+    text: str
+
+
+@dataclass
+class Blob:
+    data: bytes
+
+
+def test_bytes_are_taken_as_they_are() -> None:
+    """Text loses its line end and must be UTF-8; bytes are not touched."""
+    lines = format_of("bytes", record_type(Line))
+    decoded = lines.decode(binary([b"one\n", b"\xff", "zwei ü\r\n".encode(), None, b""]))
+    check(decoded, record_type(Line), [Line("one"), None, Line("zwei ü"), None, Line("")])
+    blobs = format_of("bytes", record_type(Blob))
+    check(blobs.decode(binary([b"one\n", b"\xff"])), record_type(Blob), [Blob(b"one\n"), Blob(b"\xff")])
+    assert blobs.encode(record_type(Blob).batch([Blob(b"\x00")])).to_pylist() == [b"\x00"]
+
+
+def test_formats_that_do_not_fit_are_refused() -> None:
+    """The error names the record and what is missing."""
+    with pytest.raises(SchemaError, match="does not fit format=bytes, which needs a record with one field"):
+        format_of("bytes", record_type(Reading))
+    with pytest.raises(SchemaError, match=r"Reading has no protobuf message\. Give the generated class"):
+        format_of("protobuf", record_type(Reading))
+    with pytest.raises(
+        SchemaError, match=r"SensorData has no field for Reading\.note; its fields are sensorID, temp"
+    ):
+        format_of("protobuf", record_type(Reading), protobuf=ProtobufSource.of(messages.SensorData))
+
+
+class Nested(msgspec.Struct):
+    """Every sort of value that JSON Lines may hold."""
+
+    words: dict[str, int]
+    parts: list[dict[str, list[int]]]
+    command: Command
+    data: bytes
+
+
+def test_json_lines_hold_nested_values() -> None:
+    """Maps are objects, enumerations their values, bytes base64; an empty map is an empty object."""
+    kind = record_type(Nested)
+    made = [Nested({}, [{"a": []}, {}], Command.ON, b"\x00\xff")]
+    text = JsonLines(kind).encode(kind.batch(made))
+    assert json.loads(text) == {"words": {}, "parts": [{"a": []}, {}], "command": "ON", "data": "AP8="}
+    check(format_of("json", kind).decode(binary([text])), kind, made)
