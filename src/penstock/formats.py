@@ -23,6 +23,8 @@ from penstock.records import ProtobufSource, RecordType, concat_batches, rows_wh
 
 __all__ = ["Decoded", "Format", "FormatName", "format_of"]
 
+_OPEN, _CLOSE, _LINE_END = b"{}\n"
+
 FormatName = Literal["json", "protobuf", "bytes"]
 
 
@@ -80,7 +82,7 @@ def _decode_pieces(
         try:
             pieces.append(decode(part))
             return
-        except (ValueError, SchemaError, OverflowError) as e:
+        except Exception as e:  # a record's class may check its values, and raise anything
             if high - low == 1:
                 bad.append((low, _sentence(e)))
                 return
@@ -97,8 +99,10 @@ def _decode_pieces(
 
 
 def _sentence(error: Exception) -> str:
-    text = str(error).strip()
-    return text or type(error).__name__
+    text = str(error).strip().encode("utf-8", "backslashreplace").decode()
+    if isinstance(error, ValueError | SchemaError | OverflowError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _checked(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Decoded:
@@ -166,14 +170,25 @@ class JsonFormat:
 
 
 def _joined_lines(raw: pa.Array) -> Any:
-    """The values as lines in one buffer, without a copy when each already ends its line."""
+    """The values as lines in one buffer, without a copy when each already ends its line.
+
+    Raises ValueError unless each value begins with a brace and ends with one. Nothing in JSON has `}`, a line end and
+    `{` inside it, so then as many records as values mean that each value is one record.
+    """
     offsets = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1]
-    data = memoryview(raw.buffers()[2])[offsets[0] : offsets[-1]]
-    ends = np.frombuffer(data, np.uint8)
-    last = offsets[1:] - offsets[0] - 1
-    if (np.diff(offsets) > 0).all() and (ends[last[:-1]] == 10).all():
-        return data
-    return b"\n".join(raw.to_pylist())
+    if (offsets[1:] > offsets[:-1] + 2).all():
+        data = np.frombuffer(raw.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+        places = offsets - offsets[0]
+        first, last, before = data[places[:-1]], data[places[1:] - 1], data[places[1:] - 2]
+        if (first == _OPEN).all():
+            if ((last == _LINE_END) & (before == _CLOSE)).all():
+                return memoryview(data)  # type: ignore[arg-type]  # an array is a buffer
+            if (last == _CLOSE).all():
+                return b"\n".join(raw.to_pylist())
+    lines = [value.strip() for value in raw.to_pylist()]
+    if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
+        raise ValueError("a record is not a JSON object")
+    return b"\n".join(lines)
 
 
 class BytesFormat:

@@ -104,8 +104,7 @@ class Field:
         # Arrow gives maps as lists of pairs unless told otherwise.
         values = column.to_pylist(maps_as_pydicts="strict")
         if self.enum is not None:
-            members: dict[Any, Any] = {member.value: member for member in self.enum}
-            members[None] = None
+            members = {value: None if value is None else self.enum(value) for value in set(values)}
             return [members[value] for value in values]
         target = self.python_type | None if self.nullable else self.python_type
         return [msgspec.convert(value, target) for value in values]
@@ -119,19 +118,29 @@ class Field:
             if self.enum is not None:
                 values = _enum_values(self.enum, values)
             elif pa.types.is_nested(self.arrow_type):
-                values = [msgspec.to_builtins(value, builtin_types=_BUILTIN) for value in values]
+                values = msgspec.to_builtins(list(values), builtin_types=_BUILTIN)
+                # Arrow takes whatever has the right shape; what user code could not be given again must not pass.
+                msgspec.convert(values, self._checked_list)
             column = pa.array(values, type=self.arrow_type)
-        except (
-            pa.ArrowInvalid,
-            pa.ArrowTypeError,
-            pa.ArrowNotImplementedError,
-            ValueError,
-            OverflowError,
-        ) as e:
+        except Exception as e:  # values come from user code, and may raise anything when they are looked at
             raise SchemaError(f"field {self.name!r} ({self.arrow_type}) cannot hold a value: {e}") from e
-        if check and not self.nullable and column.null_count:
-            raise SchemaError(f"field {self.name!r} has no value and is not optional")
+        self.check(column, missing=check)
         return column
+
+    @functools.cached_property
+    def _checked_list(self) -> Any:
+        return list[self.python_type | None]  # type: ignore[name-defined]
+
+    def check(self, column: pa.Array, *, missing: bool = True) -> None:
+        """Raise SchemaError when a column lacks a value that it must have, or holds one that is of no member."""
+        if missing and not self.nullable and column.null_count:
+            raise SchemaError(f"field {self.name!r} has no value and is not optional")
+        if self.enum is not None:
+            for value in pc.unique(column).to_pylist():
+                try:
+                    value is None or self.enum(value)
+                except ValueError as e:
+                    raise SchemaError(f"field {self.name!r} cannot hold a value: {e}") from None
 
 
 def _enum_values(kind: type[enum.Enum], values: Sequence[Any]) -> list[Any]:
@@ -290,7 +299,9 @@ def _(schema: str) -> RecordType:
 
 
 @functools.cache
-def _of_class(schema: type) -> RecordType:
+def _of_class(schema: type, inside: tuple[type, ...] = ()) -> RecordType:
+    if schema in inside:
+        raise SchemaError(f"{schema.__name__} contains itself, which cannot be stored.")
     try:
         hints = typing.get_type_hints(schema)
     except NameError as e:
@@ -306,15 +317,15 @@ def _of_class(schema: type) -> RecordType:
     for name in names:
         python_type, nullable = without_none(hints[name])
         try:
-            arrow_type = arrow_type_of(python_type)
+            arrow_type = arrow_type_of(python_type, (*inside, schema))
         except SchemaError as e:
             raise SchemaError(f"{schema.__name__}.{name}: {e}") from None
         fields.append(Field(name, python_type, arrow_type, nullable))
     return RecordType(schema.__name__, fields, schema, (record_type, schema))
 
 
-def arrow_type_of(python_type: Any) -> pa.DataType:
-    """The Arrow type in which values of a Python type are stored.
+def arrow_type_of(python_type: Any, inside: tuple[type, ...] = ()) -> pa.DataType:
+    """The Arrow type in which values of a Python type are stored; `inside` are the classes that it is a part of.
 
     Raises SchemaError for types that have no such form.
     """
@@ -332,14 +343,18 @@ def arrow_type_of(python_type: Any) -> pa.DataType:
         kinds = {type(value) for value in args}
         if len(kinds) == 1 and kinds <= {str, int, bool}:
             return _SCALARS[kinds.pop()]
+    if origin is tuple and len({arg for arg in args if arg is not Ellipsis}) > 1:
+        raise SchemaError(
+            f"the type {python_type!r} cannot be stored: the parts of a tuple must be of one type."
+        )
     if origin in (list, tuple, set, frozenset) and args:
-        return pa.list_(arrow_type_of(without_none(args[0])[0]))
+        return pa.list_(arrow_type_of(without_none(args[0])[0], inside))
     if origin is dict:
-        return pa.map_(arrow_type_of(args[0]), arrow_type_of(without_none(args[1])[0]))
+        return pa.map_(arrow_type_of(args[0], inside), arrow_type_of(without_none(args[1])[0], inside))
     if isinstance(python_type, type) and (
         dataclasses.is_dataclass(python_type) or issubclass(python_type, msgspec.Struct)
     ):
-        return pa.struct(list(_of_class(python_type).schema))
+        return pa.struct(list(_of_class(python_type, inside).schema))
     raise SchemaError(f"the type {python_type!r} cannot be stored. Use {_allowed_types()}.")
 
 

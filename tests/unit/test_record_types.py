@@ -180,6 +180,16 @@ class WithObject:
 
 
 @dataclass
+class Uneven:
+    pair: tuple[int, str]
+
+
+@dataclass
+class Node:
+    children: list[Node]
+
+
+@dataclass
 class Empty:
     pass
 
@@ -189,6 +199,8 @@ class Empty:
     [
         (WithMixed, "WithMixed.kind: the enumeration Mixed must have only str or only int values"),
         (WithObject, "WithObject.thing: the type <class 'object'> cannot be stored. Use bool, int"),
+        (Uneven, "Uneven.pair: the type tuple[int, str] cannot be stored: the parts of a tuple"),
+        (Node, "Node.children: Node contains itself"),
         (Empty, "Empty has no fields"),
         (int, "int is no schema. Give a dataclass"),
         (5, "5 is no schema"),
@@ -255,3 +267,62 @@ def test_an_unknown_field_is_named() -> None:
     """The error lists the fields."""
     with pytest.raises(SchemaError, match="Small has no field 'nam'; its fields are count, name, size"):
         record_type(Small).field("nam")
+
+
+class Shape(enum.Enum):
+    ROUND = "round"
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@dataclass
+class Sorted:
+    kind: Rights
+
+
+def test_flags_in_any_combination_come_back() -> None:
+    """Also those that no member names."""
+    records = [Sorted(Rights.READ | Rights.WRITE), Sorted(Rights.READ), Sorted(Rights(0))]
+    kind = record_type(Sorted)
+    assert kind.objects(kind.batch(records)) == records
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=3),
+    st.binary(max_size=3),
+    st.datetimes(),
+    TIMES,
+    st.dates(),
+    st.decimals(),
+    st.sampled_from([*Level, *Shape, Rights.READ]),
+    st.just("left"),
+    st.builds(object),
+)
+ANYTHING = st.recursive(
+    SCALARS | st.builds(Inner, SCALARS, SCALARS) | INNER,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.integers() | TEXT, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(values=st.lists(ANYTHING, min_size=1, max_size=3))
+@pytest.mark.parametrize("name", record_type(Everything).field_names)
+def test_what_is_taken_can_be_given_again(name: str, values: list[Any]) -> None:
+    """Anything at all, in a field of any type, is either refused with the field's name or can be read."""
+    field = record_type(Everything).field(name)
+    try:
+        column = field.to_arrow(values)
+    except SchemaError as e:
+        column, refused = None, str(e)
+    if column is None:
+        assert f"field {name!r}" in refused
+    else:
+        field.to_arrow(field.to_python(column))

@@ -101,6 +101,50 @@ def test_bad_json_is_found_among_good(data: st.DataObject) -> None:
     check(format_of("json", kind).decode(binary(values)), kind, expected)
 
 
+ONE = b'{"sensor_id": 1, "temperature": 2.0}'
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [b""],
+        [b"  "],
+        [ONE[:15], ONE[15:]],
+        [b'{"sensor_id": 1, "unknown": {}', b', "temperature": 2.0}'],
+        [b'{"unknown": {}', b', "sensor_id": 1, "temperature": 2.0}'],
+    ],
+)
+@pytest.mark.parametrize("between", [b"", b" ", b"\n"])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_records_keep_their_places_when_errors_cancel_out(
+    others: list[bytes], between: bytes, end: bytes
+) -> None:
+    """Two records in one value and one record in two values are all bad, though their number is right."""
+    kind = record_type(Reading)
+    values = [ONE, ONE + between + ONE, *others, ONE]
+    expected = [Reading(1, 2.0), None, *(None for _ in others), Reading(1, 2.0)]
+    check(format_of("json", kind).decode(binary([value + end for value in values])), kind, expected)
+
+
+@dataclass
+class Picky:
+    """A record that checks its values, with any exception."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number == 13:
+            raise KeyError("\ud800")
+
+
+def test_a_record_that_refuses_its_values_is_bad() -> None:
+    """Whatever its class raises is the reason, as text that can be written."""
+    kind = record_type(Picky)
+    decoded = format_of("json", kind).decode(binary([b'{"number": 1}', b'{"number": 13}', b'{"number": 2}']))
+    check(decoded, kind, [Picky(1), None, Picky(2)])
+    assert decoded.bad == [(1, r"KeyError: '\ud800'")]
+
+
 @given(st.lists(JSON_READINGS, max_size=6))
 def test_json_is_written_as_others_read_it(readings: list[Reading]) -> None:
     """The standard library reads what is encoded, and penstock reads it again."""
