@@ -116,7 +116,7 @@ class Field:
         """
         try:
             if self.enum is not None:
-                values = _enum_values(self.enum, values)
+                values = _enum_values(values)
             elif pa.types.is_nested(self.arrow_type):
                 values = msgspec.to_builtins(list(values), builtin_types=_BUILTIN)
                 # Arrow takes whatever has the right shape; what user code could not be given again must not pass.
@@ -143,13 +143,13 @@ class Field:
                     raise SchemaError(f"field {self.name!r} cannot hold a value: {e}") from None
 
 
-def _enum_values(kind: type[enum.Enum], values: Sequence[Any]) -> list[Any]:
-    """The values of members; a plain value that is one of a member is accepted too."""
+def _enum_values(values: Sequence[Any]) -> list[Any]:
+    """The values of members; plain values stay as they are."""
     try:
         # `value` is a property written in Python, and a member's hash as well; this attribute is neither.
         return list(map(_enum_value, values))
     except AttributeError:
-        return [None if value is None else kind(value)._value_ for value in values]
+        return [value._value_ if isinstance(value, enum.Enum) else value for value in values]
 
 
 _enum_value: Final = operator.attrgetter("_value_")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.json_lines import python_values
 from penstock.records import BadRecord, RecordType
 
 __all__ = ["KEY", "MESSAGE_KEY", "OFFSET", "RAW", "Block", "DeadLetter", "Records", "block_schema"]
@@ -62,11 +63,15 @@ class Records:
 
 
 def raw_bytes(raw: pa.Array | None, batch: pa.RecordBatch, row: int, record_type: RecordType) -> bytes:
-    """A record's bytes as they came, or as JSON where its source has no bytes for it."""
+    """A record's bytes as they came, or as JSON where its source has no bytes for it.
+
+    The JSON is made from the columns, since the record's own class may be what raised.
+    """
     if raw is not None and raw[row].is_valid:
         found: bytes = raw[row].as_py()
         return found
-    return msgspec.json.encode(record_type.objects(batch.slice(row, 1))[0])
+    names = record_type.field_names
+    return msgspec.json.encode({name: python_values(batch.column(name).slice(row, 1))[0] for name in names})
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

@@ -10,16 +10,19 @@ from __future__ import annotations
 import copy
 import gc
 import operator
+import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+import penstock.errors
 from penstock.errors import SchemaError, StateError, UnstorableValueError
 from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.functions import (
@@ -39,6 +42,7 @@ from penstock.state.values import BoundValueState, CheckedValueState
 __all__ = ["Emission", "StepCore", "StepInput", "StepResult", "no_cyclic_collection", "reason_of"]
 
 MAIN: Final = ""
+_PENSTOCK: Final = str(Path(penstock.errors.__file__).parent) + os.sep
 
 
 @dataclass(frozen=True)
@@ -325,7 +329,11 @@ class _Run:
         missing = [name for name in output_type.field_names if name not in batch.schema.names]
         if missing:
             raise ValueError(f"process_batch returned no column {missing[0]!r}; {output_type!r} is declared")
+        if rows is not None and len(rows) != batch.num_rows:
+            raise ValueError(f"process_batch returned {batch.num_rows} records and the rows of {len(rows)}")
         columns = [batch.column(f.name).cast(f.arrow_type) for f in output_type.fields]
+        for f, column in zip(output_type.fields, columns, strict=True):
+            f.check(column)
         fitted = pa.RecordBatch.from_arrays(columns, schema=output_type.schema)
         return Emission(output, fitted, keys if rows is None else keys.take(pa.array(rows)))
 
@@ -376,8 +384,8 @@ def _joined(blocks: list[Block]) -> list[Block]:
 
 
 def reason_of(error: Exception) -> str:
-    """The traceback from the user's code on, without penstock's own frames."""
+    """The traceback without penstock's own frames, as text that can be written anywhere."""
     frames = traceback.extract_tb(error.__traceback__)
-    user = [frame for frame in frames if frame.filename != __file__]
+    user = [frame for frame in frames if not frame.filename.startswith(_PENSTOCK)]
     lines = traceback.format_list(user) + traceback.format_exception_only(error)
-    return "".join(lines).strip()
+    return "".join(lines).strip().encode("utf-8", "backslashreplace").decode()

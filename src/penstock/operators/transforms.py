@@ -28,9 +28,11 @@ def apply_transform(
     results: list[Any] = []
     rows: list[int] = []
     letters: list[DeadLetter] = []
-    for row, record in enumerate(input_type.objects(records.batch)):
+    columns = [f.to_python(records.batch.column(f.name)) for f in input_type.fields]
+    objects = map(input_type.python_class, *columns)
+    for row in range(len(records)):
         try:
-            made = call(function, record)
+            made = call(function, next(objects))
         except Exception as e:  # user code may raise anything
             letters.append(records.dead_letter(row, reason_of(e), input_type, name))
             continue

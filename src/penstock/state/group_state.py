@@ -112,7 +112,7 @@ class StateColumn:
     def _columns_to_arrow(self) -> pa.Array:
         try:
             return self.columns().to_arrow()
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
+        except SchemaError as e:
             raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
 
     def flush_columns(self) -> bool:
@@ -204,6 +204,8 @@ class GroupState:
 
     def slots_of(self, keys: pa.Array) -> npt.NDArray[np.int64]:
         """The slot of each key; keys not seen before get new slots at the end."""
+        if pa.types.is_struct(keys.type):
+            return self._slots_of_several(keys)
         places = pc.index_in(keys, value_set=self.keys)
         if places.null_count:
             new = pc.unique(pc.filter(keys, places.is_null()))
@@ -211,6 +213,15 @@ class GroupState:
             self._index = None
             places = pc.index_in(keys, value_set=self.keys)
         slots: npt.NDArray[np.int64] = places.to_numpy(zero_copy_only=False).astype(np.int64)
+        return slots
+
+    def _slots_of_several(self, keys: pa.Array) -> npt.NDArray[np.int64]:
+        """`slots_of` for keys of several fields, which Arrow cannot look up."""
+        index = self.index
+        known = len(index)
+        slots = np.array([index.setdefault(key, len(index)) for key in key_values(keys)], np.int64)
+        if len(index) > known:
+            self.keys = pa.concat_arrays([self.keys, pa.array(list(index)[known:], self._key_type)])
         return slots
 
     def take_back(self) -> None:

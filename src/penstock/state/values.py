@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import SchemaError, StateError
-from penstock.records import RecordType, arrow_type_of, record_type
+from penstock.json_lines import python_values
+from penstock.records import Field, RecordType, arrow_type_of, record_type
 
 if TYPE_CHECKING:
     from penstock.state.group_state import Cursor, StateColumn
@@ -182,20 +183,28 @@ class CheckedValueState(BoundValueState):
     __slots__ = ()
 
     def set(self, value: Any) -> None:  # noqa: D102  # as declared
-        super().set(value)
-        self._column.check_value(self._values[self._cursor.key])
+        fitted = value if type(value) is self._exact else self._fitted(value)
+        self._column.check_value(fitted)
+        super().set(fitted)
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: D102  # as declared
-        super().put(slots, values)
-        self._column.check_columns()
+        # User code may catch the error and go on, so the columns must be what they were.
+        before = self._column.snapshot()
+        try:
+            super().put(slots, values)
+            self._column.check_columns()
+        except Exception:
+            self._column.restore(before)
+            raise
 
 
 class StateColumns:
     """The values of one state for all keys of a key group, as NumPy columns by key slot.
 
     `present` tells which keys have a value. For scalar types `values` is the column; for records `columns[name]`
-    is the column of a field. Numbers and booleans are NumPy arrays of their type, anything else arrays of Python
-    objects; where there is no value they hold 0 or None. All are read-only; change them with `put`.
+    is the column of a field. Numbers and booleans are NumPy arrays of their type, anything else and optional fields
+    arrays of Python objects (an enumeration's are the values of its members); where there is no value they hold 0 or
+    None. All are read-only; change them with `put`.
     """
 
     def __init__(
@@ -204,6 +213,11 @@ class StateColumns:
         self._spec = spec
         self._present = present
         self._arrays = arrays
+        if spec.record_type is None:
+            fields = [Field(spec.name, spec.python_type, spec.arrow_type, nullable=False)]
+        else:
+            fields = list(spec.record_type.fields)
+        self._fields = dict(zip(arrays, fields, strict=True))
 
     @classmethod
     def of_arrow(cls, stored: pa.Array, spec: StateSpec) -> StateColumns:
@@ -211,7 +225,10 @@ class StateColumns:
         present = stored.is_valid().to_numpy(zero_copy_only=False).copy()
         if spec.record_type is None:
             return cls(spec, present, {"": _to_numpy(stored)})
-        arrays = {f.name: _to_numpy(stored.field(f.name)) for f in spec.record_type.schema}
+        arrays = {
+            f.name: _to_objects(stored.field(f.name)) if f.nullable else _to_numpy(stored.field(f.name))
+            for f in spec.record_type.fields
+        }
         return cls(spec, present, arrays)
 
     @property
@@ -259,12 +276,18 @@ class StateColumns:
         return StateColumns(self._spec, self._present.copy(), arrays)
 
     def to_arrow(self) -> pa.Array:
-        """Back to the stored form."""
-        absent = ~self._present
-        if self._spec.record_type is None:
-            return pa.array(self._arrays[""], self._spec.arrow_type, mask=absent)
-        children = [pa.array(self._arrays[f.name], f.type, from_pandas=False) for f in self._spec.arrow_type]
-        return pa.StructArray.from_arrays(children, fields=list(self._spec.arrow_type), mask=pa.array(absent))
+        """Back to the stored form. SchemaError when a value cannot be stored."""
+        everywhere = bool(self._present.all())
+        columns = [
+            field.to_arrow(_listed(array if everywhere else array[self._present]))
+            for field, array in zip(self._fields.values(), self._arrays.values(), strict=True)
+        ]
+        stored = columns[0]
+        if self._spec.record_type is not None:
+            stored = pa.StructArray.from_arrays(columns, fields=list(self._spec.arrow_type))
+        if everywhere:
+            return stored
+        return stored.take(pa.array(np.cumsum(self._present) - 1, mask=~self._present))
 
 
 def _struct_of(kind: RecordType) -> pa.DataType:
@@ -289,6 +312,15 @@ def _to_numpy(column: pa.Array) -> npt.NDArray[Any]:
                 pa.scalar(False if pa.types.is_boolean(column.type) else 0, column.type)
             )
         return np.array(column.to_numpy(zero_copy_only=False))
+    return _to_objects(column)
+
+
+def _to_objects(column: pa.Array) -> npt.NDArray[Any]:
     result = np.empty(len(column), object)
-    result[:] = column.to_pylist()
+    result[:] = python_values(column)
     return result
+
+
+def _listed(array: npt.NDArray[Any]) -> Any:
+    # Of an array of objects Arrow would take NaN for a missing value.
+    return array.tolist() if array.dtype == object else array

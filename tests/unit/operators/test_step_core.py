@@ -17,6 +17,7 @@ from step_bench import StepBench, Stream, fingerprint
 
 import penstock as ps
 from penstock.errors import StateError
+from penstock.operators.blocks import RAW, Block
 from penstock.operators.functions import output_type
 
 
@@ -378,3 +379,231 @@ def test_a_vectorised_function_may_emit_nothing() -> None:
     assert output_type(Silent(), None, "silent") is None
     stream = Stream("numbers", Number, partitions={"a": [Number(1, 5)]})
     assert StepBench(Silent(), [stream], {}).run().keys == 1
+
+
+class Cautious(Keeper):
+    """Catches what it is told about values that cannot be kept."""
+
+    def process_record(self, number: Number, ctx: ps.Context) -> Iterator[Number]:
+        try:
+            self.count.set(2**63 if number.value == 3 else number.value)
+        except StateError:
+            yield number
+
+
+class CautiousColumns(ps.ProcessFunction):
+    """The same for columns."""
+
+    name = ps.ValueState(str)
+
+    def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> pa.RecordBatch | None:
+        names = np.array(
+            ["\ud800" if value == 3 else "n" for value in records.column("value").to_numpy()], object
+        )
+        try:
+            self.name.put(ctx.slots, names)
+        except StateError:
+            return records
+        return None
+
+
+@pytest.mark.parametrize("function", [Cautious("count"), CautiousColumns()])
+def test_a_function_may_go_on_without_the_value(function: ps.ProcessFunction) -> None:
+    """User code that catches the error leaves the state as it was."""
+    stream = Stream("numbers", Number, partitions={"a": [Number(1, 1)]})
+    bench = StepBench(function, [stream], {"": Number})
+    bench.run()
+    before = bench.stored
+    stream.partitions = {"a": [Number(1, 3)]}
+    result = bench.run()
+    assert bench.emitted(result) == [(1, Number(1, 3))]
+    assert (result.dead_letters, result.state, result.keys) == ([], None, 1)
+    assert bench.stored == before
+
+
+class Controlled(ps.ConnectedProcessFunction):
+    """Keeps what it is told by control records, also what cannot be kept; vectorised for data."""
+
+    level = ps.ValueState(int)
+
+    def process_control(self, rule: Rule, ctx: ps.Context) -> Iterator[Number]:
+        yield Number(rule.key, rule.factor)
+        self.level.set(2**62 * rule.factor)
+
+    def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> pa.RecordBatch:
+        levels = self.level.columns().values[ctx.slots] // 2**62
+        return pa.RecordBatch.from_arrays([records.column("key"), pa.array(levels)], names=["key", "value"])
+
+
+def test_control_that_cannot_be_stored_costs_the_control_record() -> None:
+    """In front of a vectorised function too; data sees what was told before."""
+    bench = StepBench(
+        Controlled(),
+        [
+            Stream("rules", Rule, is_control=True, partitions={"a": [Rule(1, 1), Rule(1, 2), Rule(2, 5)]}),
+            Stream("numbers", Number, partitions={"a": [Number(1, 0), Number(2, 0)]}),
+        ],
+        {"": Number},
+    )
+    result = bench.run()
+    assert [(letter.stream, letter.offset) for letter in result.dead_letters] == [("rules", 1), ("rules", 2)]
+    assert "the state 'level' cannot hold 9223372036854775808" in result.dead_letters[0].reason
+    assert [number.value for _, number in bench.emitted(result)] == [1, 1, 0]
+
+
+class Adder(ps.ProcessFunction):
+    total = ps.ValueState(int)
+
+    def process_record(self, number: Number, ctx: ps.Context) -> list[Number]:
+        total = (self.total.get() or 0) + number.value
+        self.total.set(total)
+        return [Number(number.key, total)]
+
+
+@settings(deadline=None)
+@given(
+    values=st.lists(st.tuples(KEYS, st.sampled_from([0, 1, 2, 2**62, -(2**62)])), max_size=15),
+    seed=st.integers(0, 3),
+)
+def test_sums_beyond_int64_cost_exactly_the_records_that_made_them(values: Any, seed: int) -> None:
+    """The state goes on from the last sum that could be stored, wherever blocks were cut."""
+    stream = Stream("numbers", Number, partitions={"a": [Number(key, value) for key, value in values]})
+    bench = StepBench(Adder(), [stream], {"": Number})
+    result = bench.run(seed, cut=True)
+    sums: dict[int, int] = {}
+    blamed, emitted = [], []
+    for offset, (key, value) in enumerate(values):
+        total = sums.get(key, 0) + value
+        if -(2**63) <= total < 2**63:
+            sums[key] = total
+            emitted.append((key, Number(key, total)))
+        else:
+            blamed.append(offset)
+    assert [letter.offset for letter in result.dead_letters] == blamed
+    assert bench.emitted(result) == emitted
+    group = bench.core.new_state(bench.stored)
+    assert {key: group.columns["total"].load(key) for key in sums} == sums
+    assert fingerprint(result) == fingerprint(StepBench(Adder(), [stream], {"": Number}).run())
+
+
+@dataclass
+class Strict:
+    """A record that checks its values."""
+
+    key: int
+    value: int
+
+    def __post_init__(self) -> None:
+        if self.value == 13:
+            raise RuntimeError("\ud800 thirteen")
+
+
+class Echo(ps.ProcessFunction):
+    def process_record(self, record: Strict, ctx: ps.Context) -> Iterator[Number]:
+        yield Number(record.key, record.value)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_record_that_refuses_its_values_is_a_dead_letter(raw: bool) -> None:
+    """Its own class raises, so its bytes come from the columns; the reason is text that can be written."""
+    stream = Stream("numbers", Number, partitions={"a": [Number(1, 1), Number(2, 13), Number(3, 3)]})
+    blocks = StepBench(Echo(), [stream], {}).blocks()
+    if not raw:
+        blocks = [Block(b.input, b.partition, b.first_offset, b.batch.drop_columns([RAW])) for b in blocks]
+    strict = StepBench(Echo(), [Stream("numbers", Strict)], {"": Number})
+    result = strict.core.run(7, blocks, None)
+    assert [number.value for _, number in strict.emitted(result)] == [1, 3]
+    (letter,) = result.dead_letters
+    assert letter.raw == (b"numbers/a/1" if raw else b'{"key":2,"value":13}')
+    assert letter.offset == 1
+    assert letter.reason.endswith(r"RuntimeError: \ud800 thirteen")
+
+
+@dataclass
+class Told:
+    key: int
+    size: Size
+
+
+class Careless(ps.ProcessFunction):
+    """Emits columns that are wrong in the way that the value says, each with the rows that it came from."""
+
+    def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> tuple[pa.RecordBatch, Any]:
+        values = records.column("value").to_pylist()
+        sizes = pa.array([{1: "huge", 2: None}.get(value, "small") for value in values], pa.string())
+        rows = np.arange(len(values) + (3 in values))
+        if 4 in values:
+            rows = rows + 1
+        names = ["key", "length" if 5 in values else "size"]
+        return pa.RecordBatch.from_arrays([records.column("key"), sizes], names=names), rows
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (1, "field 'size' cannot hold a value: 'huge' is not a valid Size"),
+        (2, "field 'size' has no value and is not optional"),
+        (3, "returned 1 records and the rows of 2"),
+        (4, "out of bounds"),
+        (5, "returned no column 'size'"),
+    ],
+)
+def test_columns_that_do_not_fit_the_output_cost_their_records(value: int, message: str) -> None:
+    """What is emitted in columns is looked at as closely as objects are."""
+    stream = Stream("numbers", Number, partitions={"a": [Number(1, 0), Number(2, value), Number(3, 0)]})
+    bench = StepBench(Careless(), [stream], {"": Told})
+    result = bench.run()
+    assert bench.emitted(result) == [(1, Told(1, Size.SMALL)), (3, Told(3, Size.SMALL))]
+    (letter,) = result.dead_letters
+    assert letter.offset == 1
+    assert message in letter.reason
+
+
+class PairCounter(ps.ProcessFunction):
+    """Counts per key of two fields, in columns."""
+
+    times = ps.ValueState(int)
+
+    def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> pa.RecordBatch:
+        times = self.times.columns().values.copy()
+        np.add.at(times, ctx.slots, 1)
+        used = np.unique(ctx.slots)
+        self.times.put(used, times[used])
+        return pa.RecordBatch.from_arrays(
+            [records.column("left"), pa.array(times[ctx.slots]).cast(pa.string())], names=["key", "text"]
+        )
+
+
+def test_columns_under_keys_of_two_fields() -> None:
+    """State belongs to the pair, over micro-batches."""
+    pairs = [Pair(1, "a"), Pair(1, "b"), Pair(1, "a"), Pair(2, "a")]
+    stream = Stream("pairs", Pair, key=("left", "right"), partitions={"a": pairs})
+    bench = StepBench(PairCounter(), [stream], {"": Said})
+    assert [said.text for _, said in bench.emitted(bench.run())] == ["2", "1", "2", "1"]
+    result = bench.run()
+    assert [said.text for _, said in bench.emitted(result)] == ["4", "2", "4", "2"]
+    assert result.keys == 3
+
+
+class Distracted(ps.ProcessFunction):
+    """Emits values of nested types that are wrong inside."""
+
+    def process_record(self, number: Number, ctx: ps.Context) -> Iterator[Any]:
+        items: dict[int, Any] = {0: [1], 1: [None], 2: [object()], 3: "one"}
+        yield Listed(number.key, items[number.value])
+
+
+@dataclass
+class Listed:
+    key: int
+    items: list[int]
+
+
+def test_nested_values_that_do_not_fit_are_dead_letters() -> None:
+    """Nothing is emitted that the next step could not read."""
+    stream = Stream("numbers", Number, partitions={"a": [Number(1, value) for value in (0, 1, 2, 3, 0)]})
+    bench = StepBench(Distracted(), [stream], {"": Listed})
+    result = bench.run()
+    assert bench.emitted(result) == [(1, Listed(1, [1]))] * 2
+    assert [letter.offset for letter in result.dead_letters] == [1, 2, 3]
+    assert all("field 'items'" in letter.reason for letter in result.dead_letters)

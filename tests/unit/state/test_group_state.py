@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import StateError
-from penstock.state.group_state import GroupState
-from penstock.state.values import BoundValueState, StateSpec, ValueState
+from penstock.errors import StateError, UnstorableValueError
+from penstock.state.group_state import GroupState, key_values
+from penstock.state.values import BoundValueState, CheckedValueState, StateSpec, ValueState
 
 
 class Colour(enum.Enum):
@@ -31,6 +31,8 @@ class Setting:
     colour: Colour
     tags: list[int] = field(default_factory=list)
     note: str | None = None
+    limit: int | None = None
+    table: dict[str, int] = field(default_factory=dict)
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
@@ -44,6 +46,8 @@ SETTINGS = st.builds(
     st.sampled_from(Colour),
     st.lists(INT64, max_size=3),
     st.none() | TEXT,
+    st.none() | INT64,
+    st.dictionaries(TEXT, INT64, max_size=2),
 )
 KINDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "bool": (bool, st.booleans()),
@@ -60,6 +64,7 @@ KINDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "record": (Setting, SETTINGS),
 }
 KEYS = st.integers(0, 5)
+PAIR = pa.struct([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string(), nullable=False)])
 
 
 def spec_of(name: str, kind: Any) -> StateSpec:
@@ -115,44 +120,133 @@ def test_values_are_those_of_a_dict(kind: str, data: st.DataObject) -> None:
         assert group.columns["other"].load(key) == other.get(key)
 
 
-COLUMN_KINDS = {name: KINDS[name] for name in ("bool", "int", "float", "str", "bytes", "date", "decimal")}
+def columns_of(kind: str, values: list[Any]) -> Any:
+    """Values as `put` takes them, members of enumerations as they are or as their values."""
+    if kind != "record":
+        return _objects(values)
+    names = ("low", "name", "colour", "tags", "note", "limit", "table")
+    return {name: _objects([getattr(value, name) for value in values]) for name in names}
+
+
+def _objects(values: list[Any]) -> Any:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-@pytest.mark.parametrize("kind", sorted(COLUMN_KINDS))
-def test_columns_and_values_are_one_state(kind: str, data: st.DataObject) -> None:
-    """What is put as a column is found value by value and the other way round."""
-    python_type, values = COLUMN_KINDS[kind]
+@pytest.mark.parametrize("key_type", [pa.int64(), PAIR], ids=["one field", "two fields"])
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_columns_and_values_are_one_state(kind: str, key_type: pa.DataType, data: st.DataObject) -> None:
+    """What is put as a column is found value by value and the other way round; other keys keep theirs."""
+    python_type, values = KINDS[kind]
     specs = [spec_of("it", python_type)]
     stored: bytes | None = None
-    model: dict[int, Any] = {}
+    model: dict[Any, Any] = {}
+    keys_of = KEYS if key_type == pa.int64() else st.tuples(KEYS, st.sampled_from("ab"))
     for _ in range(data.draw(st.integers(1, 4))):
-        group = GroupState(pa.int64(), specs, stored)
+        group = GroupState(key_type, specs, stored)
         state = BoundValueState(group.columns["it"], group.cursor)
-        if data.draw(st.booleans()):
-            keys = data.draw(st.lists(KEYS, unique=True, max_size=4))
+        for _ in range(data.draw(st.integers(1, 2))):
+            keys = data.draw(st.lists(keys_of, unique=True, max_size=4))
             new = [data.draw(values) for _ in keys]
-            slots = group.slots_of(pa.array(keys, pa.int64()))
-            columns = state.columns()
-            for key, slot in zip(keys, slots, strict=True):
-                assert columns.present[slot] == (key in model)
-                assert key not in model or columns.values[slot] == model[key]
-            array = np.empty(len(new), columns.values.dtype)
-            array[:] = new
-            state.put(slots, array)
+            if data.draw(st.booleans()):
+                slots = group.slots_of(pa.array(keys, key_type))
+                assert [key_values(group.keys)[slot] for slot in slots] == keys
+                present = state.columns().present
+                assert [present[slot] for slot in slots] == [key in model for key in keys]
+                state.put(slots, columns_of(kind, new))
+            else:
+                for key, value in zip(keys, new, strict=True):
+                    group.cursor.key = key
+                    assert state.get() == model.get(key)
+                    state.set(value)
             model.update(zip(keys, new, strict=True))
-        else:
-            for key in data.draw(st.lists(KEYS, max_size=4)):
-                group.cursor.key = key
-                assert state.get() == model.get(key)
-                model[key] = data.draw(values)
-                state.set(model[key])
+            group.flush()
+            state.refresh()
         made, count = group.dump()
         assert count == len(model)
         stored = made or stored
-    group = GroupState(pa.int64(), specs, stored)
+    group = GroupState(key_type, specs, stored)
     assert {key: group.columns["it"].load(key) for key in model} == model
+
+
+def test_a_column_without_a_change_is_what_it_was() -> None:
+    """NaN is a value and no missing one; keys without a record stay without."""
+    spec = spec_of("it", Setting)
+    group = GroupState(pa.int64(), [spec], None)
+    state = BoundValueState(group.columns["it"], group.cursor)
+    for key, limit in ((1, None), (2, 0)):
+        group.cursor.key = key
+        state.set(Setting(float("nan"), "n", Colour.RED, limit=limit))
+    stored, _ = group.dump()
+    again = GroupState(pa.int64(), [spec], stored)
+    slots = again.slots_of(pa.array([3]))
+    state = BoundValueState(again.columns["it"], again.cursor)
+    state.put(slots, columns_of("record", [Setting(float("nan"), "m", Colour.BLUE, limit=7)]))
+    again.slots_of(pa.array([4]))
+    again.dump()
+    column = again.columns["it"]
+    assert [(column.load(key).limit, column.load(key).low != column.load(key).low) for key in (1, 2, 3)] == [
+        (None, True),
+        (0, True),
+        (7, True),
+    ]
+    assert column.load(4) is None
+
+
+def put_and_flush(group: GroupState, state: BoundValueState, slots: Any, values: Any) -> None:
+    state.put(slots, values)
+    group.flush()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"colour": ["green"]}, "'green' is not a valid Colour"),
+        ({"name": [None]}, "field 'name' has no value and is not optional"),
+        ({"tags": _objects([[None]])}, "field 'tags'"),
+        ({"table": _objects([{1: 1}])}, "field 'table'"),
+        ({"limit": [2**63]}, "field 'limit'"),
+    ],
+)
+def test_columns_that_could_not_be_read_again_are_refused(wrong: Any, message: str) -> None:
+    """Before they are stored, and in the checked form at once, with nothing changed."""
+    for kind in (BoundValueState, CheckedValueState):
+        group = GroupState(pa.int64(), [spec_of("it", Setting)], None)
+        state = kind(group.columns["it"], group.cursor)
+        slots = group.slots_of(pa.array([1]))
+        good = Setting(1.0, "n", Colour.RED)
+        state.put(slots, columns_of("record", [good]))
+        with pytest.raises(UnstorableValueError, match="the state 'it' cannot hold a value") as caught:
+            put_and_flush(group, state, slots, {**columns_of("record", [good]), **wrong})
+        assert message in str(caught.value)
+        if kind is CheckedValueState:
+            group.dump()
+            assert group.columns["it"].load(1) == good
+
+
+@given(values=st.dictionaries(INT64, st.tuples(SETTINGS, st.none() | TEXT), max_size=6), order=st.randoms())
+def test_the_same_history_gives_the_same_bytes(values: dict[int, Any], order: Any) -> None:
+    """Also when it was interrupted by a reload that changed nothing, and whatever is looked at in between."""
+    specs = [spec_of("it", Setting), spec_of("other", str)]
+    dumps = []
+    for looks in (False, True):
+        group = GroupState(pa.int64(), specs, None)
+        states = [BoundValueState(group.columns[spec.name], group.cursor) for spec in specs]
+        for key, (setting, text) in values.items():
+            if looks:
+                group.cursor.key = order.choice(list(values))
+                states[0].get()
+            group.cursor.key = key
+            states[0].set(setting)
+            states[1].set(text)
+        dumps.append(group.dump())
+    assert dumps[0] == dumps[1]
+    again = GroupState(pa.int64(), specs, dumps[0][0])
+    again.preload(len(values))
+    assert again.dump() == (None, len(values))
 
 
 def test_records_as_columns() -> None:
@@ -166,10 +260,21 @@ def test_records_as_columns() -> None:
     tags = np.empty(1, object)
     tags[:] = [[1, 2]]
     with pytest.raises(
-        ValueError, match=r"takes the columns \['colour', 'low', 'name', 'note', 'tags'\], not \['low'\]"
+        ValueError, match=r"takes the columns \['colour', 'limit', 'low', 'name', .*\], not \['low'\]"
     ):
         state.put(slots[:1], {"low": np.array([1.0])})
-    state.put(slots[1:2], {"low": [1.5], "name": ["n"], "colour": ["red"], "tags": tags, "note": nothing})
+    state.put(
+        slots[1:2],
+        {
+            "low": [1.5],
+            "name": ["n"],
+            "colour": ["red"],
+            "tags": tags,
+            "note": nothing,
+            "limit": [3],
+            "table": [{}],
+        },
+    )
     assert state.columns().present.tolist() == [False, True]
     assert state.columns()["low"].tolist() == [0.0, 1.5]
     with pytest.raises(KeyError, match="has no field 'high'"):
@@ -179,7 +284,7 @@ def test_records_as_columns() -> None:
     stored, count = group.dump()
     assert count == 1, "a key that was only looked at holds nothing"
     again = GroupState(pa.string(), [spec], stored)
-    assert again.columns["it"].load("b") == Setting(1.5, "n", Colour.RED, [1, 2], None)
+    assert again.columns["it"].load("b") == Setting(1.5, "n", Colour.RED, [1, 2], None, 3)
     assert again.columns["it"].load("a") is None
 
 
