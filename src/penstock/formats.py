@@ -257,9 +257,8 @@ class ProtobufFormat:
         from ptars import HandlerPool, PtarsConfig
 
         descriptor = self._source.descriptor()
-        return HandlerPool([descriptor.file], config=PtarsConfig(enum_repr="string")).get_for_message(
-            descriptor
-        )
+        config = PtarsConfig(enum_repr="string", timestamp_unit="us")
+        return HandlerPool([descriptor.file], config=config).get_for_message(descriptor)
 
     @functools.cached_property
     def _wire_schema(self) -> pa.Schema:

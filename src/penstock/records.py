@@ -57,6 +57,19 @@ _DDL_SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
 }
 
 
+_YEARS: Final = {
+    kind: (pa.scalar(first, kind), pa.scalar(last, kind))
+    for kind, first, last in (
+        (
+            _SCALARS[dt.datetime],
+            dt.datetime.min.replace(tzinfo=dt.UTC),
+            dt.datetime.max.replace(tzinfo=dt.UTC),
+        ),
+        (_SCALARS[dt.date], dt.date.min, dt.date.max),
+    )
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class BadRecord:
     """A record that could not be read: why, where it stands in its source, and its bytes."""
@@ -85,6 +98,15 @@ class Field:
         """The enumeration whose members this field holds, or None."""
         if isinstance(self.python_type, type) and issubclass(self.python_type, enum.Enum):
             return self.python_type
+        return None
+
+    @functools.cached_property
+    def members(self) -> frozenset[Any] | None:
+        """The values that this field may hold where its type lists them, or None."""
+        if self.enum is not None:
+            return frozenset(member.value for member in self.enum)
+        if typing.get_origin(self.python_type) is typing.Literal:
+            return frozenset(typing.get_args(self.python_type))
         return None
 
     @functools.cached_property
@@ -122,25 +144,37 @@ class Field:
                 # Arrow takes whatever has the right shape; what user code could not be given again must not pass.
                 msgspec.convert(values, self._checked_list)
             column = pa.array(values, type=self.arrow_type)
+            if self.members is not None and not self.members.issuperset(values):
+                self._check_members(values)
         except Exception as e:  # values come from user code, and may raise anything when they are looked at
             raise SchemaError(f"field {self.name!r} ({self.arrow_type}) cannot hold a value: {e}") from e
-        self.check(column, missing=check)
+        if check and not self.nullable and column.null_count:
+            raise SchemaError(f"field {self.name!r} has no value and is not optional")
         return column
 
     @functools.cached_property
     def _checked_list(self) -> Any:
         return list[self.python_type | None]  # type: ignore[name-defined]
 
-    def check(self, column: pa.Array, *, missing: bool = True) -> None:
-        """Raise SchemaError when a column lacks a value that it must have, or holds one that is of no member."""
-        if missing and not self.nullable and column.null_count:
+    def check(self, column: pa.Array) -> None:
+        """Raise SchemaError when a column lacks a value that it must have, or holds one that it may not."""
+        if not self.nullable and column.null_count:
             raise SchemaError(f"field {self.name!r} has no value and is not optional")
-        if self.enum is not None:
-            for value in pc.unique(column).to_pylist():
-                try:
-                    value is None or self.enum(value)
-                except ValueError as e:
-                    raise SchemaError(f"field {self.name!r} cannot hold a value: {e}") from None
+        if self.members is not None:
+            try:
+                self._check_members(pc.unique(column).to_pylist())
+            except ValueError as e:
+                raise SchemaError(f"field {self.name!r} cannot hold a value: {e}") from None
+
+    def _check_members(self, values: Iterable[Any]) -> None:
+        assert self.members is not None
+        for value in values:
+            if value is None or value in self.members:
+                continue
+            if self.enum is None:
+                raise ValueError(f"{value!r} is none of {', '.join(map(repr, sorted(self.members)))}")
+            # There may be more than the members: combinations of flags, and what the class makes of other values.
+            self.enum(value)
 
 
 def _enum_values(values: Sequence[Any]) -> list[Any]:
@@ -224,7 +258,8 @@ class RecordType:
     def missing(self, batch: pa.RecordBatch, *, allow_nan: bool) -> npt.NDArray[np.str_] | None:
         """For each row the reason why it is not a valid record ("" when it is), or None when all rows are.
 
-        A row is invalid when a field that is not nullable is null, or when a float is NaN and NaN is not allowed.
+        A row is invalid when a field that is not nullable is null, when a float is NaN and NaN is not allowed, or when
+        a time lies beyond those that Python has.
         """
         reasons: npt.NDArray[Any] | None = None
         for f in self.fields:
@@ -242,6 +277,12 @@ class RecordType:
                     bad = np.isnan(values) & column.is_valid().to_numpy(zero_copy_only=False)
                     if bad.any():
                         reasons = _note(reasons, bad, f"field {f.name!r} is NaN")
+            years = _YEARS.get(f.arrow_type)
+            if years is not None:
+                beyond = pc.or_(pc.less(column, years[0]), pc.greater(column, years[1])).fill_null(False)
+                if beyond.true_count:
+                    bad = beyond.to_numpy(zero_copy_only=False)
+                    reasons = _note(reasons, bad, f"field {f.name!r} lies beyond the years 1 to 9999")
         return reasons
 
 
@@ -562,11 +603,14 @@ def _of_protobuf(source: ProtobufSource) -> RecordType:
     from ptars import PtarsConfig, get_schema
 
     descriptor = source.descriptor()
-    schema = get_schema(descriptor, PtarsConfig(enum_repr="string"))
-    fields = [
-        Field(f.name, _python_type_of(f.type), f.type, descriptor.fields_by_name[f.name].has_presence)
-        for f in schema
-    ]
+    schema = get_schema(descriptor, PtarsConfig(enum_repr="string", timestamp_unit="us"))
+    fields = []
+    for f in schema:
+        wire = descriptor.fields_by_name[f.name]
+        python_type = _python_type_of(f.type)
+        if wire.enum_type is not None and python_type is str:
+            python_type = typing.Literal[tuple(value.name for value in wire.enum_type.values)]
+        fields.append(Field(f.name, python_type, f.type, wire.has_presence))
     name = source.full_name.rsplit(".", 1)[-1]
     return RecordType(name, fields, _message_class(name, fields), (_of_protobuf, source))
 
@@ -578,6 +622,8 @@ def _message_class(name: str, fields: Sequence[Field]) -> type:
     for f in fields:
         if f.nullable:
             specs.append((f.name, f.python_type | None, None))
+        elif f.members is not None:
+            specs.append((f.name, f.python_type, typing.get_args(f.python_type)[0]))
         elif f.python_type in defaults:
             specs.append((f.name, f.python_type, defaults[f.python_type]))
         else:

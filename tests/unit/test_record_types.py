@@ -326,3 +326,32 @@ def test_what_is_taken_can_be_given_again(name: str, values: list[Any]) -> None:
         assert f"field {name!r}" in refused
     else:
         field.to_arrow(field.to_python(column))
+
+
+def test_a_literal_holds_only_what_it_lists() -> None:
+    """As an enumeration does."""
+    side = record_type(Everything).field("side")
+    with pytest.raises(SchemaError, match=r"field 'side' .* 'middle' is none of 'left', 'right'"):
+        side.to_arrow(["left", "middle"])
+    with pytest.raises(SchemaError, match="field 'side' cannot hold a value: 'middle'"):
+        side.check(pa.array(["left", "middle"]))
+    assert side.to_arrow(["left", "right"]).to_pylist() == ["left", "right"]
+
+
+def test_times_that_python_does_not_have_are_found() -> None:
+    """Columns may hold years before 1 and after 9999."""
+    kind = record_type("at TIMESTAMP, day DATE")
+    long_ago, far = -(2**62), 2**62
+    at = pa.array([0, long_ago, far, None, 0, 0], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    day = pa.array([0, 0, 0, None, 2**30, -(2**30)], pa.int32()).cast(pa.date32())
+    found = kind.missing(pa.RecordBatch.from_arrays([at, day], schema=kind.schema), allow_nan=False)
+    assert found is not None
+    beyond = "field {!r} lies beyond the years 1 to 9999".format
+    assert list(found) == ["", beyond("at"), beyond("at"), "", beyond("day"), beyond("day")]
+    edges = [
+        kind.python_class(dt.datetime.min.replace(tzinfo=dt.UTC), dt.date.min),
+        kind.python_class(dt.datetime.max.replace(tzinfo=dt.UTC), dt.date.max),
+    ]
+    batch = kind.batch(edges)
+    assert kind.missing(batch, allow_nan=False) is None
+    assert kind.objects(batch) == edges

@@ -99,7 +99,8 @@ class StepCore:
                 return _Run(self, key_group, stored, BoundValueState).process(ordered)
             except UnstorableValueError:
                 # What is found when the states are stored does not say which record did it. So once more, and every
-                # value is tried when it is set; that would be too slow to do always.
+                # value is tried when it is set; that would be too slow to do always. (What is replaced by a storable value
+                # within the same micro-batch never reaches the store, and so is found only then.)
                 return _Run(self, key_group, stored, CheckedValueState).process(ordered)
 
     def bind(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 import msgspec
@@ -213,11 +213,6 @@ class StateColumns:
         self._spec = spec
         self._present = present
         self._arrays = arrays
-        if spec.record_type is None:
-            fields = [Field(spec.name, spec.python_type, spec.arrow_type, nullable=False)]
-        else:
-            fields = list(spec.record_type.fields)
-        self._fields = dict(zip(arrays, fields, strict=True))
 
     @classmethod
     def of_arrow(cls, stored: pa.Array, spec: StateSpec) -> StateColumns:
@@ -278,13 +273,18 @@ class StateColumns:
     def to_arrow(self) -> pa.Array:
         """Back to the stored form. SchemaError when a value cannot be stored."""
         everywhere = bool(self._present.all())
+        spec = self._spec
+        if spec.record_type is None:
+            fields: Sequence[Field] = [Field(spec.name, spec.python_type, spec.arrow_type, nullable=False)]
+        else:
+            fields = spec.record_type.fields
         columns = [
             field.to_arrow(_listed(array if everywhere else array[self._present]))
-            for field, array in zip(self._fields.values(), self._arrays.values(), strict=True)
+            for field, array in zip(fields, self._arrays.values(), strict=True)
         ]
         stored = columns[0]
-        if self._spec.record_type is not None:
-            stored = pa.StructArray.from_arrays(columns, fields=list(self._spec.arrow_type))
+        if spec.record_type is not None:
+            stored = pa.StructArray.from_arrays(columns, fields=list(spec.arrow_type))
         if everywhere:
             return stored
         return stored.take(pa.array(np.cumsum(self._present) - 1, mask=~self._present))
