@@ -333,7 +333,7 @@ RICH_VALUES = st.fixed_dictionaries(
 @settings(deadline=None)
 @given(st.lists(RICH_VALUES, max_size=4))
 def test_every_kind_of_protobuf_field_comes_back(rich: list[dict[str, Any]]) -> None:
-    """What the plain library writes is read as plain Python values, and written again byte for byte."""
+    """What the plain library writes is read as plain Python values, and it reads what is written again."""
     kind = record_type(RICH)
     wire = format_of("protobuf", kind, protobuf=ProtobufSource.of(RICH))
     values = [RICH(**fields).SerializeToString(deterministic=True) for fields in rich]
@@ -345,7 +345,9 @@ def test_every_kind_of_protobuf_field_comes_back(rich: list[dict[str, Any]]) -> 
         assert {name: getattr(record, name) for name in fields} == utc
         assert record == kind.python_class(**utc)
         assert type(record.at) in (dt.datetime, type(None))
-    assert wire.encode(kind.batch(records)).to_pylist() == values
+    # Defaults within the entries of a map may be left out, so bytes may differ where messages do not.
+    parsed = [RICH.FromString(value.as_py()) for value in wire.encode(kind.batch(records))]
+    assert parsed == [RICH(**fields) for fields in rich]
 
 
 def test_protobuf_values_that_python_cannot_hold_are_bad() -> None:

@@ -99,8 +99,8 @@ class StepCore:
                 return _Run(self, key_group, stored, BoundValueState).process(ordered)
             except UnstorableValueError:
                 # What is found when the states are stored does not say which record did it. So once more, and every
-                # value is tried when it is set; that would be too slow to do always. (What is replaced by a storable value
-                # within the same micro-batch never reaches the store, and so is found only then.)
+                # value is tried when it is set; that would be too slow to do always. (In the first form, a value that
+                # another one replaces within the same micro-batch is never stored, and so never tried.)
                 return _Run(self, key_group, stored, CheckedValueState).process(ordered)
 
     def bind(
