@@ -131,7 +131,7 @@ class Field:
         target = self.python_type | None if self.nullable else self.python_type
         return [msgspec.convert(value, target) for value in values]
 
-    def to_arrow(self, values: Sequence[Any], *, check: bool = True) -> pa.Array:
+    def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any], *, check: bool = True) -> pa.Array:
         """The column of a list of values; raises SchemaError naming the field when one does not fit.
 
         Without `check` a missing value passes, for callers that look for missing values themselves.
@@ -177,7 +177,7 @@ class Field:
             self.enum(value)
 
 
-def _enum_values(values: Sequence[Any]) -> list[Any]:
+def _enum_values(values: Iterable[Any]) -> list[Any]:
     """The values of members; plain values stay as they are."""
     try:
         # `value` is a property written in Python, and a member's hash as well; this attribute is neither.

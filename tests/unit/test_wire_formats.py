@@ -60,7 +60,8 @@ def check(decoded: Decoded, kind: RecordType, expected: list[Any]) -> None:
 
 def binary(values: list[bytes | None]) -> pa.Array:
     """A column that begins in the middle of its buffers, as slices do."""
-    return pa.array([b"before", *values, b"behind"], pa.binary()).slice(1, len(values))
+    around = b'{"sensor_id": 0, "temperature": 0.0}\n'
+    return pa.array([around, *values, around], pa.binary()).slice(1, len(values))
 
 
 JSON_READINGS = st.builds(Reading, st.integers(-(2**63), 2**63 - 1), FLOATS, st.none() | st.text(max_size=3))
@@ -115,6 +116,7 @@ ONE = b'{"sensor_id": 1, "temperature": 2.0}'
         [ONE[:15], ONE[15:]],
         [b'{"sensor_id": 1, "unknown": {}', b', "temperature": 2.0}'],
         [b'{"unknown": {}', b', "sensor_id": 1, "temperature": 2.0}'],
+        [b'{"unknown": [', b'{}], "sensor_id": 1, "temperature": 2.0}'],
     ],
 )
 @pytest.mark.parametrize("between", [b"", b" ", b"\n"])
@@ -155,6 +157,13 @@ def test_json_is_written_as_others_read_it(readings: list[Reading]) -> None:
     encoded = format_of("json", kind).encode(kind.batch(readings))
     assert [json.loads(value.as_py()) for value in encoded] == [vars(reading) for reading in readings]
     check(format_of("json", kind).decode(encoded), kind, readings)
+
+
+def test_lines_in_the_middle_of_a_buffer_are_read_in_place() -> None:
+    """Where every value ends its line, nothing is copied, and neighbours in the buffer are not read."""
+    kind = record_type(Reading)
+    lines: list[bytes | None] = [b'{"sensor_id": %d, "temperature": 1.0}\n' % n for n in (1, 2, 3)]
+    check(format_of("json", kind).decode(binary(lines)), kind, [Reading(n, 1.0) for n in (1, 2, 3)])
 
 
 def test_nan_is_a_record_where_the_stream_allows_it() -> None:

@@ -279,7 +279,7 @@ class StateColumns:
         else:
             fields = spec.record_type.fields
         columns = [
-            field.to_arrow(_listed(array if everywhere else array[self._present]))
+            field.to_arrow(array if everywhere else array[self._present])
             for field, array in zip(fields, self._arrays.values(), strict=True)
         ]
         stored = columns[0]
@@ -319,8 +319,3 @@ def _to_objects(column: pa.Array) -> npt.NDArray[Any]:
     result = np.empty(len(column), object)
     result[:] = python_values(column)
     return result
-
-
-def _listed(array: npt.NDArray[Any]) -> Any:
-    # Of an array of objects Arrow would take NaN for a missing value.
-    return array.tolist() if array.dtype == object else array

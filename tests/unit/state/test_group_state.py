@@ -201,6 +201,20 @@ def put_and_flush(group: GroupState, state: BoundValueState, slots: Any, values:
     group.flush()
 
 
+@dataclass
+class Ratio:
+    value: float | None
+
+
+def test_nan_is_not_a_missing_value_in_optional_columns() -> None:
+    """Arrays of objects may hold both."""
+    group = GroupState(pa.int64(), [spec_of("it", Ratio)], None)
+    state = BoundValueState(group.columns["it"], group.cursor)
+    state.put(group.slots_of(pa.array([1, 2, 3])), {"value": _objects([float("nan"), None, 1.5])})
+    group.dump()
+    assert [str(group.columns["it"].load(key).value) for key in (1, 2, 3)] == ["nan", "None", "1.5"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
