@@ -40,7 +40,11 @@ _PENSTOCK: Final = {"per_record": "job.py", "vectorised": "vectorised.py"}
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured. `file_rows` is the number of readings in one file, so in one micro-batch."""
+    """How much is measured.
+
+    `file_rows` is the number of readings in one file, so in one micro-batch; `peer_modes` are those of PySpark's
+    `transformWithState` to try, of which the faster one goes on.
+    """
 
     rows: int = 16_000_000
     keys: int = 100_000
@@ -49,6 +53,7 @@ class Sizes:
     emit_share: float = 0.45
     cores: int = 2
     rounds: int = 3
+    peer_modes: Sequence[str] = ("row", "pandas")
 
     @property
     def warm_up_rows(self) -> int:
@@ -172,7 +177,7 @@ def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
     """Let the contestants take turns; raises RuntimeError when one's output is not the fold's."""
     whole, part = make_inputs(work / "input", sizes, peer=peer)
     runs: dict[str, Runs] = {}
-    peers = ["row", "pandas"] if peer else []
+    peers = list(sizes.peer_modes) if peer else []
     for number in range(sizes.rounds):
         for mode in peers:
             assert part is not None
@@ -181,7 +186,6 @@ def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
                 runs.setdefault(f"pyspark_{mode}", Runs()), part, work / f"pyspark-{mode}-{number}", run
             )
         if number == 0 and peers:
-            # Both modes run once; the faster one goes on.
             peers = [max(peers, key=lambda mode: runs[f"pyspark_{mode}"].rows_per_s[0])]
         for form in _PENSTOCK:
             run = functools.partial(run_penstock, form, whole, sizes)

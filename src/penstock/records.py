@@ -140,7 +140,7 @@ class Field:
             if self.enum is not None:
                 values = _enum_values(values)
             elif pa.types.is_nested(self.arrow_type):
-                values = msgspec.to_builtins(list(values), builtin_types=_BUILTIN)
+                values = msgspec.to_builtins(list(values), builtin_types=_BUILTIN, order="deterministic")
                 # Arrow takes whatever has the right shape; what user code could not be given again must not pass.
                 msgspec.convert(values, self._checked_list)
             column = pa.array(values, type=self.arrow_type)

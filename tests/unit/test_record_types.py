@@ -355,3 +355,16 @@ def test_times_that_python_does_not_have_are_found() -> None:
     batch = kind.batch(edges)
     assert kind.missing(batch, allow_nan=False) is None
     assert kind.objects(batch) == edges
+
+
+@dataclass
+class Labelled:
+    labels: set[str]
+
+
+def test_sets_are_kept_in_order() -> None:
+    """Python orders sets of text differently in every process; columns hold them sorted."""
+    kind = record_type(Labelled)
+    batch = kind.batch([Labelled({"c", "a", "b"}), Labelled(set())])
+    assert batch.column("labels").to_pylist() == [["a", "b", "c"], []]
+    assert kind.objects(batch) == [Labelled({"a", "b", "c"}), Labelled(set())]

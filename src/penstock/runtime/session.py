@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,6 +23,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import ExternalSystemError, JobFailedError
 from penstock.local.jars import bare_filesystem_jar, spark_kafka_jars
 from penstock.local.java import find_java
+from penstock.local.python import interpreter_without
 
 __all__ = ["SessionSettings", "open_session", "ship_code"]
 
@@ -128,8 +130,9 @@ def _start(settings: SessionSettings) -> SparkSession:
     _check_master(settings.master)
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Workers must run on this interpreter, or they lack penstock's dependencies.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if settings.master.startswith("local"):
+    is_local = settings.master.startswith("local")
+    os.environ.setdefault("PYSPARK_PYTHON", str(_quick_python()) if is_local else sys.executable)
+    if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
     for name, value in _all_settings(settings).items():
@@ -145,6 +148,15 @@ def _start(settings: SessionSettings) -> SparkSession:
     session.sparkContext.setLogLevel("WARN")
     _silence(session)
     return session
+
+
+def _quick_python() -> Path:
+    """The interpreter for Spark's Python processes on this machine; some ten start before a first result.
+
+    Spark puts its own zip of PySpark in front of the import path, where every process compiles it anew.
+    """
+    library = Path(pyspark.__file__).parent / "python" / "lib"
+    return interpreter_without([library / "pyspark.zip", *sorted(library.glob("py4j-*-src.zip"))])
 
 
 def _silence(session: SparkSession) -> None:

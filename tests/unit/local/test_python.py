@@ -1,0 +1,37 @@
+"""The interpreter for Spark's Python processes: the same one, with a cleaner import path."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.local.python import interpreter_without
+
+PROGRAM = "import os, sys; print(sys.executable, sys.argv[1:], os.environ['PYTHONPATH'])"
+
+
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [
+        ("/with space/a.zip:/b's.zip", ""),
+        ("/with space/a.zip:/b's.zip:/users/own", "/users/own"),
+        ("/users/own:/with space/a.zip", "/users/own:/with space/a.zip"),
+        ("", ""),
+    ],
+)
+def test_entries_at_the_front_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, left: str
+) -> None:
+    """Only at the front and only all of them; arguments arrive as they are; a second call finds the same program."""
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "the cache"))
+    program = interpreter_without([Path("/with space/a.zip"), Path("/b's.zip")])
+    assert interpreter_without([Path("/with space/a.zip"), Path("/b's.zip")]) == program
+    out = subprocess.check_output(
+        [str(program), "-c", PROGRAM, "one two", "$x"], env={**os.environ, "PYTHONPATH": path}, text=True
+    )
+    assert out == f"{sys.executable} ['one two', '$x'] {left}\n"
+    assert len(list(program.parent.iterdir())) == 1
