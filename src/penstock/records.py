@@ -57,17 +57,16 @@ _DDL_SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
 }
 
 
-_YEARS: Final = {
-    kind: (pa.scalar(first, kind), pa.scalar(last, kind))
-    for kind, first, last in (
-        (
-            _SCALARS[dt.datetime],
-            dt.datetime.min.replace(tzinfo=dt.UTC),
-            dt.datetime.max.replace(tzinfo=dt.UTC),
-        ),
-        (_SCALARS[dt.date], dt.date.min, dt.date.max),
-    )
-}
+@functools.cache
+def _years(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """The first and the last value of a type that Python's own times can hold; None for types that are no times."""
+    # Made when first needed, for Arrow imports pandas to make them.
+    if kind.equals(_SCALARS[dt.date]):
+        return pa.scalar(dt.date.min, kind), pa.scalar(dt.date.max, kind)
+    if kind.equals(_SCALARS[dt.datetime]):
+        first, last = (limit.replace(tzinfo=dt.UTC) for limit in (dt.datetime.min, dt.datetime.max))
+        return pa.scalar(first, kind), pa.scalar(last, kind)
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,7 +276,7 @@ class RecordType:
                     bad = np.isnan(values) & column.is_valid().to_numpy(zero_copy_only=False)
                     if bad.any():
                         reasons = _note(reasons, bad, f"field {f.name!r} is NaN")
-            years = _YEARS.get(f.arrow_type)
+            years = _years(f.arrow_type)
             if years is not None:
                 beyond = pc.or_(pc.less(column, years[0]), pc.greater(column, years[1])).fill_null(False)
                 if beyond.true_count:
