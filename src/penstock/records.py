@@ -64,7 +64,7 @@ def _years(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
     if kind.equals(_SCALARS[dt.date]):
         return pa.scalar(dt.date.min, kind), pa.scalar(dt.date.max, kind)
     if kind.equals(_SCALARS[dt.datetime]):
-        first, last = (limit.replace(tzinfo=dt.UTC) for limit in (dt.datetime.min, dt.datetime.max))
+        first, last = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
         return pa.scalar(first, kind), pa.scalar(last, kind)
     return None
 
