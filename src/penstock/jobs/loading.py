@@ -21,7 +21,7 @@ _MOST_MODULES: Final = 500
 
 @dataclass(frozen=True)
 class LoadedJob:
-    """A job and the modules that its file may import, which the workers need too."""
+    """A job and the modules and packages that its file may import, which the workers need too."""
 
     job: Job
     code: tuple[Path, ...]
@@ -41,7 +41,19 @@ def load_job(target: str) -> LoadedJob:
         raise JobDefinitionError(f"{name} is no Python file; a job file ends in .py.")
     module = _import(path)
     job = _attribute(module, attribute, name) if attribute else _only_job(module, name)
-    return LoadedJob(job, tuple(sorted(path.parent.glob("*.py"))[:_MOST_MODULES]))
+    return LoadedJob(job, _code_beside(path))
+
+
+def _code_beside(path: Path) -> tuple[Path, ...]:
+    """The modules and packages in the folder of a job file."""
+    packages = sorted(init.parent for init in path.parent.glob("*/__init__.py"))
+    modules = [*sorted(path.parent.glob("*.py")), *(m for p in packages for m in sorted(p.rglob("*.py")))]
+    if len(modules) > _MOST_MODULES:
+        raise JobDefinitionError(
+            f"There are {len(modules)} Python files in and under {path.parent}, which all would be sent to the workers; at "
+            f"most {_MOST_MODULES} can be. Give the job file a folder of its own."
+        )
+    return tuple(modules)
 
 
 def _import(path: Path) -> ModuleType:

@@ -25,7 +25,7 @@ from penstock.local.jars import bare_filesystem_jar, spark_kafka_jars
 from penstock.local.java import find_java
 from penstock.local.python import interpreter_without
 
-__all__ = ["SessionSettings", "open_session", "ship_code"]
+__all__ = ["SessionSettings", "code_archive", "open_session", "ship_code"]
 
 # What holds for every session. The state store's settings are kept in a checkpoint for its life.
 _SETTINGS: Final[dict[str, str]] = {
@@ -243,14 +243,22 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
 
 def ship_code(session: SparkSession, folder: Path, job_modules: Sequence[Path]) -> None:
     """Make penstock and the job's modules importable in the workers, wherever they run."""
+    session.sparkContext.addPyFile(str(code_archive(folder, job_modules)))
+
+
+def code_archive(folder: Path, job_modules: Sequence[Path]) -> Path:
+    """A zip of penstock and the job's modules and packages, of which the shallowest stand in the job's own folder.
+
+    It is named by its content, since Spark refuses a second file of the same name.
+    """
     package = Path(__file__).parents[1]
     files = [(path, Path("penstock") / path.relative_to(package)) for path in sorted(package.rglob("*.py"))]
-    files += [(path, Path(path.name)) for path in job_modules]
+    root = min((path.parent for path in job_modules), key=lambda parent: len(parent.parts), default=package)
+    files += [(path, path.relative_to(root)) for path in job_modules]
     digest = hashlib.sha256(b"".join(str(name).encode() + path.read_bytes() for path, name in files))
     folder.mkdir(parents=True, exist_ok=True)
-    # Named by content: Spark refuses a second file of the same name.
     archive = folder / f"penstock-code-{digest.hexdigest()[:16]}.zip"
     with zipfile.ZipFile(archive, "w") as target:
         for path, name in files:
             target.write(path, name)
-    session.sparkContext.addPyFile(str(archive))
+    return archive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.jobs.loading import load_job
+from penstock.runtime.session import code_archive
 
 JOB = "import penstock as ps\n{name} = ps.Job({name!r})\n"
 
@@ -80,6 +82,20 @@ def test_a_job_file_imports_its_neighbours(write: Write, monkeypatch: pytest.Mon
     loaded = load_job(path)
     assert loaded.job.name == "from-beside"
     assert loaded.code == (Path(beside), Path(path))
+
+
+def test_packages_beside_the_job_file_go_with_it(write: Write, tmp_path: Path) -> None:
+    """Modules and whole packages are found, folders that are none are not; in the archive they keep their places."""
+    path = write("packaged.py", "import penstock as ps\njob = ps.Job('packaged')\n")
+    for name in ("rules/__init__.py", "rules/deep/__init__.py", "rules/deep/one.py", "data/not_code.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    loaded = load_job(str(path))
+    found = {str(module.relative_to(tmp_path)) for module in loaded.code}
+    assert found >= {"packaged.py", "rules/__init__.py", "rules/deep/__init__.py", "rules/deep/one.py"}
+    assert "data/not_code.py" not in found
+    with zipfile.ZipFile(code_archive(tmp_path / "archive", loaded.code)) as archive:
+        assert set(archive.namelist()) >= found | {"penstock/__init__.py", "penstock/runtime/level.py"}
 
 
 def test_a_job_may_come_from_a_neighbour(write: Write) -> None:
