@@ -50,8 +50,8 @@ def _code_beside(path: Path) -> tuple[Path, ...]:
     modules = [*sorted(path.parent.glob("*.py")), *(m for p in packages for m in sorted(p.rglob("*.py")))]
     if len(modules) > _MOST_MODULES:
         raise JobDefinitionError(
-            f"There are {len(modules)} Python files in and under {path.parent}, which all would be sent to the workers; at "
-            f"most {_MOST_MODULES} can be. Give the job file a folder of its own."
+            f"There are {len(modules)} Python files in and under {path.parent}, and all would go to the workers; "
+            f"at most {_MOST_MODULES} can be. Give the job file a folder of its own."
         )
     return tuple(modules)
 
