@@ -57,6 +57,18 @@ _DDL_SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
 }
 
 
+_BEYOND: Final = "beyond the years 1 to 9999"
+
+
+def _beyond_years(column: pa.Array) -> pa.BooleanArray | None:
+    """Which values of a column of times Python's own times cannot hold; None when there is none."""
+    years = _years(column.type)
+    if years is None:
+        return None
+    beyond = pc.or_(pc.less(column, years[0]), pc.greater(column, years[1])).fill_null(False)
+    return beyond if beyond.true_count else None
+
+
 @functools.cache
 def _years(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
     """The first and the last value of a type that Python's own times can hold; None for types that are no times."""
@@ -145,6 +157,8 @@ class Field:
             column = pa.array(values, type=self.arrow_type)
             if self.members is not None and not self.members.issuperset(values):
                 self._check_members(values)
+            if _beyond_years(column) is not None:
+                raise ValueError(f"it lies {_BEYOND}")
         except Exception as e:  # values come from user code, and may raise anything when they are looked at
             raise SchemaError(f"field {self.name!r} ({self.arrow_type}) cannot hold a value: {e}") from e
         if check and not self.nullable and column.null_count:
@@ -164,6 +178,8 @@ class Field:
                 self._check_members(pc.unique(column).to_pylist())
             except ValueError as e:
                 raise SchemaError(f"field {self.name!r} cannot hold a value: {e}") from None
+        if _beyond_years(column) is not None:
+            raise SchemaError(f"field {self.name!r} cannot hold a value: it lies {_BEYOND}")
 
     def _check_members(self, values: Iterable[Any]) -> None:
         assert self.members is not None
@@ -276,12 +292,10 @@ class RecordType:
                     bad = np.isnan(values) & column.is_valid().to_numpy(zero_copy_only=False)
                     if bad.any():
                         reasons = _note(reasons, bad, f"field {f.name!r} is NaN")
-            years = _years(f.arrow_type)
-            if years is not None:
-                beyond = pc.or_(pc.less(column, years[0]), pc.greater(column, years[1])).fill_null(False)
-                if beyond.true_count:
-                    bad = beyond.to_numpy(zero_copy_only=False)
-                    reasons = _note(reasons, bad, f"field {f.name!r} lies beyond the years 1 to 9999")
+            beyond = _beyond_years(column)
+            if beyond is not None:
+                bad = beyond.to_numpy(zero_copy_only=False)
+                reasons = _note(reasons, bad, f"field {f.name!r} lies {_BEYOND}")
         return reasons
 
 
