@@ -143,6 +143,7 @@ class JobRunner:
             parallelism=bound.lineage.parallelism,
             needs_kafka=any(isinstance(source.input, KafkaBinding) for source in bound.sources),
             log_file=checkpoint.folder / "spark.log",
+            bounded=self._settings.bounded,
             retained_batches=self._settings.retained_batches,
             more=self._settings.spark_settings,
         )
