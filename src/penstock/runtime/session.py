@@ -228,7 +228,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
     found = dict(_SETTINGS)
     found["spark.sql.shuffle.partitions"] = str(settings.parallelism)
     log4j = Path(__file__).with_name("log4j2.properties")
-    # Kafka's records go through the JVM one by one: there a long run is half as fast again with the optimising compiler.
+    # Kafka's records go through the JVM one by one: a long run is half as fast again with that compiler.
     compiler = "" if settings.bounded and settings.needs_kafka else _QUICK_COMPILER
     found["spark.driver.extraJavaOptions"] = (
         f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dpenstock.log={settings.log_file}{compiler}"
