@@ -40,8 +40,11 @@ class GroupTables:
         return None if found is None else found[1]
 
     def put(self, key_group: int, keys: int, table: bytes) -> None:
-        """Replace the table of a key group, which holds so many keys."""
-        self._tables[key_group] = (keys, table)
+        """Replace the table of a key group, which holds so many keys; without keys there is nothing to keep."""
+        if keys:
+            self._tables[key_group] = (keys, table)
+        else:
+            self._tables.pop(key_group, None)
         self._changed = True
 
     @property

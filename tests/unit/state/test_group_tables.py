@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.errors import StateError
 from penstock.state.group_tables import GroupTables
 
-PUTS = st.lists(st.tuples(st.integers(0, 32767), st.integers(0, 2**40), st.binary(max_size=40)))
+PUTS = st.lists(st.tuples(st.integers(0, 32767), st.integers(0, 2**40) | st.just(0), st.binary(max_size=40)))
 
 
 @given(rounds=st.lists(PUTS, max_size=4))
@@ -23,6 +23,8 @@ def test_tables_are_found_again(rounds: list[list[tuple[int, int, bytes]]]) -> N
         for key_group, keys, table in puts:
             tables.put(key_group, keys, table)
             model[key_group] = (keys, table)
+            if not keys:
+                del model[key_group]
         assert tables.changed == bool(puts)
         assert tables.keys == sum(keys for keys, _ in model.values())
         stored = tables.dump()
