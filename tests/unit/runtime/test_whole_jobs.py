@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_process_job import InProcessJob, Input, as_tuples
 
 import penstock as ps
+from penstock.runtime import level
 
 BAD_FOR_FILTER, BAD_FOR_MAP, BAD_FOR_SPLIT, BAD_FOR_STEP = 90, 91, 92, 93
 
@@ -260,15 +262,21 @@ def inputs(draw: st.DrawFn) -> dict[str, list[tuple[str, list[Any]]]]:
     partitions=st.integers(1, 4),
     key_groups=st.sampled_from([1, 2, 7, 16]),
     seed=st.integers(0, 1000),
+    block_bytes=st.sampled_from([1, 1_000, 8 << 20]),
 )
 def test_a_job_computes_what_a_plain_fold_computes(
-    batches: list[Input], partitions: int, key_groups: int, seed: int
+    batches: list[Input], partitions: int, key_groups: int, seed: int, block_bytes: int
 ) -> None:
-    """Every key has the same records in the same order, batch by batch, for any number of tasks and key groups."""
+    """Every key has the same records in the same order, batch by batch, for any number of tasks and key groups.
+
+    How large the blocks are in which emitted records travel on does not matter either.
+    """
     job = InProcessJob(make_job(key_groups), partitions=partitions)
     reference = Reference()
     for batch in batches:
-        result = job.run(batch, seed=seed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(level, "_BLOCK_BYTES", block_bytes)
+            result = job.run(batch, seed=seed)
         expected = reference.run(batch)
         for sink in ("copy", "alerts", "quiet", "seen", "thirds", "verdicts"):
             found = by_first_field(as_tuples(result.records(sink)))
