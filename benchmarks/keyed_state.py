@@ -43,7 +43,7 @@ class Sizes:
     """How much is measured.
 
     `file_rows` is the number of readings in one file, so in one micro-batch; `peer_modes` are those of PySpark's
-    `transformWithState` to try, of which the faster one goes on.
+    `transformWithState` to try, of which the faster one goes on; `forms` are those of penstock's function.
     """
 
     rows: int = 16_000_000
@@ -54,6 +54,7 @@ class Sizes:
     cores: int = 2
     rounds: int = 3
     peer_modes: Sequence[str] = ("row", "pandas")
+    forms: Sequence[str] = tuple(_PENSTOCK)
 
     @property
     def warm_up_rows(self) -> int:
@@ -187,7 +188,7 @@ def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
             )
         if number == 0 and peers:
             peers = [max(peers, key=lambda mode: runs[f"pyspark_{mode}"].rows_per_s[0])]
-        for form in _PENSTOCK:
+        for form in sizes.forms:
             run = functools.partial(run_penstock, form, whole, sizes)
             _take_turn(runs.setdefault(form, Runs()), whole, work / f"{form}-{number}", run)
     shutil.rmtree(work / "input")
@@ -216,7 +217,7 @@ def _take_turn(runs: Runs, given: Input, place: Path, run: Callable[[Path], tupl
 def _result(
     sizes: Sizes, summaries: dict[str, dict[str, float]], peer_mode: str | None, whole: Input
 ) -> dict[str, Any]:
-    names = [name for name in ("pyspark", *_PENSTOCK) if name in summaries]
+    names = [name for name in ("pyspark", *sizes.forms) if name in summaries]
     rates = {name: summaries[name]["rows_per_s"] for name in names}
     result: dict[str, Any] = {
         "rows_per_s": rates,
@@ -229,7 +230,7 @@ def _result(
         "emit_share": round(len(whole.expected) / (whole.rows + sizes.warm_up_rows), 4),
     }
     if peer_mode is not None:
-        result |= {f"ratio_{form}": round(rates[form] / rates["pyspark"], 1) for form in _PENSTOCK}
+        result |= {f"ratio_{form}": round(rates[form] / rates["pyspark"], 1) for form in sizes.forms}
         modes = {n: s["rows_per_s"] for n, s in summaries.items() if n.startswith("pyspark_")}
         result |= {
             "pyspark_rows": sizes.pyspark_rows,

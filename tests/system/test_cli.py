@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from job_process import EXAMPLE, JobProcess, Result, await_true, cli
 from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
+from typer.testing import CliRunner
 
+from penstock.cli import app
 from penstock.local.kafka import KafkaBroker
 from topics import produce, read_topic
 
@@ -32,6 +34,13 @@ def define(**uris: object) -> list[str]:
 
 
 # Wrong use
+
+
+def here(*arguments: str) -> Result:
+    """`penstock run` in this process: what is refused starts nothing."""
+    result = CliRunner().invoke(app, ["run", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return Result(result.exit_code, result.stdout, result.stderr)
 
 
 @pytest.fixture
@@ -61,7 +70,7 @@ def test_wrong_bindings_are_refused(good: dict[str, str], tmp_path: Path, kafka:
 
     def run(changes: Mapping[str, str | None]) -> Result:
         bindings = {name: uri for name, uri in {**good, **changes}.items() if uri is not None}
-        return cli(str(EXAMPLE), "--bounded", *define(**bindings), folder=tmp_path)
+        return here(str(EXAMPLE), "--bounded", *define(**bindings))
 
     refused(run({"settings": None}), "Control stream 'settings' has no binding", "jsonl:DIR", "kafka://")
     refused(run({"reedings": "jsonl:/tmp"}), "no stream 'reedings'", "readings, settings, heaters")
@@ -88,7 +97,7 @@ def test_wrong_job_files_are_refused(good: dict[str, str], tmp_path: Path) -> No
         path = tmp_path / target.partition(":")[0]
         if text is not None:
             path.write_text(text)
-        return cli(str(tmp_path / target), *define(**good), folder=tmp_path)
+        return here(str(tmp_path / target), *define(**good))
 
     two = JOB.format(name="first") + "other = ps.Job('second')\n"
     refused(run("missing.py"), "no job file", "missing.py")
@@ -105,8 +114,8 @@ def test_wrong_job_files_are_refused(good: dict[str, str], tmp_path: Path) -> No
 def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_path: Path) -> None:
     """A checkpoint that cannot be written or is not this job's, and settings out of range, are refused."""
 
-    def run(*arguments: str, job: Path = EXAMPLE, bindings: Mapping[str, str] = good) -> Result:
-        return cli(str(job), "--bounded", *define(**bindings), *arguments, folder=tmp_path)
+    def run(*arguments: str) -> Result:
+        return here(str(EXAMPLE), "--bounded", *define(**good), *arguments)
 
     # Tests may run as root, who may write everywhere but into a file as if it were a folder.
     (tmp_path / "file").touch()
@@ -119,8 +128,9 @@ def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_pa
     other.write_text(JOB.format(name="other-job"))
     mine = f"--checkpoint={tmp_path / 'mine'}"
     # The first run gets as far as its master, and the checkpoint is then its own.
-    only = {name: good[name] for name in ("readings", "heaters")}
-    refused(run(mine, "--master=spark://127.0.0.1:1", job=other, bindings=only), "127.0.0.1:1", code=3)
+    only = define(readings=good["readings"], heaters=good["heaters"])
+    result = cli(str(other), "--bounded", *only, mine, "--master=spark://127.0.0.1:1", folder=tmp_path)
+    refused(result, "127.0.0.1:1", code=3)
     refused(run(mine), "belongs to the job 'other-job', not 'temperature-control'")
     refused(run("--parallelism=0"), "parallelism is 0", "from 1 to")
     refused(run("--batch-interval=-5"), "batch interval is -5 ms")
