@@ -1,0 +1,134 @@
+"""Commands: what an operator wants a running job to do, to whom, in which version and until when.
+
+A command travels as JSON or as the protobuf message `penstock.Command` of `control.proto`:
+
+    {"id": "7f3c", "kind": "set", "target": {"step": "thermostat", "key": 5}, "version": 3, "issued_by": "ann",
+     "expires_at": "2026-12-01T12:00:00Z", "payload": {"desired": 21.5}}
+
+Without a target it is for the whole job; with a step only, for the step; with `"all": true`, for every key of the step.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+
+__all__ = ["Command", "CommandError", "Scope", "Target", "decode_command"]
+
+Scope = Literal["key", "keys", "all", "step", "job"]
+
+_MOST_ID_BYTES: Final = 128
+
+
+class CommandError(Exception):
+    """A command that cannot be understood. `id` is its id, when that much could be read."""
+
+    def __init__(self, reason: str, command_id: str = "") -> None:
+        super().__init__(reason)
+        self.id = command_id
+
+
+class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Whom a command is for."""
+
+    step: str = ""
+    key: Any = None
+    keys: Sequence[Any] | None = None
+    all: bool = False
+
+    @property
+    def scope(self) -> Scope:
+        """How far it reaches."""
+        if not self.step:
+            return "job"
+        if self.key is not None:
+            return "key"
+        if self.keys is not None:
+            return "keys"
+        return "all" if self.all else "step"
+
+    def __str__(self) -> str:
+        if not self.step:
+            return "*"
+        if self.key is not None:
+            return f"{self.step}/{self.key}"
+        if self.keys is not None:
+            return f"{self.step}/{','.join(map(str, self.keys))}"
+        return f"{self.step}/*" if self.all else self.step
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One command.
+
+    `version` orders the commands of one kind for one target: a lower one than applied is refused. `effective_at` is an
+    event time; without it the command takes effect at the cut of its micro-batch.
+    """
+
+    id: str
+    kind: str
+    target: Target = msgspec.field(default_factory=Target)
+    version: int | None = None
+    issued_by: str = ""
+    issued_at: dt.datetime | None = None
+    effective_at: dt.datetime | None = None
+    expires_at: dt.datetime | None = None
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
+@dataclass(frozen=True)
+class _Id:
+    """The part of a broken envelope that tells whom to answer."""
+
+    id: str = ""
+
+
+_decoder: Final = msgspec.json.Decoder(Command)
+_id_decoder: Final = msgspec.json.Decoder(_Id)
+
+
+def decode_command(data: bytes) -> Command:
+    """The command of a JSON envelope. Raises CommandError with the reason, and with the id when it has one."""
+    try:
+        command = _decoder.decode(data)
+    except msgspec.DecodeError as e:
+        raise CommandError(str(e), _id_of(data)) from None
+    _check(command)
+    return command
+
+
+def _id_of(data: bytes) -> str:
+    try:
+        return _id_decoder.decode(data).id[:_MOST_ID_BYTES]
+    except msgspec.DecodeError:
+        return ""
+
+
+def _check(command: Command) -> None:
+    """Raise CommandError for what the types alone do not forbid."""
+    target = command.target
+    reasons = [
+        (not command.id, "the id is empty"),
+        (len(command.id.encode()) > _MOST_ID_BYTES, f"the id is longer than {_MOST_ID_BYTES} bytes"),
+        (not command.kind, "the kind is empty"),
+        (
+            not target.step and (target.key is not None or target.keys is not None or target.all),
+            "the target names keys but no step",
+        ),
+        (
+            (target.key is not None) + (target.keys is not None) + target.all > 1,
+            "the target has more than one of key, keys and all",
+        ),
+        (target.keys is not None and not target.keys, "the target has an empty list of keys"),
+        (command.version is not None and command.version < 0, "the version is negative"),
+    ]
+    for wrong, reason in reasons:
+        if wrong:
+            raise CommandError(reason, command.id[:_MOST_ID_BYTES])
+    for name in ("issued_at", "effective_at", "expires_at"):
+        at = getattr(command, name)
+        if at is not None and at.tzinfo is None:
+            raise CommandError(f"{name} has no time zone", command.id)

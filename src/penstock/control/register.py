@@ -1,0 +1,97 @@
+"""The register: which commands a step has taken, so that none is applied twice and no version goes back.
+
+Every slot of a step keeps one. All see the commands for the step in the same order, so they decide alike; only the
+versions of single keys are kept by the slot that has the key alone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, Final
+
+import msgspec
+
+from penstock.control.commands import Command
+
+__all__ = ["DEFAULT_IDS_KEPT", "Refusal", "Register"]
+
+DEFAULT_IDS_KEPT: Final = 100_000
+
+# Scopes whose versions are kept side by side: a command to a step says nothing about the step's keys.
+_KEYED: Final = "keyed"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a command is not applied. A duplicate is no news: it has its receipt already."""
+
+    reason: str
+    duplicate: bool = False
+
+
+class _Stored(msgspec.Struct, array_like=True):
+    ids: list[str]
+    versions: list[tuple[str, str, int]]
+    key_versions: list[tuple[str, Any, int]]
+
+
+class Register:
+    """What one slot of a step knows about commands. `stored` is what an earlier `dump` gave, or None."""
+
+    def __init__(self, stored: bytes | None = None, ids_kept: int = DEFAULT_IDS_KEPT) -> None:
+        found = _Stored([], [], []) if stored is None else msgspec.msgpack.decode(stored, type=_Stored)
+        self._ids: dict[str, None] = dict.fromkeys(found.ids)
+        self._ids_kept: Final = ids_kept
+        self._versions = {(kind, scope): version for kind, scope, version in found.versions}
+        self._key_versions = {(kind, _hashable(key)): version for kind, key, version in found.key_versions}
+        self.changed = False
+
+    def admit(self, command: Command, now: dt.datetime) -> Refusal | None:
+        """Take note of a command; a Refusal when it must not be applied. `now` is the time of the micro-batch."""
+        if command.id in self._ids:
+            return Refusal("the id was seen before", duplicate=True)
+        self._remember(command.id)
+        if command.expires_at is not None and command.expires_at <= now:
+            return Refusal(f"it expired at {command.expires_at.isoformat()}")
+        if command.version is None or command.target.scope in ("key", "keys"):
+            return None
+        scope = _KEYED if command.target.scope == "all" else command.target.scope
+        newest = self._versions.get((command.kind, scope), -1)
+        if command.version < newest:
+            return Refusal(stale(command.version, newest))
+        self._versions[command.kind, scope] = command.version
+        return None
+
+    def admit_key(self, command: Command, key: Any) -> Refusal | None:
+        """The same for one key of an admitted command: a Refusal when the key has seen a newer version."""
+        if command.version is None:
+            return None
+        to_all = self._versions.get((command.kind, _KEYED), -1)
+        newest = max(self._key_versions.get((command.kind, key), -1), to_all)
+        if command.version < newest:
+            return Refusal(stale(command.version, newest))
+        if command.target.scope != "all":
+            self._key_versions[command.kind, key] = command.version
+            self.changed = True
+        return None
+
+    def _remember(self, command_id: str) -> None:
+        self._ids[command_id] = None
+        if len(self._ids) > self._ids_kept:
+            del self._ids[next(iter(self._ids))]
+        self.changed = True
+
+    def dump(self) -> bytes:
+        """The register as bytes, the same for the same history."""
+        versions = [(kind, scope, version) for (kind, scope), version in self._versions.items()]
+        key_versions = [(kind, key, version) for (kind, key), version in self._key_versions.items()]
+        return msgspec.msgpack.encode(_Stored(list(self._ids), versions, key_versions))
+
+
+def stale(version: int, newest: int) -> str:
+    """The reason for which an old version is refused."""
+    return f"version {version} is stale: version {newest} has been applied"
+
+
+def _hashable(key: Any) -> Any:
+    """A key of several fields is a tuple, which comes back from storage as a list."""
+    return tuple(key) if isinstance(key, list) else key

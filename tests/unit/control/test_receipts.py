@@ -1,0 +1,60 @@
+"""Receipts: one story for each command, whatever order its reports come in."""
+
+from __future__ import annotations
+
+import random
+
+from penstock.control.receipts import Outcome, Place, Report, merged
+
+
+def report(offset: int, outcome: Outcome, **more: object) -> Report:
+    place = Place("commands", "00000", offset)
+    return Report(place, f"id-{offset}", "set", "rules/*", 3, "ann", outcome, **more)  # type: ignore[arg-type]
+
+
+REPORTS = [
+    report(1, "applied", key_groups=[0, 1], keys=10),
+    report(1, "applied", key_groups=[2], keys=5),
+    report(2, "refused", reason="version 3 is stale: version 4 has been applied"),
+    report(2, "refused", reason="version 3 is stale: version 4 has been applied"),
+    report(3, "duplicate"),
+    report(4, "applied", key_groups=[0], keys=1),
+    report(4, "degraded", key_groups=[5], failed=[6, 4], keys=2, reason="ValueError: no"),
+    report(5, "refused", reason="version 3 is stale: version 9 has been applied"),
+    report(5, "applied", key_groups=[7], keys=1),
+]
+
+
+def test_each_command_has_its_story() -> None:
+    """Counts are summed over the slots; the worst outcome counts; a duplicate is no news."""
+    random.Random(1).shuffle(REPORTS)
+    receipts = merged(REPORTS, batch=8)
+    stories: dict[str, list[str]] = {}
+    for receipt in receipts:
+        stories.setdefault(receipt.id, []).append(receipt.status)
+    assert stories == {
+        "id-1": ["ACCEPTED", "VALIDATED", "APPLIED"],
+        "id-2": ["ACCEPTED", "REJECTED"],
+        "id-4": ["ACCEPTED", "VALIDATED", "DEGRADED"],
+        "id-5": ["ACCEPTED", "VALIDATED", "APPLIED"],
+    }
+    by_story = {(receipt.id, receipt.status): receipt for receipt in receipts}
+    applied = by_story["id-1", "APPLIED"]
+    assert (applied.key_groups, applied.keys, applied.batch) == (3, 15, 8)
+    assert by_story["id-2", "REJECTED"].reason == "version 3 is stale: version 4 has been applied"
+    degraded = by_story["id-4", "DEGRADED"]
+    assert (degraded.degraded, degraded.reason, degraded.key_groups, degraded.keys) == (
+        (4, 6),
+        "ValueError: no",
+        2,
+        3,
+    )
+
+
+def test_the_order_of_reports_does_not_matter() -> None:
+    """Tasks finish in any order; a replay writes the same bytes."""
+    expected = merged(REPORTS, batch=8)
+    for seed in range(20):
+        shuffled = list(REPORTS)
+        random.Random(seed).shuffle(shuffled)
+        assert merged(shuffled, batch=8) == expected

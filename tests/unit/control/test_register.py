@@ -1,0 +1,143 @@
+"""The register: no id twice, no version back, alike in every slot, whatever is repeated, reordered or replayed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.control.commands import Command, Target
+from penstock.control.register import Register
+
+START = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+KEYS = range(4)
+TARGETS = st.one_of(
+    st.builds(Target, st.just("s"), key=st.sampled_from(KEYS)),
+    st.builds(Target, st.just("s"), keys=st.lists(st.sampled_from(KEYS), min_size=1, unique=True)),
+    st.builds(Target, st.just("s"), all=st.just(True)),
+    st.builds(Target, st.just("s")),
+    st.just(Target()),
+)
+COMMANDS = st.builds(
+    Command,
+    id=st.text("abcdefghij", min_size=1, max_size=1),
+    kind=st.sampled_from(["set", "limit"]),
+    target=TARGETS,
+    version=st.none() | st.integers(0, 5),
+    expires_at=st.none() | st.integers(0, 5).map(lambda hours: START + dt.timedelta(hours=hours)),
+)
+BATCHES = st.lists(st.lists(COMMANDS, max_size=6), max_size=5)
+
+
+class Model:
+    """The same, without slots, as plainly as can be: every key's own newest version."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        self.versions: dict[Any, int] = {}
+        self.applied: list[tuple[str, Any]] = []
+
+    def take(self, command: Command, now: dt.datetime) -> None:
+        if command.id in self.ids:
+            return
+        self.ids.add(command.id)
+        if command.expires_at is not None and command.expires_at <= now:
+            return
+        target, version = command.target, command.version
+        if target.scope in ("step", "job"):
+            if self._is_stale((command.kind, target.scope), version):
+                return
+            self.applied.append((command.id, target.scope))
+            return
+        if target.scope == "all" and self._is_stale((command.kind, "all"), version):
+            return
+        keys = KEYS if target.scope == "all" else [target.key] if target.scope == "key" else target.keys or []
+        for key in keys:
+            to_all = self.versions.get((command.kind, "all"), -1)
+            own = self.versions.get((command.kind, key), -1)
+            if version is None or version >= max(to_all, own):
+                self.applied.append((command.id, key))
+                if version is not None:
+                    self.versions[command.kind, key] = version
+
+    def _is_stale(self, place: Any, version: int | None) -> bool:
+        if version is None:
+            return False
+        if version < self.versions.get(place, -1):
+            return True
+        self.versions[place] = version
+        return False
+
+
+def run_slot(
+    register: Register, commands: list[Command], now: dt.datetime, mine: set[int]
+) -> list[tuple[str, Any]]:
+    """What one slot applies: every command once if it is not for keys, else for the keys that it has."""
+    applied: list[tuple[str, Any]] = []
+    for command in commands:
+        if register.admit(command, now) is not None:
+            continue
+        target = command.target
+        if target.scope in ("step", "job"):
+            applied.append((command.id, target.scope))
+            continue
+        keys = KEYS if target.scope == "all" else [target.key] if target.scope == "key" else target.keys or []
+        applied += [(command.id, k) for k in keys if k in mine and register.admit_key(command, k) is None]
+    return applied
+
+
+@settings(max_examples=500)
+@given(batches=BATCHES, crashes=st.lists(st.booleans(), min_size=5, max_size=5))
+def test_slots_agree_with_the_model(batches: list[list[Command]], crashes: list[bool]) -> None:
+    """Two slots with half of the keys each; a crash makes a micro-batch run again from what was stored before it."""
+    slots = [{0, 1}, {2, 3}]
+    stored: list[bytes | None] = [None, None]
+    model = Model()
+    found: list[list[tuple[str, Any]]] = [[], []]
+    for number, (commands, crash) in enumerate(zip(batches, crashes, strict=False)):
+        now = START + dt.timedelta(hours=number)
+        for command in commands:
+            model.take(command, now)
+        for slot, mine in enumerate(slots):
+            register = Register(stored[slot])
+            applied = run_slot(register, commands, now, mine)
+            if crash:
+                register = Register(stored[slot])
+                assert run_slot(register, commands, now, mine) == applied, "a replay decides alike"
+            assert register.changed or not commands or stored[slot] is not None
+            stored[slot] = register.dump()
+            found[slot] += applied
+    together = [(c, k) for c, k in found[0] if k not in ("step", "job")] + found[1]
+    assert sorted(together, key=repr) == sorted(model.applied, key=repr)
+    for slot in found:
+        wide = [pair for pair in slot if pair[1] in ("step", "job")]
+        assert wide == [pair for pair in model.applied if pair[1] in ("step", "job")], (
+            "every slot hears of these"
+        )
+
+
+def test_ids_are_kept_up_to_a_number() -> None:
+    """The oldest are forgotten first, also over a reload."""
+    register = Register(ids_kept=3)
+    for name in "abcd":
+        assert register.admit(Command(id=name, kind="k"), START) is None
+    again = Register(register.dump(), ids_kept=3)
+    assert again.dump() == register.dump()
+    refused = again.admit(Command(id="b", kind="k"), START)
+    assert refused is not None
+    assert refused.duplicate
+    assert again.admit(Command(id="a", kind="k"), START) is None
+
+
+def test_refusals_say_why() -> None:
+    """An operator reads them."""
+    register = Register()
+    assert register.admit(Command(id="a", kind="k", version=4), START) is None
+    stale = register.admit(Command(id="b", kind="k", version=3), START)
+    assert stale is not None
+    assert stale.reason == "version 3 is stale: version 4 has been applied"
+    expired = register.admit(Command(id="c", kind="k", expires_at=START), START)
+    assert expired is not None
+    assert expired.reason == "it expired at 2026-11-21T00:00:00+00:00"
