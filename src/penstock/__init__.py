@@ -2,12 +2,24 @@
 
 from penstock.errors import PenstockError
 from penstock.jobs.definition import Job
-from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context, ProcessFunction
+from penstock.operators.functions import (
+    BatchContext,
+    CommandContext,
+    ConnectedProcessFunction,
+    Context,
+    ProcessFunction,
+)
+from penstock.operators.handlers import on_command
+from penstock.state.history import TemporalState
+from penstock.state.shared import BroadcastState, Setting
 from penstock.state.values import StateColumns, ValueState
-from penstock.streams.stream import ConnectedStream, DataStream, KeyedStream
+from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream
 
 __all__ = [
     "BatchContext",
+    "BroadcastState",
+    "BroadcastStream",
+    "CommandContext",
     "ConnectedProcessFunction",
     "ConnectedStream",
     "Context",
@@ -16,8 +28,11 @@ __all__ = [
     "KeyedStream",
     "PenstockError",
     "ProcessFunction",
+    "Setting",
     "StateColumns",
+    "TemporalState",
     "ValueState",
+    "on_command",
 ]
 
 __version__ = "0.1.0"

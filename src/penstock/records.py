@@ -27,7 +27,16 @@ import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
 
-__all__ = ["BadRecord", "Field", "RecordType", "arrow_type_of", "record_type", "without_none"]
+__all__ = [
+    "VERSION_FIELD",
+    "BadRecord",
+    "Field",
+    "RecordType",
+    "arrow_type_of",
+    "record_type",
+    "versioned",
+    "without_none",
+]
 
 _SCALARS: Final[dict[Any, pa.DataType]] = {
     bool: pa.bool_(),
@@ -423,6 +432,17 @@ def without_none(hint: Any) -> tuple[Any, bool]:
         if len(args) == 1 and len(args) < len(typing.get_args(hint)):
             return args[0], True
     return hint, False
+
+
+VERSION_FIELD: Final = pa.field("control_version", pa.int64())
+
+
+def versioned(kind: RecordType) -> RecordType:
+    """The record type with one more field, the control version under which a record was made."""
+    if VERSION_FIELD.name in kind.field_names:
+        raise SchemaError(f"{kind!r} has a field {VERSION_FIELD.name!r} already.")
+    fields = [*kind.fields, Field(VERSION_FIELD.name, int, VERSION_FIELD.type, nullable=False)]
+    return RecordType(kind.name, fields, _struct_class(kind.name, fields), (versioned, kind))
 
 
 # --- DDL strings ---------------------------------------------------------------------------------------------

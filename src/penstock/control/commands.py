@@ -17,9 +17,22 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-__all__ = ["Command", "CommandError", "Scope", "Target", "decode_command"]
+__all__ = [
+    "DEFAULT_MOST_BYTES",
+    "Command",
+    "CommandError",
+    "CommandFormat",
+    "Scope",
+    "Target",
+    "check",
+    "decode_command",
+]
 
 Scope = Literal["key", "keys", "all", "step", "job"]
+CommandFormat = Literal["json", "protobuf"]
+
+DEFAULT_MOST_BYTES: Final = 1 << 20
+"""The largest command that is taken unless another limit is set."""
 
 _MOST_ID_BYTES: Final = 128
 
@@ -90,13 +103,23 @@ _decoder: Final = msgspec.json.Decoder(Command)
 _id_decoder: Final = msgspec.json.Decoder(_Id)
 
 
-def decode_command(data: bytes) -> Command:
-    """The command of a JSON envelope. Raises CommandError with the reason, and with the id when it has one."""
-    try:
-        command = _decoder.decode(data)
-    except msgspec.DecodeError as e:
-        raise CommandError(str(e), _id_of(data)) from None
-    _check(command)
+def decode_command(
+    data: bytes, form: CommandFormat = "json", most_bytes: int = DEFAULT_MOST_BYTES
+) -> Command:
+    """The command of an envelope. Raises CommandError with the reason, and with the id when it has one."""
+    if len(data) > most_bytes:
+        command_id = _id_of(data) if form == "json" else ""
+        raise CommandError(f"the command has {len(data)} bytes; at most {most_bytes} are taken", command_id)
+    if form == "protobuf":
+        from penstock.control.protobuf import command_of_message
+
+        command = command_of_message(data)
+    else:
+        try:
+            command = _decoder.decode(data)
+        except msgspec.DecodeError as e:
+            raise CommandError(str(e), _id_of(data)) from None
+    check(command)
     return command
 
 
@@ -107,7 +130,7 @@ def _id_of(data: bytes) -> str:
         return ""
 
 
-def _check(command: Command) -> None:
+def check(command: Command) -> None:
     """Raise CommandError for what the types alone do not forbid."""
     target = command.target
     reasons = [

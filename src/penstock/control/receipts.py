@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+import datetime as dt
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
-__all__ = ["Outcome", "Place", "Receipt", "Report", "Status", "merged"]
+__all__ = ["FINAL", "Outcome", "Place", "Receipt", "Report", "Status", "Trace", "merged"]
 
 Status = Literal["ACCEPTED", "VALIDATED", "REJECTED", "APPLIED", "DEGRADED"]
 Outcome = Literal["applied", "degraded", "refused", "duplicate"]
+
+FINAL: Final = ("REJECTED", "APPLIED", "DEGRADED")
+"""After one of these nothing more becomes of a command."""
+
+_MOST_REPLIES: Final = 1000
 
 
 class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -21,11 +27,22 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
     offset: int
 
 
+class Trace(msgspec.Struct, frozen=True, array_like=True):
+    """What a slot of a step says of itself when it is asked for a trace."""
+
+    step: str
+    level: int
+    key_groups: int
+    keys: int
+    paused: bool
+    settings: Any = None
+
+
 class Report(msgspec.Struct, frozen=True, array_like=True):
-    """What one slot did with a command, or the reader of its stream when it is not well formed.
+    """What one slot did with a command.
 
     `failed` has the key groups in which a handler raised, `key_groups` those that the command touched, and `keys` the
-    number of keys in them.
+    number of keys in them. `replies` are what handlers answered, with the keys they answered for.
     """
 
     place: Place
@@ -39,67 +56,111 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     key_groups: Sequence[int] = ()
     failed: Sequence[int] = ()
     keys: int = 0
+    replies: Sequence[tuple[Any, Any]] = ()
+    trace: Trace | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of a command's story."""
+    """One line of a command's story: what became of command `id` in micro-batch `batch`, whose time is `at`.
+
+    `key_groups` and `keys` count what the command touched; `degraded` names the key groups in which a handler raised;
+    `details` is JSON with what handlers replied, or what each step says of itself for a trace.
+    """
 
     id: str
-    status: Status
+    status: str
     kind: str
     target: str
     version: int | None
     issued_by: str
     batch: int
+    at: dt.datetime
     reason: str = ""
     key_groups: int = 0
     keys: int = 0
-    degraded: Sequence[int] = ()
+    degraded: list[int] = []
+    details: str = ""
 
 
-def merged(reports: Iterable[Report], batch: int) -> list[Receipt]:
+def merged(
+    reports: Iterable[Report], batch: int, at: dt.datetime, records_of: Callable[[str], int] | None = None
+) -> list[Receipt]:
     """The receipts of one micro-batch, in the order of the commands; the same for any order of the reports.
 
     A command that only duplicates an earlier one has none: the earlier one has its own. What could not be admitted is
-    ACCEPTED, that is read, and REJECTED; the rest is ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
+    ACCEPTED, that is read, and REJECTED; the rest is ACCEPTED, VALIDATED, and APPLIED or DEGRADED. `records_of` gives
+    the number of records that a step has processed, for traces.
     """
     commands: dict[Place, list[Report]] = {}
     for report in reports:
-        commands.setdefault(report.place, []).append(report)
+        found = commands.get(report.place)
+        if found is None:
+            commands[report.place] = [report]
+        else:
+            found.append(report)
     receipts: list[Receipt] = []
     for place in sorted(commands):
-        receipts += _receipts(commands[place], batch)
+        receipts += _receipts(commands[place], batch, at, records_of)
     return receipts
 
 
-def _receipts(reports: list[Report], batch: int) -> list[Receipt]:
+def _receipts(
+    reports: list[Report], batch: int, at: dt.datetime, records_of: Callable[[str], int] | None
+) -> list[Receipt]:
     outcomes = {report.outcome for report in reports}
     if outcomes == {"duplicate"}:
         return []
     first = reports[0]
-
-    def receipt(status: Status, **more: object) -> Receipt:
-        return Receipt(
-            first.id,
-            status,
-            first.kind,
-            first.target,
-            first.version,
-            first.issued_by,
-            batch,
-            **more,  # type: ignore[arg-type]
-        )
-
+    known = (first.kind, first.target, first.version, first.issued_by, batch, at)
+    accepted = Receipt(first.id, "ACCEPTED", *known)
     if outcomes <= {"refused", "duplicate"}:
         reason = min(report.reason for report in reports if report.outcome == "refused")
-        return [receipt("ACCEPTED"), receipt("REJECTED", reason=reason)]
-    counts = {
-        "key_groups": len({group for report in reports for group in report.key_groups}),
-        "keys": sum(report.keys for report in reports),
-    }
-    early = [receipt("ACCEPTED"), receipt("VALIDATED")]
+        return [accepted, Receipt(first.id, "REJECTED", *known, reason)]
+    validated = Receipt(first.id, "VALIDATED", *known)
+    counts = (
+        len({group for report in reports for group in report.key_groups}),
+        sum(report.keys for report in reports),
+    )
+    details = _details(reports, records_of)
     if "degraded" not in outcomes:
-        return [*early, receipt("APPLIED", **counts)]
-    failed = tuple(sorted({group for report in reports for group in report.failed}))
+        return [accepted, validated, Receipt(first.id, "APPLIED", *known, "", *counts, [], details)]
+    failed = sorted({group for report in reports for group in report.failed})
     reason = min(report.reason for report in reports if report.outcome == "degraded")
-    return [*early, receipt("DEGRADED", reason=reason, degraded=failed, **counts)]
+    return [accepted, validated, Receipt(first.id, "DEGRADED", *known, reason, *counts, failed, details)]
+
+
+def _details(reports: list[Report], records_of: Callable[[str], int] | None) -> str:
+    traces = [report.trace for report in reports if report.trace is not None]
+    if traces:
+        return _encoded(_steps(traces, records_of))
+    replies = [reply for report in reports for reply in report.replies]
+    if not replies:
+        return ""
+    if all(key is None for key, _ in replies):
+        answers = [answer for _, answer in replies]
+        return _encoded(answers[0] if len(answers) == 1 else answers)
+    return _encoded(sorted(([key, answer] for key, answer in replies), key=_encoded)[:_MOST_REPLIES])
+
+
+def _steps(traces: list[Trace], records_of: Callable[[str], int] | None) -> list[dict[str, Any]]:
+    """What each step says of itself, in the order in which records pass the steps."""
+    found = []
+    for level, step in sorted({(trace.level, trace.step) for trace in traces}):
+        parts = [trace for trace in traces if trace.step == step]
+        settings: Any = next((trace.settings for trace in parts if trace.settings is not None), {})
+        found.append(
+            {
+                "step": step,
+                "level": level,
+                "key_groups": sum(trace.key_groups for trace in parts),
+                "keys": sum(trace.keys for trace in parts),
+                "records": 0 if records_of is None else records_of(step),
+                "paused": any(trace.paused for trace in parts),
+                "settings": settings,
+            }
+        )
+    return found
+
+
+def _encoded(value: Any) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()

@@ -45,11 +45,17 @@ class Register:
         self._key_versions = {(kind, _hashable(key)): version for kind, key, version in found.key_versions}
         self.changed = False
 
+    def seen(self, command_id: str) -> bool:
+        """Take note of an id; whether it was known before."""
+        if command_id in self._ids:
+            return True
+        self._remember(command_id)
+        return False
+
     def admit(self, command: Command, now: dt.datetime) -> Refusal | None:
         """Take note of a command; a Refusal when it must not be applied. `now` is the time of the micro-batch."""
-        if command.id in self._ids:
+        if self.seen(command.id):
             return Refusal("the id was seen before", duplicate=True)
-        self._remember(command.id)
         if command.expires_at is not None and command.expires_at <= now:
             return Refusal(f"it expired at {command.expires_at.isoformat()}")
         if command.version is None or command.target.scope in ("key", "keys"):
@@ -66,6 +72,7 @@ class Register:
         if command.version is None:
             return None
         to_all = self._versions.get((command.kind, _KEYED), -1)
+        key = _hashable(msgspec.to_builtins(key))
         newest = max(self._key_versions.get((command.kind, key), -1), to_all)
         if command.version < newest:
             return Refusal(stale(command.version, newest))

@@ -7,7 +7,8 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -20,12 +21,17 @@ from penstock.bindings import (
     missing_binding,
     parse_binding,
 )
+from penstock.control.commands import CommandFormat
+from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
 from penstock.errors import BindingError, JobDefinitionError
 from penstock.formats import Format, format_of
 from penstock.jobs.checkpoint import Checkpoint, Lineage
+from penstock.jobs.control import ControlEntry, control_entry
 from penstock.jobs.definition import Job
+from penstock.jobs.receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.jobs.settings import RunSettings
 from penstock.records import ProtobufSource, RecordType
+from penstock.runtime.commanding import COMMAND_NODE, CommandReader
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.query import BoundSource
@@ -36,13 +42,16 @@ from penstock.sinks.console import ConsoleSink
 from penstock.sinks.files import FilesSink
 from penstock.sinks.kafka import KafkaSink
 from penstock.sources.base import ReplayableLog
+from penstock.sources.fetched import FetchedFiles
 from penstock.sources.files import FileLog
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.kafka import preflight
 from penstock.sources.socket import SocketReceiver
-from penstock.streams.graph import ProcessNode, SourceNode, TransformNode
+from penstock.streams.graph import COMMANDS, RECEIPTS, ProcessNode, SourceNode, TransformNode
 
 __all__ = ["BoundJob", "bind_job"]
+
+_RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ class BoundJob:
     sources: list[BoundSource]
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]]
     receivers: list[SocketReceiver]
+    receipts: ReceiptWriter
+    control: ControlEntry
     dead_letters_at: str
 
 
@@ -86,8 +97,18 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
     sources = [
         _source(node, bindings[node.name], plan, checkpoint, receivers) for node in job.graph.sources()
     ]
+    commands = bindings.get(COMMANDS)
+    if commands is not None:
+        sources.append(_command_source(commands, plan, settings, checkpoint, receivers))
+    bound_receipts = bindings.get(RECEIPTS)
+    receipts = ReceiptWriter(
+        checkpoint.folder,
+        lineage.id,
+        None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
+    )
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
-    return BoundJob(plan, lineage, sources, sinks, receivers, where)
+    control = control_entry(job.name, plan.accepting if commands is not None else None, commands)
+    return BoundJob(plan, lineage, sources, sinks, receivers, receipts, control, where)
 
 
 def check_travels(job: Job) -> None:
@@ -98,7 +119,8 @@ def check_travels(job: Job) -> None:
         elif isinstance(node, ProcessNode):
             _check_travels(f"The function of step {node.step!r}", node.function)
             for edge in node.edges:
-                _check_travels(f"The key function of the stream {edge.stream!r}", edge.key.function)
+                if edge.key is not None:
+                    _check_travels(f"The key function of the stream {edge.stream!r}", edge.key.function)
 
 
 def _check_travels(what: str, function: object) -> None:
@@ -127,18 +149,37 @@ def parse_bindings(job: Job, given: Mapping[str, str], checkpoint: Checkpoint) -
         if sink.name not in given:
             raise missing_binding(sink.name, "sink")
         found[sink.name] = parse_binding(sink.name, given[sink.name], "sink")
-    uri = given.get(DEAD_LETTERS, f"jsonl:{checkpoint.folder / DEAD_LETTERS}")
-    unknown = sorted(set(given) - set(found) - {DEAD_LETTERS})
+    unknown = sorted(set(given) - set(found) - {DEAD_LETTERS, COMMANDS, RECEIPTS})
     if unknown:
         raise BindingError(
-            f"The job {job.name!r} has no stream {unknown[0]!r}; it has {', '.join(found)} and {DEAD_LETTERS}."
+            f"The job {job.name!r} has no stream {unknown[0]!r}; it has {', '.join(found)}, {COMMANDS}, {RECEIPTS} and "
+            f"{DEAD_LETTERS}."
         )
-    found[DEAD_LETTERS] = parse_binding(DEAD_LETTERS, uri, "sink")
+    dead_letters = given.get(DEAD_LETTERS, f"jsonl:{checkpoint.folder / DEAD_LETTERS}")
+    found[DEAD_LETTERS] = parse_binding(DEAD_LETTERS, dead_letters, "sink")
+    if RECEIPTS in given:
+        found[RECEIPTS] = parse_binding(RECEIPTS, given[RECEIPTS], "sink")
+    if job.graph.steps():
+        commands = given.get(COMMANDS, f"jsonl:{_command_folder(checkpoint)}")
+        found[COMMANDS] = parse_binding(COMMANDS, commands, "control")
+    elif COMMANDS in given:
+        raise BindingError(
+            f"The job {job.name!r} has no keyed step, so it takes no commands; leave {COMMANDS} out."
+        )
     return found
+
+
+def _command_folder(checkpoint: Checkpoint) -> Path:
+    """Where commands wait for a job whose command stream is bound to nothing else."""
+    folder = checkpoint.folder / COMMANDS
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _wanted_lineage(job: Job, settings: RunSettings) -> Lineage:
     streams = tuple(source.name for source in job.graph.sources())
+    if job.graph.steps():
+        streams = (*streams, COMMANDS)
     parallelism = settings.parallelism or min(_cores(settings.master), job.key_groups)
     return Lineage(uuid.uuid4().hex[:12], job.name, job.key_groups, parallelism, streams)
 
@@ -180,6 +221,26 @@ def _source(
     return BoundSource(node, log, StreamReader(plan, node, _format(name, node), lines))
 
 
+def _command_source(
+    binding: Binding,
+    plan: JobPlan,
+    settings: RunSettings,
+    checkpoint: Checkpoint,
+    receivers: list[SocketReceiver],
+) -> BoundSource:
+    """The source of commands."""
+    log = _source(COMMAND_NODE, binding, plan, checkpoint, receivers).input
+    if isinstance(binding, FilesBinding) and binding.format != "jsonl":
+        raise BindingError(
+            f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {binding.uri!r}."
+        )
+    form: CommandFormat = "json"
+    if isinstance(binding, KafkaBinding):
+        form = "protobuf" if binding.format == "protobuf" else "json"
+    fetched = FetchedFiles(str(checkpoint.folder / "fetched"), settings.max_command_bytes)
+    return BoundSource(COMMAND_NODE, log, CommandReader(plan, form, settings.max_command_bytes, fetched))
+
+
 def _line_format(record_type: RecordType) -> str:
     """Lines are JSON, but for records of a single text or bytes field, which are the line itself."""
     fields = record_type.fields
@@ -187,7 +248,7 @@ def _line_format(record_type: RecordType) -> str:
 
 
 def _format(name: Any, node: SourceNode) -> Format | None:
-    if name is None:
+    if name is None or node is COMMAND_NODE:
         return None
     return format_of(name, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
 

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import JobDefinitionError
+import pyarrow as pa
+
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.records import RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
 from penstock.streams.graph import Graph, Port, SourceNode, TransformNode, check_name, described_type
-from penstock.streams.stream import DataStream, Origin, protobuf_source
+from penstock.streams.stream import DataStream, Origin, is_time, protobuf_source
 
 __all__ = ["Job"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The fields of a stream that say when its records count and which version they are, and whether they steer."""
+
+    time: str | None = None
+    version: str | None = None
+    is_control: bool = False
+
+    def check(self, stream: str, kind: RecordType) -> None:
+        """SchemaError when a field is not there or cannot be what it is declared to be."""
+        for what, name, fits in (
+            ("effective_at" if self.is_control else "event_time", self.time, is_time),
+            ("version", self.version, pa.types.is_integer),
+        ):
+            if name is None:
+                continue
+            field = kind.field(name)
+            if not fits(field.arrow_type):
+                raise SchemaError(
+                    f"Stream {stream!r}: {what}={name!r} is {field.arrow_type}, and cannot be "
+                    f"{'a time' if fits is is_time else 'a version'}; use "
+                    f"{'a timestamp or an integer of milliseconds' if fits is is_time else 'an integer'}."
+                )
 
 
 class Job:
@@ -36,7 +65,13 @@ class Job:
         self.graph = Graph()
 
     def data_stream(
-        self, name: str, *, schema: Any, protobuf: Any = None, allow_nan: bool = False
+        self,
+        name: str,
+        *,
+        schema: Any,
+        protobuf: Any = None,
+        allow_nan: bool = False,
+        event_time: str | None = None,
     ) -> DataStream:
         """Declare a stream of records to process.
 
@@ -47,28 +82,47 @@ class Job:
                 name, ignoring case and underscores.
             allow_nan: let NaN pass in float fields. By default such a record goes to the dead letters, since NaN
                 compares as false with everything and so disables rules silently.
+            event_time: the field with the record's event time: a timestamp, or an integer of milliseconds since 1970.
+                Settings and temporal states are then read as they were at that time.
 
         """
-        return self._stream(name, schema, protobuf, allow_nan, is_control=False)
+        return self._stream(name, schema, protobuf, allow_nan, Timing(event_time))
 
     def control_stream(
-        self, name: str, *, schema: Any, protobuf: Any = None, allow_nan: bool = False
+        self,
+        name: str,
+        *,
+        schema: Any,
+        protobuf: Any = None,
+        allow_nan: bool = False,
+        effective_at: str | None = None,
+        version: str | None = None,
     ) -> DataStream:
-        """Declare a stream of records that steer; arguments as for `data_stream`.
+        """Declare a stream of records that steer. Within a micro-batch all of them take effect before any data record.
 
-        Within a micro-batch all control records take effect before any data record.
+        Args:
+            name: as for `data_stream`.
+            schema: as for `data_stream`.
+            protobuf: as for `data_stream`.
+            allow_nan: as for `data_stream`.
+            effective_at: the field with the event time from which a record is effective: a timestamp, or an integer of
+                milliseconds since 1970. What it sets in temporal states and settings holds from then on, past or
+                future; null is the cut.
+            version: the field with the record's version, for `stamp_control_version`.
+
         """
-        return self._stream(name, schema, protobuf, allow_nan, is_control=True)
+        timing = Timing(effective_at, version, is_control=True)
+        return self._stream(name, schema, protobuf, allow_nan, timing)
 
-    def _stream(
-        self, name: str, schema: Any, protobuf: Any, allow_nan: bool, *, is_control: bool
-    ) -> DataStream:
+    def _stream(self, name: str, schema: Any, protobuf: Any, allow_nan: bool, timing: Timing) -> DataStream:
         check_name("stream", name)
         kind = described_type(schema, f"Stream {name!r}")
+        timing.check(name, kind)
         source = protobuf_source(protobuf, schema, f"Stream {name!r}")
-        node = SourceNode(f"source/{name}", name, is_control, kind, source, allow_nan)
+        node = SourceNode(f"source/{name}", name, timing.is_control, kind, source, allow_nan)
         self.graph.add(node)
-        return DataStream(self.graph, Port(node.id), kind, Origin(name, is_control, source))
+        origin = Origin(name, timing.is_control, source, timing.time, timing.version)
+        return DataStream(self.graph, Port(node.id), kind, origin)
 
     def check(self) -> None:
         """Raise JobDefinitionError when the job cannot run: no stream, nothing that leaves it, or a loose end."""

@@ -64,6 +64,8 @@ class RunDisplay:
         ):
             for name, count in counts.items():
                 table.add_row(kind, name, f"{count:,}")
+        if summary.commands:
+            table.add_row("commands", "", f"{summary.commands:,}")
         table.add_row(
             "dead letters",
             summary.dead_letters_at if summary.dead_letters else "",
@@ -87,19 +89,20 @@ def _line(progress: Progress) -> str:
         f"{name}={count:,}" for name, count in (progress.records_in | progress.records_out).items()
     )
     return (
-        f"batch {progress.batch_id}: {counts} dead-letters={progress.dead_letters:,} "
+        f"batch {progress.batch_id}: {counts} commands={progress.commands:,} dead-letters={progress.dead_letters:,} "
         f"{progress.rows_per_s:,.0f} rows/s, batch time {progress.batch_ms:,.0f} ms, lag: {_lag(progress)}"
     )
 
 
 def _table(job: str, progress: Progress) -> Table:
     table = Table(title=job)
-    for title in ("micro-batch", "in", "out", "dead letters", "rows/s", "batch time", "lag"):
+    for title in ("micro-batch", "in", "out", "commands", "dead letters", "rows/s", "batch time", "lag"):
         table.add_column(title, justify="right")
     table.add_row(
         str(max(progress.batch_id, 0)) if progress.batch_id >= 0 else "starting",
         "\n".join(f"{name} {count:,}" for name, count in progress.records_in.items()),
         "\n".join(f"{name} {count:,}" for name, count in progress.records_out.items()),
+        f"{progress.commands:,}",
         f"{progress.dead_letters:,}",
         f"{progress.rows_per_s:,.0f}",
         f"{progress.batch_ms:,.0f} ms",

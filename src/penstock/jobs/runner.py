@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -12,8 +11,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,10 +24,11 @@ from penstock.bindings import KafkaBinding
 from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.binding import BoundJob, bind_job
 from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.control import CONTROL_FILE
 from penstock.jobs.definition import Job
+from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import write_stream_order
-from penstock.runtime.packing import DEAD_LETTERS
 from penstock.runtime.query import Query, start_query
 from penstock.runtime.session import SessionSettings, open_session, ship_code
 from penstock.runtime.warm_up import warm_up
@@ -39,38 +38,6 @@ __all__ = ["JobRunner", "Progress", "RunSummary"]
 
 _POLL_S: Final = 0.2
 _STOP_POLL_S: Final = 0.02
-_STOPPING: Final = "The job is stopping and begins no other micro-batch."
-
-
-@dataclass
-class Progress:
-    """How a run is going. Counts are totals since the start of the run.
-
-    `batch_ms` is the duration of the last micro-batch, `rows_per_s` the rate of records in over the last
-    seconds, `lag` what waits in each source.
-    """
-
-    batch_id: int = -1
-    records_in: dict[str, int] = field(default_factory=dict)
-    records_out: dict[str, int] = field(default_factory=dict)
-    dead_letters: int = 0
-    batch_ms: float = 0.0
-    rows_per_s: float = 0.0
-    lag: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class RunSummary:
-    """What a run did. `state` has the number of keys that each step holds, `dead_letters_at` where dead letters go."""
-
-    job_id: str
-    status: str
-    batches: int
-    records_in: dict[str, int]
-    records_out: dict[str, int]
-    dead_letters: int
-    state: dict[str, int]
-    dead_letters_at: str
 
 
 class JobRunner:
@@ -159,8 +126,10 @@ class JobRunner:
         lineage = bound.lineage
         for sink, _, _ in bound.sinks.values():
             sink.prepare(lineage.id, str(checkpoint.folder))
+        bound.receipts.prepare()
         write_stream_order(checkpoint.folder, lineage.streams)
-        follower = _Follower(bound, checkpoint)
+        checkpoint.save(CONTROL_FILE, bound.control)
+        follower = Follower(bound, checkpoint)
         query = start_query(
             session,
             Query(
@@ -184,7 +153,7 @@ class JobRunner:
     def _follow(
         self,
         query: StreamingQuery,
-        follower: _Follower,
+        follower: Follower,
         bound: BoundJob,
         stop: threading.Event,
         on_progress: Callable[[Progress], None],
@@ -206,86 +175,6 @@ class JobRunner:
         return "finished"
 
 
-class _Follower:
-    """Commits each micro-batch to the sinks and keeps the counts."""
-
-    def __init__(self, bound: BoundJob, checkpoint: Checkpoint) -> None:
-        self._bound = bound
-        self._checkpoint = checkpoint
-        self._keys: dict[str, dict[str, int]] = checkpoint.load("keys.json") or {}
-        self._batches = 0
-        self._rates: list[tuple[float, int]] = []
-        self.closing = False
-        self.progress = Progress(
-            records_in={source.node.name: 0 for source in bound.sources},
-            records_out={name: 0 for name in bound.sinks if name != DEAD_LETTERS},
-        )
-
-    def before_batch(self) -> None:
-        """Refuse a micro-batch that would begin while the job stops."""
-        if self.closing:
-            raise JobFailedError(_STOPPING)
-
-    def on_batch(self, batch_id: int, reports: list[Any]) -> None:
-        """Take the reports of a micro-batch; called again with the same batch after a crash."""
-        reports.sort(key=lambda report: (report.kind, report.name, report.partition))
-        messages: dict[str, list[bytes]] = {}
-        for report in reports:
-            if report.kind == "out":
-                messages.setdefault(report.name, []).append(bytes(report.body))
-        for name, found in messages.items():
-            self._bound.sinks[name][0].commit(batch_id, found)
-        self._count(batch_id, reports)
-
-    def _count(self, batch_id: int, reports: list[Any]) -> None:
-        progress = self.progress
-        progress.batch_id = batch_id
-        self._batches += 1
-        keys_changed = False
-        for report in reports:
-            if report.kind == "in":
-                progress.records_in[report.name] += report.total
-            elif report.kind == "keys":
-                self._keys.setdefault(report.name, {})[str(report.partition)] = report.total
-                keys_changed = True
-            elif report.name == DEAD_LETTERS:
-                progress.dead_letters += report.total
-            else:
-                progress.records_out[report.name] += report.total
-        if keys_changed:
-            self._checkpoint.save("keys.json", self._keys)
-
-    def refresh(self, query: StreamingQuery) -> None:
-        """Bring rate, batch time and lag up to date."""
-        now = time.monotonic()
-        self._rates.append((now, sum(self.progress.records_in.values())))
-        while now - self._rates[0][0] > 5:
-            self._rates.pop(0)
-        (then, before), (_, latest) = self._rates[0], self._rates[-1]
-        self.progress.rows_per_s = (latest - before) / (now - then) if now > then else 0.0
-        last = query.lastProgress
-        if last is not None:
-            self.progress.batch_ms = float(last["durationMs"].get("triggerExecution", 0))
-            self.progress.lag = _lags(self._bound, last)
-
-    def summary(self, job_id: str, status: str) -> RunSummary:
-        """What the run did."""
-        progress = self.progress
-        state = {
-            step.step: sum(self._keys.get(step.step, {}).values()) for step in self._bound.plan.graph.steps()
-        }
-        return RunSummary(
-            job_id=job_id,
-            status=status,
-            batches=self._batches,
-            records_in=progress.records_in,
-            records_out=progress.records_out,
-            dead_letters=progress.dead_letters,
-            state=state,
-            dead_letters_at=self._bound.dead_letters_at,
-        )
-
-
 def _stop_between_batches(query: StreamingQuery) -> None:
     """Stop the query when its micro-batch is done, so that no sink is left with a part of one.
 
@@ -294,24 +183,9 @@ def _stop_between_batches(query: StreamingQuery) -> None:
     while query.isActive and query.status["isTriggerActive"]:
         time.sleep(_STOP_POLL_S)
     failure = query.exception()
-    if failure is not None and _STOPPING not in str(failure):
+    if failure is not None and STOPPING not in str(failure):
         raise failure
     query.stop()
-
-
-def _lags(bound: BoundJob, last: Mapping[str, Any]) -> dict[str, Any]:
-    """For each stream how much waits in its source, as Spark or the source reports it."""
-    found: dict[str, Any] = {}
-    for source, reported in zip(bound.sources, last["sources"], strict=False):
-        if isinstance(source.input, KafkaBinding):
-            behind = (reported.get("metrics") or {}).get("maxOffsetsBehindLatest")
-            found[source.node.name] = {"records": int(behind)} if behind is not None else {}
-        else:
-            end = reported.get("endOffset")
-            # Spark gives the offset as JSON, or as text of it.
-            offset = json.loads(end) if isinstance(end, str) else end
-            found[source.node.name] = source.input.lag(offset["position"]) if offset else {}
-    return found
 
 
 def _unseen(progress: Progress) -> None:

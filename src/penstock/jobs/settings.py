@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.control.commands import DEFAULT_MOST_BYTES
 from penstock.errors import JobDefinitionError
 
 __all__ = ["RunSettings"]
@@ -27,6 +28,7 @@ class RunSettings:
             one as soon as there is data.
         master: the Spark master.
         strict: stop at the first record that cannot be processed, instead of setting it aside.
+        max_command_bytes: the largest command that is taken; larger ones are rejected.
         retained_batches: how many micro-batches the checkpoint can go back.
         spark_settings: further Spark settings, which win over penstock's own.
 
@@ -39,6 +41,7 @@ class RunSettings:
     batch_interval_ms: int = 0
     master: str = "local[*]"
     strict: bool = False
+    max_command_bytes: int = DEFAULT_MOST_BYTES
     retained_batches: int = 100
     spark_settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -49,6 +52,8 @@ class RunSettings:
             raise JobDefinitionError(
                 f"The batch interval is {self.batch_interval_ms} ms; it must not be negative."
             )
+        if self.max_command_bytes < 1:
+            raise JobDefinitionError(f"max_command_bytes is {self.max_command_bytes}; it must be at least 1.")
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
         if not re.fullmatch(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|spark://\S+:\d+|k8s://\S+|yarn", self.master):

@@ -3,46 +3,70 @@
 from __future__ import annotations
 
 import collections.abc
+import datetime as dt
 import inspect
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import JobDefinitionError
+from penstock.control.commands import Command
+from penstock.errors import JobDefinitionError, StateError
 from penstock.records import RecordType, record_type
 from penstock.state.group_state import Cursor
-from penstock.state.values import StateSpec, ValueState
+from penstock.state.values import ValueState
 
-__all__ = ["BatchContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
+__all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
 
 
 class Context:
     """What a function may know about the record that it processes, besides the record.
 
     Attributes:
-        key: the record's key.
+        key: the record's key; None where code runs for the whole step.
         stream: name of the stream that the record came from.
         key_group: number of the key group that the key belongs to.
+        event_time: the record's event time in steps that keep values by event time; for a control record the time from
+            which it is effective, None when that is the cut.
 
     """
 
-    __slots__ = ("_cursor", "_emitted", "_side_outputs", "key_group", "stream")
+    __slots__ = ("_cursor", "_emitted", "_keys", "_side_outputs", "key_group", "stream")
 
-    def __init__(self, key_group: int, cursor: Cursor, side_outputs: Iterable[str]) -> None:
-        self.key_group = key_group
+    def __init__(self, cursor: Cursor, side_outputs: Iterable[str]) -> None:
+        self.key_group = 0
         self.stream = ""
         self._cursor = cursor
         self._side_outputs = frozenset(side_outputs)
         self._emitted: Any = None
+        self._keys: Callable[[], Iterator[Any]] | None = None
 
     @property
     def key(self) -> Any:
         """The key of the current record."""
         return self._cursor.key
+
+    @property
+    def event_time(self) -> dt.datetime | None:
+        """The event time of the current record."""
+        return self._cursor.time
+
+    def keys(self) -> Iterator[Any]:
+        """All keys that hold a value, one after the other; within the loop states speak of that key.
+
+        Only where code runs for the whole step: in `process_control` of a broadcast stream, and in handlers of commands
+        to the step. Each task of the step goes through its own keys, so that together they go through all.
+        """
+        if self._keys is None:
+            raise StateError(
+                "ctx.keys() is for code that runs for the whole step: process_control of a broadcast stream, and "
+                "handlers of the scope 'step'."
+            )
+        return self._keys()
 
     def side_output(self, name: str, record: Any) -> None:
         """Emit a record to a side output that the function declares in `side_outputs`."""
@@ -55,6 +79,40 @@ class Context:
         """Called by the step before the records of a block."""
         self.stream = stream
         self._emitted = emitted
+
+    def open_keys(self, keys: Callable[[], Iterator[Any]]) -> None:
+        """Called by the step where code runs for the whole step: what `keys` goes through."""
+        self._keys = keys
+
+
+class CommandContext(Context):
+    """What a command handler may know, besides the payload.
+
+    Attributes:
+        command: the command, with its id, kind, target, version, sender and times.
+
+    """
+
+    __slots__ = ("_replies", "command")
+
+    def __init__(self, cursor: Cursor, side_outputs: Iterable[str], command: Command) -> None:
+        super().__init__(cursor, side_outputs)
+        self.command = command
+        self._replies: list[tuple[Any, Any]] = []
+
+    def reply(self, answer: Any) -> None:
+        """Put an answer into the command's receipt: anything that JSON can hold.
+
+        What is replied outside of a key counts once, not once for each task.
+        """
+        self._replies.append(
+            (msgspec.to_builtins(self._cursor.key), msgspec.to_builtins(answer, str_keys=True))
+        )
+
+    @property
+    def replies(self) -> list[tuple[Any, Any]]:
+        """What was replied so far, each with the key it was replied for."""
+        return self._replies
 
 
 class BatchContext:
@@ -107,12 +165,20 @@ class ProcessFunction:
         """
         raise NotImplementedError
 
+    def clear_cache(self) -> None:
+        """Drop what the function keeps besides its states; called in every worker after a command `clear-cache`.
+
+        Only functions that override it take that command.
+        """
+
 
 class ConnectedProcessFunction(ProcessFunction):
     """A process function that is steered by control streams.
 
     Within one micro-batch `process_control` sees all control records of a key before `process_record` or
-    `process_batch` sees any data. With several control streams `ctx.stream` tells them apart.
+    `process_batch` sees any data. With several control streams `ctx.stream` tells them apart. The records of a
+    broadcast stream come first, and once in each task of the step: `ctx.keys()` goes through all keys then, and what
+    is yielded outside of that loop leaves the step once.
     """
 
     def process_control(self, record: Any, ctx: Context) -> Iterable[Any] | None:
@@ -131,11 +197,6 @@ def declared_states(function: ProcessFunction) -> dict[str, ValueState[Any]]:
     for cls in reversed(type(function).__mro__):
         found.update({name: value for name, value in vars(cls).items() if isinstance(value, ValueState)})
     return found
-
-
-def state_specs(function: ProcessFunction) -> list[StateSpec]:
-    """How the function's states are stored. SchemaError when one cannot be."""
-    return [state.spec() for state in declared_states(function).values()]
 
 
 def check_function(function: Any, step: str, *, connected: bool) -> None:

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, ValueState
+from pyspark.sql.streaming.stateful_processor import (
+    ListState,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    ValueState,
+)
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from penstock.runtime.level import Level
@@ -42,7 +47,10 @@ class LevelProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called by Spark in every task, and once in the driver."""
-        self._states = _States({name: handle.getValueState(name, _TABLES) for name in self._step_ids})
+        self._states = _States(
+            {name: handle.getValueState(name, _TABLES) for name in self._step_ids},
+            {name: handle.getListState(f"{name}/held", _TABLES) for name in self._step_ids},
+        )
 
     @functools.cached_property
     def _level(self) -> Level:
@@ -61,10 +69,11 @@ class LevelProcessor(StatefulProcessor):
 
 
 class _States:
-    """The stored states of a level's steps, in Spark."""
+    """The stored states of a level's steps, in Spark, and the data that waits for those that are paused."""
 
-    def __init__(self, states: dict[str, ValueState]) -> None:
+    def __init__(self, states: dict[str, ValueState], held: dict[str, ListState]) -> None:
         self._states: Final = states
+        self._held: Final = held
 
     def load(self, step_id: str) -> bytes | None:
         """What was saved last."""
@@ -74,3 +83,13 @@ class _States:
     def save(self, step_id: str, state: bytes) -> None:
         """Replace it."""
         self._states[step_id].update((state,))
+
+    def hold(self, step_id: str, rows: bytes) -> None:
+        """Keep data of one micro-batch behind what is held already."""
+        self._held[step_id].appendValue((rows,))
+
+    def release(self, step_id: str) -> list[bytes]:
+        """All that is held, which is kept no longer."""
+        held = [bytes(rows) for (rows,) in self._held[step_id].get()]
+        self._held[step_id].clear()
+        return held

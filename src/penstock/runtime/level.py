@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-import numpy as np
+import msgspec
 import pyarrow as pa
 
+from penstock.control.orders import Order, decode_orders
 from penstock.operators.blocks import KEY, Block
-from penstock.operators.step import Emission, StepCore, no_cyclic_collection
-from penstock.runtime.packing import PackedRow, counts_row, from_bytes, to_bytes
+from penstock.operators.slot_run import SlotRun
+from penstock.operators.steering import Slot
+from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
+from penstock.runtime.packing import ORDERS, PackedRow, counts_row, from_bytes, reports_row, to_bytes
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import dead_letter_rows
 from penstock.state.group_tables import GroupTables
@@ -23,9 +28,11 @@ __all__ = ["Level", "StoredStates"]
 # What a step emitted travels on in blocks of about this size, each of whole key groups.
 _BLOCK_BYTES: Final = 8 << 20
 
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
 
 class StoredStates(Protocol):
-    """Where the states of a slot's steps are kept between micro-batches."""
+    """Where the states of a slot's steps are kept between micro-batches, and data that waits for a paused step."""
 
     def load(self, step_id: str) -> bytes | None:
         """What was saved last, or None."""
@@ -33,12 +40,22 @@ class StoredStates(Protocol):
     def save(self, step_id: str, state: bytes) -> None:
         """Replace it."""
 
+    def hold(self, step_id: str, rows: bytes) -> None:
+        """Keep data of one micro-batch behind what is held already."""
+
+    def release(self, step_id: str) -> list[bytes]:
+        """All that is held, which is kept no longer."""
+
 
 class Level:
     """The steps of one depth, as one task runs them."""
 
-    def __init__(self, plan: JobPlan, step_ids: Iterable[str]) -> None:
-        self._runners: Final = {step_id: _StepRunner(plan, step_id) for step_id in step_ids}
+    def __init__(self, plan: JobPlan, step_ids: Sequence[str]) -> None:
+        levels = [[node.id for node in level] for level in plan.levels()]
+        self._plan: Final = plan
+        number = levels.index(list(step_ids))
+        self._is_last: Final = number == len(levels) - 1
+        self._runners: Final = {step_id: _StepRunner(plan, step_id, number) for step_id in step_ids}
 
     def run(self, rows: Iterable[PackedRow], states: StoredStates) -> Iterator[PackedRow]:
         """All packed rows of a slot in, in any order; what steps emit and the rows for others out, in a fixed one.
@@ -46,38 +63,112 @@ class Level:
         The bodies must be bytes, which can be compared.
         """
         # The shuffle delivers rows in any order, and what passes must leave in the same order in a replay.
-        for destination, found in itertools.groupby(sorted(rows), key=operator.attrgetter("destination")):
+        by_destination = operator.attrgetter("destination")
+        found = {name: list(part) for name, part in itertools.groupby(sorted(rows), key=by_destination)}
+        orders, at = _orders(found.get(ORDERS, []))
+        steps = {step_id for step_id, runner in self._runners.items() if runner.takes(orders)}
+        for destination in sorted(found.keys() | steps):
             runner = self._runners.get(destination)
-            if runner is None:
-                yield from found
-                continue
-            tables = GroupTables(states.load(destination))
-            yield from runner.run(found, tables)
-            if tables.changed:
-                states.save(destination, tables.dump())
+            if runner is not None:
+                mine = found.get(destination, [])
+                slot = self._slot(found)
+                yield from runner.run(_Work(mine, runner.orders_for(orders), at, slot), states)
+            elif destination != ORDERS or not self._is_last:
+                yield from found[destination]
+
+    def _slot(self, found: dict[str, list[PackedRow]]) -> Slot:
+        row = next(iter(found.values()))[0]
+        return self._plan.slot_of[int(self._plan.slots[row.key_group])]
+
+
+def _orders(rows: list[PackedRow]) -> tuple[list[Order], dt.datetime]:
+    """All orders of the micro-batch in the order of their places, and the time of the micro-batch."""
+    orders = [order for row in rows for order in decode_orders(row.body)]
+    milliseconds = max((row.first_offset for row in rows), default=0)
+    return sorted(orders, key=lambda order: order.place), _EPOCH + dt.timedelta(milliseconds=milliseconds)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a slot has for one step: packed rows, orders with the time of the micro-batch, and which slot it is."""
+
+    rows: list[PackedRow]
+    orders: list[Order]
+    at: dt.datetime
+    slot: Slot
 
 
 class _StepRunner:
     """One step of the level: unpacks its blocks, runs its core, packs what it emits."""
 
-    def __init__(self, plan: JobPlan, step_id: str) -> None:
+    def __init__(self, plan: JobPlan, step_id: str, level: int) -> None:
         self._plan = plan
         node = plan.graph.nodes[step_id]
         assert isinstance(node, ProcessNode)
         self._node = node
+        self._level = level
         self._core: StepCore = plan.core(node)
         self._schemas = [plan.step_schema(node, number) for number in range(len(node.edges))]
+        self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
+        self._data = len(node.edges) - 1
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
 
-    def run(self, rows: Iterable[PackedRow], tables: GroupTables) -> Iterator[PackedRow]:
-        """Run the step on the rows of all its key groups, which come in order."""
+    def takes(self, orders: list[Order]) -> bool:
+        """Whether one of the orders is for the step."""
+        return any(self._is_for(order) for order in orders)
+
+    def orders_for(self, orders: list[Order]) -> list[Order]:
+        """The orders for the step."""
+        return [order for order in orders if self._is_for(order)]
+
+    def _is_for(self, order: Order) -> bool:
+        step = self._node.step
+        if order.refusal:
+            return order.judge == step
+        target = order.command.target.step
+        return target == step if target else step in self._plan.accepting.takers(order.command)
+
+    def run(self, work: _Work, states: StoredStates) -> Iterator[PackedRow]:
+        """Run the step on all that is there for it in one slot."""
+        tables = GroupTables(states.load(self._node.id))
+        run = SlotRun(self._core, work.slot, tables)
+        first = work.slot.key_groups[0]
+        broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
+        rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows
+        if work.orders or broadcast:
+            result, reports = run.steer(work.orders, work.at, broadcast)
+            yield from self._packed([(first, result)])
+            if reports:
+                yield reports_row(self._node.step, first, work.at, reports)
+        if run.header.paused:
+            rows = self._held(rows, run, states)
+        elif run.header.held_bytes:
+            run.header.held_bytes = 0
+            for waited in states.release(self._node.id):
+                yield from self._records(_unheld(waited), run)
+        yield from self._records(rows, run)
+        traces = run.traces(self._level)
+        if traces:
+            yield reports_row(self._node.step, first, work.at, traces)
+        run.close()
+        if run.records:
+            yield counts_row("records", self._node.step, run.records, first)
+        if tables.changed:
+            states.save(self._node.id, tables.dump())
+            yield counts_row("keys", self._node.step, tables.keys, first)
+
+    def _records(self, rows: Iterable[PackedRow], run: SlotRun) -> Iterator[PackedRow]:
+        """Run the keyed records of all key groups, which come in order."""
+        return self._packed(
+            (key_group, run.process(key_group, list(map(self._block, found))))
+            for key_group, found in itertools.groupby(rows, key=operator.attrgetter("key_group"))
+        )
+
+    def _packed(self, results: Iterable[tuple[int, StepResult]]) -> Iterator[PackedRow]:
+        """What came of key groups, as packed rows of whole key groups."""
         emitted: dict[str, _Emitted] = {}
-        key_group = 0
         with no_cyclic_collection():
-            for key_group, found in itertools.groupby(rows, key=operator.attrgetter("key_group")):
-                result = self._core.run(key_group, list(map(self._block, found)), tables.table(key_group))
-                if result.state is not None:
-                    tables.put(key_group, result.keys, result.state)
+            for key_group, result in results:
                 for emission in result.emissions:
                     emitted.setdefault(emission.output, _Emitted(key_group)).add(self._batch(emission))
                 yield from dead_letter_rows(result.dead_letters, self._plan)
@@ -85,10 +176,14 @@ class _StepRunner:
                     yield self._row(output, emitted.pop(output))
         for output, waiting in emitted.items():
             yield self._row(output, waiting)
-        if tables.changed:
-            slots = self._plan.slots
-            first = int(np.argmax(slots == slots[key_group]))
-            yield counts_row("keys", self._node.step, tables.keys, first)
+
+    def _held(self, rows: list[PackedRow], run: SlotRun, states: StoredStates) -> list[PackedRow]:
+        """Keep the data for later; gives what is left, which is control records."""
+        data = [row for row in rows if row.input == self._data]
+        if data:
+            states.hold(self._node.id, msgspec.msgpack.encode(data))
+            run.header.held_bytes += sum(len(row.body) for row in data)
+        return [row for row in rows if row.input != self._data]
 
     def _block(self, row: PackedRow) -> Block:
         body = from_bytes(row.body, self._schemas[row.input])
@@ -105,6 +200,11 @@ class _StepRunner:
         destination = emission_destination(self._node.step, output)
         group = emitted.first_key_group
         return PackedRow(destination, group, 0, f"{group:05d}", 0, to_bytes(batch))
+
+
+def _unheld(held: bytes) -> list[PackedRow]:
+    """The rows of one micro-batch that were held."""
+    return msgspec.msgpack.decode(held, type=list[PackedRow])
 
 
 class _Emitted:

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.runtime.commanding import CommandReader
 from penstock.runtime.packing import PACKED_DDL
 from penstock.runtime.reading import StreamReader
 from penstock.runtime.sealed import Sealed
@@ -26,7 +27,9 @@ from penstock.sources.files import share
 __all__ = ["log_stream"]
 
 
-def log_stream(spark: SparkSession, log: ReplayableLog, reader: StreamReader, parallelism: int) -> DataFrame:
+def log_stream(
+    spark: SparkSession, log: ReplayableLog, reader: StreamReader | CommandReader, parallelism: int
+) -> DataFrame:
     """The packed rows of a log source, as a streaming DataFrame."""
     stream = reader.node.name
     # Spark pickles the class to its planner and its workers; so what differs between streams is in the class.
@@ -48,7 +51,7 @@ class _LogDataSource(DataSource):
 
     stream: str
     log: ReplayableLog
-    reader_of_stream: Sealed[StreamReader]
+    reader_of_stream: Sealed[StreamReader | CommandReader]
     parallelism: int
 
     @classmethod
@@ -73,7 +76,9 @@ class _SplitPartition(InputPartition):
 class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions of the log as Spark offsets."""
 
-    def __init__(self, log: ReplayableLog, reader: Sealed[StreamReader], parallelism: int) -> None:
+    def __init__(
+        self, log: ReplayableLog, reader: Sealed[StreamReader | CommandReader], parallelism: int
+    ) -> None:
         self._log = log
         self._reader = reader
         self._parallelism = parallelism

@@ -7,6 +7,7 @@ it travels to the task that serves its key group.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.control.receipts import Report
 from penstock.operators.blocks import DeadLetter
 from penstock.records import record_type
 from penstock.streams.graph import DEAD_LETTERS
@@ -23,12 +25,16 @@ __all__ = [
     "COUNTS",
     "DEAD_LETTERS",
     "DEAD_LETTER_TYPE",
+    "ORDERS",
     "PACKED_DDL",
     "PACKED_SCHEMA",
+    "REPORTS",
     "PackedRow",
     "counts_row",
     "from_bytes",
     "packed_batches",
+    "reports_of",
+    "reports_row",
     "split_by_key_group",
     "to_bytes",
 ]
@@ -48,6 +54,9 @@ PACKED_SCHEMA: Final = pa.schema(
     ]
 )
 COUNTS: Final = "counts"
+ORDERS: Final = "orders"
+REPORTS: Final = "reports"
+_reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report]])
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 
 # Arrow batches handed to Spark are kept near this size; Spark holds a few of them in memory for each task.
@@ -78,6 +87,16 @@ def from_bytes(body: Any, schema: pa.Schema) -> pa.RecordBatch:
 def counts_row(kind: str, name: str, count: int, key_group: int = 0) -> PackedRow:
     """A row that reports a count: records in of a stream, or keys of a step in a key group."""
     return PackedRow(COUNTS, key_group, 0, name, 0, msgspec.msgpack.encode((kind, name, key_group, count)))
+
+
+def reports_row(step: str, key_group: int, at: dt.datetime, reports: list[Report]) -> PackedRow:
+    """A row that reports what a slot of a step did with commands in the micro-batch of that time."""
+    return PackedRow(REPORTS, key_group, 0, step, 0, msgspec.msgpack.encode((at, reports)))
+
+
+def reports_of(body: bytes) -> tuple[dt.datetime, list[Report]]:
+    """What `reports_row` was given."""
+    return _reports.decode(body)
 
 
 def packed_batches(rows: Iterable[PackedRow], slots: npt.NDArray[np.int32]) -> Iterator[pa.RecordBatch]:

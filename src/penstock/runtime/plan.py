@@ -16,9 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.operators.accepting import AcceptedStep, Accepting
 from penstock.operators.blocks import KEY, MESSAGE_KEY, block_schema
+from penstock.operators.functions import ProcessFunction, declared_states
+from penstock.operators.handlers import declared_handlers
+from penstock.operators.steering import Slot
 from penstock.operators.step import StepCore, StepInput
 from penstock.runtime.slots import slots_of_key_groups
+from penstock.state.shared import Setting, declared_shared
 from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
 
 __all__ = ["JobPlan", "emission_destination"]
@@ -50,6 +55,19 @@ class JobPlan:
         """The slot of each key group."""
         return slots_of_key_groups(self.key_groups, self.parallelism)
 
+    @functools.cached_property
+    def slot_of(self) -> dict[int, Slot]:
+        """The slots by their Spark keys."""
+        found: dict[int, list[int]] = {}
+        for group, slot in enumerate(self.slots.tolist()):
+            found.setdefault(slot, []).append(group)
+        return {slot: Slot(groups, groups[0] == 0) for slot, groups in found.items()}
+
+    @property
+    def first_key_groups(self) -> list[int]:
+        """The first key group of each slot: where rows go that are for every task."""
+        return sorted(slot.key_groups[0] for slot in self.slot_of.values())
+
     def levels(self) -> list[list[ProcessNode]]:
         """The keyed steps by depth; steps of one level do not depend on each other."""
         depth: dict[str, int] = {}
@@ -65,20 +83,27 @@ class JobPlan:
 
     def core(self, node: ProcessNode) -> StepCore:
         """The step's core."""
-        inputs = [StepInput(e.stream, e.record_type, e.key, e.is_control) for e in node.edges]
-        return StepCore(node.step, node.function, inputs, node.outputs)
+        inputs = [
+            StepInput(e.stream, e.record_type, e.key, e.is_control, e.time, e.version) for e in node.edges
+        ]
+        return StepCore(node.step, node.function, inputs, node.emitted, stamped=node.stamped)
+
+    @functools.cached_property
+    def accepting(self) -> Accepting:
+        """Which commands the steps take."""
+        return Accepting({node.step: _accepted(node) for node in self.graph.steps()}, self.key_groups)
 
     def step_schema(self, node: ProcessNode, number: int) -> pa.Schema:
         """The columns of blocks for an input of a step."""
         edge = node.edges[number]
-        key_type = edge.key.key_type if edge.key.computed else None
+        key_type = edge.key.key_type if edge.key is not None and edge.key.computed else None
         return block_schema(edge.record_type, key_type=key_type, raw=self._has_raw(edge.port))
 
     def emission_schema(self, node: ProcessNode, output: str) -> pa.Schema:
         """The columns of what a step emits: the records, and their keys where somebody wants them."""
         fields = list(node.outputs[output].schema)
         if self.wants_keys(Port(node.id, output)):
-            fields.append(pa.field(KEY, node.edges[0].key.key_type))
+            fields.append(pa.field(KEY, node.key.key_type))
         return pa.schema(fields)
 
     def sink_schema(self, node: SinkNode) -> pa.Schema:
@@ -104,3 +129,17 @@ class JobPlan:
         if isinstance(node, TransformNode):
             return self._has_raw(node.upstream)
         return False
+
+
+def _accepted(node: ProcessNode) -> AcceptedStep:
+    function = type(node.function)
+    settings = {name: s for name, s in declared_shared(function).items() if isinstance(s, Setting)}
+    return AcceptedStep(
+        step=node.step,
+        key_type=node.key.key_type,
+        handlers=declared_handlers(function),
+        states=declared_states(node.function),
+        settings=settings,
+        timed=node.edges[-1].time is not None,
+        has_cache=function.clear_cache is not ProcessFunction.clear_cache,
+    )

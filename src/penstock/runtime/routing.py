@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.errors import StrictModeError
 from penstock.operators.blocks import MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
+from penstock.operators.keys import KeySelector
 from penstock.operators.step import reason_of
 from penstock.operators.transforms import apply_transform
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, split_by_key_group, to_bytes
@@ -87,59 +88,72 @@ class _Through:
 
 
 class _ToStep:
-    """To an input of a keyed step: split by key group."""
+    """To an input of a step: split by key group, or as it is to every task."""
 
     def __init__(self, plan: JobPlan, node: ProcessNode, number: int) -> None:
         self._plan = plan
         self._node = node
         self._number = number
         self._edge = node.edges[number]
+        self._key: Final = self._edge.key
         self._schema = plan.step_schema(node, number)
 
     def __call__(self, records: Records) -> Iterator[PackedRow]:
-        records, keys, letters = self._keyed(records)
+        if self._key is None:
+            yield from self._to_all(records)
+            return
+        records, keys, letters = self._keyed(records, self._key)
         yield from dead_letter_rows(letters, self._plan)
         if not len(records):
             return
-        columns = list(records.batch.select(list(self._edge.record_type.field_names)).columns)
-        columns.append(records.offsets)
-        if self._edge.key.computed:
-            columns.append(keys)
-        if RAW in self._schema.names:
-            columns.append(records.raw if records.raw is not None else pa.nulls(len(records), pa.binary()))
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        batch = self._batch(records, keys if self._key.computed else None)
         groups = key_groups(keys, self._plan.key_groups)
         for group, part in split_by_key_group(batch, groups, self._plan.key_groups):
             first = part.column(OFFSET)[0].as_py()
             yield PackedRow(self._node.id, group, self._number, records.partition, first, to_bytes(part))
 
-    def _keyed(self, records: Records) -> tuple[Records, pa.Array, list[DeadLetter]]:
+    def _to_all(self, records: Records) -> Iterator[PackedRow]:
+        """The records as they are, to every task of the step."""
+        body, first = to_bytes(self._batch(records, None)), records.offsets[0].as_py()
+        for group in self._plan.first_key_groups:
+            yield PackedRow(self._node.id, group, self._number, records.partition, first, body)
+
+    def _batch(self, records: Records, keys: pa.Array | None) -> pa.RecordBatch:
+        columns = list(records.batch.select(list(self._edge.record_type.field_names)).columns)
+        columns.append(records.offsets)
+        if keys is not None:
+            columns.append(keys)
+        if RAW in self._schema.names:
+            columns.append(records.raw if records.raw is not None else pa.nulls(len(records), pa.binary()))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _keyed(self, records: Records, key: KeySelector) -> tuple[Records, pa.Array, list[DeadLetter]]:
         """The records that have a key, and their keys."""
         edge = self._edge
         letters: list[DeadLetter] = []
         try:
-            keys = edge.key.column(records.batch)
+            keys = key.column(records.batch)
         except Exception:  # a user's key function may raise anything
-            records, letters = self._with_key(records)
+            records, letters = self._with_key(records, key)
             if not len(records):
-                return records, pa.array([], edge.key.key_type), letters
-            keys = edge.key.column(records.batch)
+                return records, pa.array([], key.key_type), letters
+            keys = key.column(records.batch)
         missing = _missing(keys)
         if missing is None:
             return records, keys, letters
-        fields = edge.key.fields
+        fields = key.fields
         reason = f"the key {' and '.join(fields)} is null" if fields else "the key function gave no key"
         for row in np.flatnonzero(missing):
             letters.append(records.dead_letter(int(row), reason, edge.record_type, self._node.step))
         present = np.flatnonzero(~missing)
         return records.take(present), keys.take(pa.array(present)), letters
 
-    def _with_key(self, records: Records) -> tuple[Records, list[DeadLetter]]:
+    def _with_key(self, records: Records, key: KeySelector) -> tuple[Records, list[DeadLetter]]:
         """The records for which the key function does not raise."""
         good, letters = [], []
         for row in range(len(records)):
             try:
-                self._edge.key.column(records.batch.slice(row, 1))
+                key.column(records.batch.slice(row, 1))
                 good.append(row)
             except Exception as e:  # as above
                 reason = reason_of(e)

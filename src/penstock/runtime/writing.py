@@ -15,6 +15,7 @@ from penstock.records import RecordType
 from penstock.runtime.packing import (
     COUNTS,
     DEAD_LETTERS,
+    REPORTS,
     PackedRow,
     from_bytes,
     packed_batches,
@@ -128,6 +129,8 @@ class Writer:
                 if row.destination == COUNTS:
                     kind, name, key_group, count = msgspec.msgpack.decode(row.body)
                     reports.append((kind, name, key_group, count, b""))
+                elif row.destination == REPORTS:
+                    reports.append((REPORTS, row.partition, row.key_group, 0, bytes(row.body)))
                 else:
                     self._write(row, tasks, counts, context)
             for name, task in tasks.items():

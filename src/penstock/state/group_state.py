@@ -7,6 +7,7 @@ built when it is first used and written back to the table by `flush`, so the two
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,10 +28,21 @@ _VERSION: Final = b"1"
 
 @dataclass(slots=True)
 class Cursor:
-    """The key under which per-record code runs at the moment, and what to take back if it raises."""
+    """Where per-record code is at the moment, and what to take back if it raises.
+
+    `key` is the current key, None where code runs for a whole step. `time` is the event time by which values that have
+    a history are read, and from which they hold when they are set; None is the cut.
+    """
 
     key: Any
     undo: list[Undo]
+    time: dt.datetime | None = None
+
+    def take_back(self) -> None:
+        """Undo what the current record has changed."""
+        for undo in reversed(self.undo):
+            take_back(undo)
+        self.undo.clear()
 
 
 class StateColumn:
@@ -170,9 +182,15 @@ class GroupState:
     the declared states.
     """
 
-    def __init__(self, key_type: pa.DataType, specs: Sequence[StateSpec], stored: bytes | None) -> None:
+    def __init__(
+        self,
+        key_type: pa.DataType,
+        specs: Sequence[StateSpec],
+        stored: bytes | None,
+        cursor: Cursor | None = None,
+    ) -> None:
         self._key_type = key_type
-        self.cursor = Cursor(None, [])
+        self.cursor = cursor or Cursor(None, [])
         table = None if stored is None else _read(stored)
         if table is None:
             self.keys: pa.Array = pa.array([], key_type)
@@ -202,6 +220,20 @@ class GroupState:
             for column in self.columns.values():
                 column.preload()
 
+    def settled_keys(self) -> list[Any]:
+        """The keys that hold a value, with all that was changed written back, and their values at hand."""
+        self.flush()
+        self._drop_empty_keys()
+        self.preload(len(self.keys))
+        return list(self.index)
+
+    def keys_now(self) -> list[Any]:
+        """The keys that hold or held a value, with those that have just got one."""
+        keys = dict.fromkeys(self.index)
+        for column in self.columns.values():
+            keys |= column.dirty
+        return list(keys)
+
     def slots_of(self, keys: pa.Array) -> npt.NDArray[np.int64]:
         """The slot of each key; keys not seen before get new slots at the end."""
         if pa.types.is_struct(keys.type):
@@ -223,12 +255,6 @@ class GroupState:
         if len(index) > known:
             self.keys = pa.concat_arrays([self.keys, pa.array(list(index)[known:], self._key_type)])
         return slots
-
-    def take_back(self) -> None:
-        """Undo what the current record has changed."""
-        for undo in reversed(self.cursor.undo):
-            take_back(undo)
-        self.cursor.undo.clear()
 
     def flush(self) -> None:
         """Write what either view has changed back to the table."""

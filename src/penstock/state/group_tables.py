@@ -1,7 +1,7 @@
 """The tables of all key groups that one task serves, as one block of bytes: what is stored for a step.
 
 The block is an Arrow IPC stream of one batch with a row for each key group: its number, how many keys it holds, and
-its table as `GroupState` made it.
+its table as `GroupState` made it. What the step keeps once for the whole slot, its header, is the row of the number -1.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from penstock.errors import StateError
 __all__ = ["GroupTables"]
 
 _SCHEMA: Final = pa.schema([("key_group", pa.int32()), ("keys", pa.int64()), ("table", pa.large_binary())])
+_HEADER: Final = -1
 
 
 class GroupTables:
@@ -23,6 +24,7 @@ class GroupTables:
 
     def __init__(self, stored: bytes | None) -> None:
         self._tables: dict[int, tuple[int, pa.Buffer | bytes]] = {}
+        self.header: bytes | None = None
         self._changed = False
         if stored is None:
             return
@@ -32,7 +34,10 @@ class GroupTables:
             raise StateError(f"The stored state of a step cannot be read: {e}") from e
         groups, keys, tables = batch.columns
         for place, (group, count) in enumerate(zip(groups.to_pylist(), keys.to_pylist(), strict=True)):
-            self._tables[group] = (count, tables[place].as_buffer())
+            if group == _HEADER:
+                self.header = tables[place].as_py()
+            else:
+                self._tables[group] = (count, tables[place].as_buffer())
 
     def table(self, key_group: int) -> pa.Buffer | bytes | None:
         """The table of a key group, or None when it has none."""
@@ -47,6 +52,16 @@ class GroupTables:
             self._tables.pop(key_group, None)
         self._changed = True
 
+    def put_header(self, header: bytes | None) -> None:
+        """Replace the header."""
+        self._changed = self._changed or header != self.header
+        self.header = header
+
+    @property
+    def key_groups(self) -> int:
+        """How many key groups hold keys."""
+        return len(self._tables)
+
     @property
     def changed(self) -> bool:
         """Whether a table was put."""
@@ -58,9 +73,12 @@ class GroupTables:
         return sum(count for count, _ in self._tables.values())
 
     def dump(self) -> bytes:
-        """All tables as one block, in the order of the key groups."""
-        groups = sorted(self._tables)
-        keys, tables = zip(*(self._tables[group] for group in groups), strict=True) if groups else ((), ())
+        """Header and tables as one block, in the order of the key groups."""
+        rows = dict(self._tables)
+        if self.header is not None:
+            rows[_HEADER] = (0, self.header)
+        groups = sorted(rows)
+        keys, tables = zip(*(rows[group] for group in groups), strict=True) if groups else ((), ())
         offsets = np.zeros(len(groups) + 1, np.int64)
         np.cumsum([len(table) for table in tables], out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(tables))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
@@ -25,7 +26,11 @@ __all__ = [
     "StateSpec",
     "Undo",
     "ValueState",
+    "fitted",
+    "json_decoder",
     "take_back",
+    "undo_of",
+    "value_spec",
 ]
 
 T = TypeVar("T")
@@ -56,6 +61,11 @@ def take_back(undo: Undo) -> None:
         values[key] = before
 
 
+def undo_of(values: dict[Any, Any], key: Any) -> Undo:
+    """What takes back a change of a key that is about to be made."""
+    return (values, key, values.get(key, _MISSING))
+
+
 class ValueState(Generic[T]):
     """One value per key, or none.
 
@@ -82,19 +92,20 @@ class ValueState(Generic[T]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
+    @property
+    def value_type(self) -> Any:
+        """The type of the values, as declared."""
+        return self._value_type
+
+    def value_of(self, data: bytes | msgspec.Raw) -> Any:
+        """A value from JSON. msgspec.DecodeError when it is not of the declared type."""
+        return json_decoder(self._value_type).decode(data)
+
     def spec(self) -> StateSpec:
         """How the state is stored. SchemaError when its type cannot be."""
         if self.name == "key":
             raise SchemaError("A state cannot be named 'key'; the key's own column has that name.")
-        try:
-            arrow = arrow_type_of(self._value_type)
-        except SchemaError:
-            kind = record_type(self._value_type)
-            return StateSpec(self.name, kind.python_class, _struct_of(kind), kind)
-        if pa.types.is_struct(arrow):
-            kind = record_type(self._value_type)
-            return StateSpec(self.name, self._value_type, _struct_of(kind), kind)
-        return StateSpec(self.name, self._value_type, arrow, None)
+        return value_spec(self.name, self._value_type)
 
     def get(self) -> T | None:
         """The value of the current key, or None."""
@@ -161,14 +172,12 @@ class BoundValueState(ValueState[Any]):
         self.set(None)
 
     def _fitted(self, value: Any) -> Any:
-        if value is None:
-            return None
-        try:
-            return msgspec.convert(
-                value, self._exact, from_attributes=self._column.spec.record_type is not None
-            )
-        except msgspec.ValidationError as e:
-            raise TypeError(f"the state {self.name!r} was set to {value!r}: {e}") from None
+        return None if value is None else fitted(value, self._column.spec)
+
+    def move(self, column: StateColumn) -> None:
+        """Speak of the keys of another key group from now on."""
+        self._column = column
+        self.refresh()
 
     def columns(self) -> StateColumns:  # noqa: D102  # as declared
         return self._column.columns()
@@ -196,6 +205,14 @@ class CheckedValueState(BoundValueState):
         except Exception:
             self._column.restore(before)
             raise
+
+
+def fitted(value: Any, spec: StateSpec) -> Any:
+    """A value as one of the declared type. TypeError when it is none."""
+    try:
+        return msgspec.convert(value, spec.python_type, from_attributes=spec.record_type is not None)
+    except msgspec.ValidationError as e:
+        raise TypeError(f"the state {spec.name!r} was set to {value!r}: {e}") from None
 
 
 class StateColumns:
@@ -288,6 +305,25 @@ class StateColumns:
         if everywhere:
             return stored
         return stored.take(pa.array(np.cumsum(self._present) - 1, mask=~self._present))
+
+
+def value_spec(name: str, value_type: Any) -> StateSpec:
+    """How values of a type are stored under a name. SchemaError when they cannot be."""
+    try:
+        arrow = arrow_type_of(value_type)
+    except SchemaError:
+        kind = record_type(value_type)
+        return StateSpec(name, kind.python_class, _struct_of(kind), kind)
+    if pa.types.is_struct(arrow):
+        kind = record_type(value_type)
+        return StateSpec(name, value_type, _struct_of(kind), kind)
+    return StateSpec(name, value_type, arrow, None)
+
+
+@functools.lru_cache(maxsize=1024)
+def json_decoder(value_type: Any) -> msgspec.json.Decoder[Any]:
+    """What reads values of a type, or null, from JSON."""
+    return msgspec.json.Decoder(value_spec("", value_type).python_type | None)
 
 
 def _struct_of(kind: RecordType) -> pa.DataType:

@@ -10,10 +10,12 @@ from typing import Any, Final, Literal
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.keys import KeySelector
-from penstock.records import ProtobufSource, RecordType, record_type
+from penstock.records import ProtobufSource, RecordType, record_type, versioned
 
 __all__ = [
+    "COMMANDS",
     "DEAD_LETTERS",
+    "RECEIPTS",
     "Edge",
     "Graph",
     "Node",
@@ -27,8 +29,16 @@ __all__ = [
     "output_name",
 ]
 
-# The name of the place for records that cannot be processed, which every job has.
+# Streams that every job has: commands that enter it, receipts that tell what became of them, and the place for records
+# that cannot be processed.
+COMMANDS: Final = "commands"
+RECEIPTS: Final = "receipts"
 DEAD_LETTERS: Final = "dead-letters"
+_TAKEN: Final = {
+    COMMANDS: "the commands that steer a job",
+    RECEIPTS: "the receipts of commands",
+    DEAD_LETTERS: "the records that cannot be processed",
+}
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -41,10 +51,8 @@ def check_name(kind: str, name: object) -> None:
         raise JobDefinitionError(
             f"{name!r} is no {kind} name. Use letters, digits, dots, dashes and underscores, a letter or digit first."
         )
-    if name == DEAD_LETTERS and kind != "job":
-        raise JobDefinitionError(
-            f"The name {name!r} is taken by the records that cannot be processed; choose another {kind} name."
-        )
+    if name in _TAKEN and kind != "job":
+        raise JobDefinitionError(f"The name {name!r} is taken by {_TAKEN[name]}; choose another {kind} name.")
 
 
 def described_type(schema: Any, who: str) -> RecordType:
@@ -104,24 +112,47 @@ class TransformNode:
 
 @dataclass(frozen=True)
 class Edge:
-    """A keyed input of a step."""
+    """An input of a step: keyed, or broadcast when it has no key.
+
+    `time` and `version` are the fields with the record's time and, of a control record, its version.
+    """
 
     port: Port
     stream: str
     record_type: RecordType
-    key: KeySelector
+    key: KeySelector | None
     is_control: bool
+    time: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)
 class ProcessNode:
-    """A keyed step. Its edges stand with control streams first."""
+    """A keyed step. Its edges stand with control streams first, the broadcast ones before the keyed ones; data is last.
+
+    With `stamped` the records of the main output leave with the control version under which they were made.
+    """
 
     id: str
     step: str
     function: ProcessFunction
     edges: tuple[Edge, ...]
-    outputs: dict[str, RecordType]
+    emitted: dict[str, RecordType]
+    stamped: bool = False
+
+    @property
+    def outputs(self) -> dict[str, RecordType]:
+        """The types of what leaves the step, by output."""
+        if not self.stamped:
+            return self.emitted
+        return {**self.emitted, "": versioned(self.emitted[""])}
+
+    @property
+    def key(self) -> KeySelector:
+        """The key of the step's data."""
+        key = self.edges[-1].key
+        assert key is not None
+        return key
 
 
 @dataclass(frozen=True)
@@ -151,6 +182,10 @@ class Graph:
             raise JobDefinitionError(
                 f"The job has two {_PLURAL[kind]} named {name!r}. Each needs a name of its own."
             )
+        self.nodes[node.id] = node
+
+    def replace(self, node: Node) -> None:
+        """Replace the node of the same id."""
         self.nodes[node.id] = node
 
     def check_port(self, port: Port) -> None:

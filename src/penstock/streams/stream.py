@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import (
@@ -19,8 +22,10 @@ from penstock.operators.functions import (
     output_type,
     result_record_type,
 )
+from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector, key_selector
 from penstock.records import ProtobufSource, RecordType, record_type
+from penstock.state.shared import BroadcastState, Setting, declared_shared
 from penstock.state.values import ValueState
 from penstock.streams.graph import (
     Edge,
@@ -35,16 +40,35 @@ from penstock.streams.graph import (
     output_name,
 )
 
-__all__ = ["ConnectedStream", "DataStream", "KeyedStream", "ProcessedStream"]
+__all__ = ["BroadcastStream", "ConnectedStream", "DataStream", "KeyedStream", "ProcessedStream"]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a stream's records come from: the name of the stream or step, and whether they steer."""
+    """Where a stream's records come from: the name of the stream or step, and whether they steer.
+
+    `time` is the field with the event time of data, or with the time from which a control record is effective;
+    `version` the field with the version of a control record.
+    """
 
     name: str
     is_control: bool
     protobuf: ProtobufSource | None
+    time: str | None = None
+    version: str | None = None
+
+    def of(self, kind: RecordType, protobuf: ProtobufSource | None) -> Origin:
+        """The origin of what a function makes of the records: times and versions stay where their fields do."""
+        fields = kind.schema
+        time, version = (name if name in fields.names else None for name in (self.time, self.version))
+        if time is not None and not is_time(fields.field(time).type):
+            time = None
+        return Origin(self.name, self.is_control, protobuf, time, version)
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Whether values of a type can be times: timestamps, or milliseconds since 1970."""
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_integer(kind))
 
 
 class DataStream:
@@ -90,8 +114,7 @@ class DataStream:
         node = TransformNode(f"transform/{name}", name, kind, function, self._port, self.record_type, result)
         self._graph.add(node)
         protobuf = self._origin.protobuf if kind == "filter" else protobuf_source(None, schema, who)
-        origin = Origin(self._origin.name, self._origin.is_control, protobuf)
-        return DataStream(self._graph, Port(node.id), result, origin)
+        return DataStream(self._graph, Port(node.id), result, self._origin.of(result, protobuf))
 
     def key_by(self, *key: str | Callable[[Any], Any], key_type: Any = None) -> KeyedStream:
         """Partition the stream by a field, by several fields, or by the result of a function.
@@ -109,6 +132,16 @@ class DataStream:
         except JobDefinitionError as e:
             raise type(e)(f"The stream {self.name!r} cannot be keyed: {e}") from e
 
+    def broadcast(self) -> BroadcastStream:
+        """The stream for every key: each control record takes effect for the whole step that it is connected to."""
+        self._graph.check_port(self._port)
+        if not self._origin.is_control:
+            raise JobDefinitionError(
+                f"The stream {self.name!r} is no control stream, and only these are broadcast; declare it with "
+                "job.control_stream(...)."
+            )
+        return BroadcastStream(self)
+
     def sink_to(self, name: str, *, protobuf: Any = None) -> None:
         """Let the records leave through the sink of that name; a binding says where it goes.
 
@@ -125,13 +158,21 @@ class DataStream:
         return self._graph is other._graph and self._port == other._port
 
     @property
+    def origin(self) -> Origin:
+        """Where the records come from."""
+        return self._origin
+
+    @property
     def graph(self) -> Graph:
         """The job graph that this stream belongs to."""
         return self._graph
 
-    def edge(self, key: KeySelector) -> Edge:
-        """The stream as a keyed input of a step."""
-        return Edge(self._port, self._origin.name, self.record_type, key, self._origin.is_control)
+    def edge(self, key: KeySelector | None) -> Edge:
+        """The stream as an input of a step, broadcast when there is no key."""
+        origin = self._origin
+        return Edge(
+            self._port, origin.name, self.record_type, key, origin.is_control, origin.time, origin.version
+        )
 
     @property
     def is_control(self) -> bool:
@@ -147,11 +188,28 @@ class DataStream:
 class ProcessedStream(DataStream):
     """What a keyed step emits, with its side outputs."""
 
-    def __init__(
-        self, graph: Graph, node: ProcessNode, main: RecordType, protobuf: ProtobufSource | None
-    ) -> None:
-        super().__init__(graph, Port(node.id), main, Origin(node.step, False, protobuf))
+    def __init__(self, graph: Graph, node: ProcessNode, main: RecordType, origin: Origin) -> None:
+        super().__init__(graph, Port(node.id), main, origin)
         self._node = node
+
+    def stamp_control_version(self) -> ProcessedStream:
+        """Let each record leave with the version of the settings under which it was made.
+
+        The records get a field `control_version`: the version of the newest control that took effect for the key or for
+        the whole step, 0 when none did. A control record or command without a version counts as one more.
+        """
+        self._graph.check_port(self._port)
+        if any(True for _ in self._graph.consumers(self._port)):
+            raise JobDefinitionError(
+                f"The stream {self.name!r} is stamped after it was used; call stamp_control_version() first."
+            )
+        node = dataclasses.replace(self._node, stamped=True)
+        try:
+            kind = node.outputs[""]
+        except SchemaError as e:
+            raise SchemaError(f"Step {node.step!r}: {e}") from e
+        self._graph.replace(node)
+        return ProcessedStream(self._graph, node, kind, self._origin.of(kind, None))
 
     def side_output(self, name: str) -> DataStream:
         """The stream of records that the function emits to that side output."""
@@ -161,8 +219,17 @@ class ProcessedStream(DataStream):
                 f"Step {self._node.step!r} has no side output {name!r}; its function declares {known} in side_outputs."
             )
         protobuf = protobuf_source(None, self._node.function.side_outputs[name], f"Side output {name!r}")
-        origin = Origin(output_name(self._node.step, name), False, protobuf)
-        return DataStream(self._graph, Port(self._node.id, name), self._node.outputs[name], origin)
+        kind = self._node.outputs[name]
+        origin = dataclasses.replace(self._origin.of(kind, protobuf), name=output_name(self._node.step, name))
+        return DataStream(self._graph, Port(self._node.id, name), kind, origin)
+
+
+class BroadcastStream:
+    """A control stream whose records take effect for all keys."""
+
+    def __init__(self, stream: DataStream) -> None:
+        self.stream = stream
+        self.key = None
 
 
 class KeyedStream:
@@ -172,8 +239,8 @@ class KeyedStream:
         self.stream = stream
         self.key = key
 
-    def connect(self, *controls: KeyedStream) -> ConnectedStream:
-        """Join this stream with control streams that are keyed the same way; any number of them."""
+    def connect(self, *controls: KeyedStream | BroadcastStream) -> ConnectedStream:
+        """Join this stream with control streams that are keyed the same way, or broadcast; any number of them."""
         if not controls:
             raise JobDefinitionError(
                 "connect needs at least one control stream: readings.connect(settings.key_by(...))."
@@ -190,10 +257,11 @@ class KeyedStream:
     def _check_connectable(self, control: Any) -> None:
         if isinstance(control, DataStream):
             raise JobDefinitionError(
-                f"Key the stream {control.name!r} before connecting it: {control.name}.key_by(...)."
+                f"Key the stream {control.name!r} before connecting it ({control.name}.key_by(...)), or broadcast it "
+                f"({control.name}.broadcast())."
             )
-        if not isinstance(control, KeyedStream):
-            raise JobDefinitionError(f"connect takes keyed control streams, not {control!r}.")
+        if not isinstance(control, KeyedStream | BroadcastStream):
+            raise JobDefinitionError(f"connect takes keyed or broadcast control streams, not {control!r}.")
         if not control.stream.is_control:
             raise JobDefinitionError(
                 f"The stream {control.stream.name!r} is no control stream; declare it with job.control_stream(...)."
@@ -202,7 +270,7 @@ class KeyedStream:
             raise JobDefinitionError(
                 f"The stream {control.stream.name!r} belongs to another job. Declare it in this one."
             )
-        if not control.key.key_type.equals(self.key.key_type):
+        if control.key is not None and not control.key.key_type.equals(self.key.key_type):
             raise JobDefinitionError(
                 f"The keys of {self.stream.name!r} ({self.key.key_type}) and {control.stream.name!r} "
                 f"({control.key.key_type}) differ in type. Key both by the same type."
@@ -217,7 +285,7 @@ class KeyedStream:
 class ConnectedStream:
     """A keyed data stream joined with keyed control streams."""
 
-    def __init__(self, data: KeyedStream, controls: tuple[KeyedStream, ...]) -> None:
+    def __init__(self, data: KeyedStream, controls: tuple[KeyedStream | BroadcastStream, ...]) -> None:
         self._data = data
         self._controls = controls
 
@@ -226,10 +294,14 @@ class ConnectedStream:
     ) -> ProcessedStream:
         """Run a connected process function. `step` is the stable name to which the state belongs."""
         check_function(function, step, connected=True)
-        return _process(step, function, [*self._controls, self._data], output)
+        # Broadcast control records take effect before keyed ones.
+        controls = sorted(self._controls, key=lambda control: control.key is not None)
+        return _process(step, function, [*controls, self._data], output)
 
 
-def _process(step: str, function: ProcessFunction, inputs: list[KeyedStream], output: Any) -> ProcessedStream:
+def _process(
+    step: str, function: ProcessFunction, inputs: Sequence[KeyedStream | BroadcastStream], output: Any
+) -> ProcessedStream:
     if not isinstance(step, str) or not step or "/" in step:
         raise JobDefinitionError(f"{step!r} is no name for a step: it must not be empty nor contain a slash.")
     data = inputs[-1].stream
@@ -250,9 +322,9 @@ def _process(step: str, function: ProcessFunction, inputs: list[KeyedStream], ou
     graph = inputs[0].stream.graph
     graph.add(node)
     protobuf = protobuf_source(None, schema, f"Step {step!r}")
-    return ProcessedStream(
-        graph, node, main if main is not None else record_type("nothing BOOLEAN"), protobuf
-    )
+    kind = main if main is not None else record_type("nothing BOOLEAN")
+    origin = dataclasses.replace(data.origin.of(kind, protobuf), name=step)
+    return ProcessedStream(graph, node, kind, origin)
 
 
 def _is_given(schema: Any) -> bool:
@@ -284,8 +356,14 @@ def _check_states(function: ProcessFunction, step: str) -> None:
             state.spec()
         except SchemaError as e:
             raise SchemaError(f"State {name!r} of step {step!r}: {e}") from e
+    for name, shared in declared_shared(type(function)).items():
+        try:
+            shared.check()
+        except SchemaError as e:
+            raise SchemaError(f"{name!r} of step {step!r}: {e}") from e
+    declared_handlers(type(function))
     for name, value in vars(function).items():
-        if isinstance(value, ValueState):
+        if isinstance(value, ValueState | Setting | BroadcastState):
             raise JobDefinitionError(
                 f"Step {step!r} sets its state {name!r} on the instance; declare it in the body of the class "
                 f"{type(function).__name__}."

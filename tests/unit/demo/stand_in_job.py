@@ -122,4 +122,4 @@ class StandInThread:
         self.__exit__()
         job = self.job
         counts, written = dict(job.counts), {COMMANDS: job.written}
-        return RunSummary("stand-in", "stopped", job.batch + 1, counts, written, 0, {"thermostat": 1}, "")
+        return RunSummary("stand-in", "stopped", job.batch + 1, counts, written, 0, 0, {"thermostat": 1}, "")

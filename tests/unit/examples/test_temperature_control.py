@@ -16,6 +16,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from step_support import run_group
 
 from penstock.formats import format_of
 from penstock.jobs.definition import Job
@@ -99,7 +100,7 @@ class Driver:
         found: dict[int, list[str]] = {}
         for group, mine in blocks.items():
             self.random.shuffle(mine)
-            result = self.core.run(group, mine, self.state.get(group))
+            result = run_group(self.core, group, mine, self.state.get(group))
             assert not result.dead_letters
             if result.state is not None:
                 self.state[group] = result.state
@@ -190,7 +191,7 @@ def test_a_replayed_batch_gives_the_same_bytes(run: list[Batch], seed: int) -> N
             results = []
             for _ in range(2):
                 driver.random.shuffle(mine)
-                results.append(driver.core.run(0, mine, state))
+                results.append(run_group(driver.core, 0, mine, state))
             one, other = results
             assert (one.state, emitted(one)) == (other.state, emitted(other)), form
             if one.state is not None:
@@ -206,7 +207,7 @@ def test_both_forms_emit_the_same_records_in_the_same_order() -> None:
     for job in JOBS.values():
         driver = Driver(job, random.Random(0))
         blocks = [*driver.blocks(SETTINGS, wishes), *driver.blocks(READINGS, measured)]
-        found.append(emitted(driver.core.run(0, blocks, None)))
+        found.append(emitted(run_group(driver.core, 0, blocks, None)))
     assert found[0] == found[1] == [tuple(c.values()) for c in reference.commands([(wishes, measured)])]
 
 
@@ -218,7 +219,7 @@ def test_readings_in_the_band_leave_the_state_alone(form: str) -> None:
     kept = dict(driver.state)
     (group,) = kept
     blocks = driver.blocks(READINGS, [reading(20.0), reading(20.5), reading(30.0)])
-    assert driver.core.run(group, blocks, kept[group]).state is None
+    assert run_group(driver.core, group, blocks, kept[group]).state is None
 
 
 def test_the_documented_example_of_the_reference() -> None:

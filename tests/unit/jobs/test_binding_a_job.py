@@ -84,7 +84,7 @@ def test_the_parallelism_follows_the_master(folder: Path, settings: dict[str, An
     [
         ({"out": ""}, ("'out'",)),
         ({"readings": ""}, ("'readings'",)),
-        ({"outt": "console:"}, ("no stream 'outt'", "readings, out and dead-letters")),
+        ({"outt": "console:"}, ("no stream 'outt'", "readings, out, commands, receipts and dead-letters")),
     ],
 )
 def test_missing_and_unknown_bindings_are_named(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from step_support import run_group
 
 import penstock as ps
 from penstock.operators.blocks import Block, block_schema
@@ -79,7 +80,7 @@ class StepBench:
 
     def run(self, seed: int = 0, *, cut: bool = False) -> StepResult:
         """One micro-batch; the state it left is what the next one begins with."""
-        result = self.core.run(KEY_GROUP, self.blocks(seed, cut=cut), self.stored)
+        result = run_group(self.core, KEY_GROUP, self.blocks(seed, cut=cut), self.stored)
         for number, stream in enumerate(self._streams):
             for partition, records in stream.partitions.items():
                 self._offsets[number, partition] = self._offsets.get((number, partition), 0) + len(records)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from step_bench import StepBench, Stream, fingerprint
+from step_support import group_state, run_group
 
 import penstock as ps
 from penstock.errors import StateError
@@ -225,7 +226,7 @@ def test_a_value_that_cannot_be_stored_costs_its_record(state: str) -> None:
     assert all(f"the state {state!r} cannot hold" in letter.reason for letter in result.dead_letters)
     assert [record.value for _, record in bench.emitted(result)] == [1, 1, 5, 5]
     assert result.keys == 2
-    group = bench.core.new_state(bench.stored)
+    group = group_state(bench.core, bench.stored)
     assert [group.columns[state].load(key) for key in (1, 2, 9)] == [Keeper.good[state]] * 2 + [None]
 
 
@@ -249,7 +250,7 @@ def test_columns_that_cannot_be_stored_cost_their_records() -> None:
     result = bench.run()
     assert [letter.offset for letter in result.dead_letters] == [2, 3, 6]
     assert [record.value for _, record in bench.emitted(result)] == [1, 1, 5, 5]
-    group = bench.core.new_state(bench.stored)
+    group = group_state(bench.core, bench.stored)
     assert [group.columns["name"].load(key) for key in (1, 2, 9)] == ["n5", "n5", None]
 
 
@@ -283,7 +284,7 @@ def test_columns_isolate_the_culprits_too(numbers: Any, seed: int) -> None:
     ]
     good = [n for _, _, n in everything if n.value != 13]
     assert bench.emitted(result) == [(n.key, n) for n in good if n.value % 2 == 0]
-    group = bench.core.new_state(bench.stored)
+    group = group_state(bench.core, bench.stored)
     for key in {n.key for n in good}:
         assert group.columns["total"].load(key) == sum(n.value for n in good if n.key == key)
 
@@ -362,7 +363,7 @@ def test_state_of_another_shape_is_refused() -> None:
     with pytest.raises(
         StateError, match="Step 'step': The step declares 'times' as string; the checkpoint holds int64"
     ):
-        other.core.run(7, other.blocks(), bench.stored)
+        run_group(other.core, 7, other.blocks(), bench.stored)
 
 
 class Silent(ps.ProcessFunction):
@@ -481,7 +482,7 @@ def test_sums_beyond_int64_cost_exactly_the_records_that_made_them(values: Any, 
             blamed.append(offset)
     assert [letter.offset for letter in result.dead_letters] == blamed
     assert bench.emitted(result) == emitted
-    group = bench.core.new_state(bench.stored)
+    group = group_state(bench.core, bench.stored)
     assert {key: group.columns["total"].load(key) for key in sums} == sums
     assert fingerprint(result) == fingerprint(StepBench(Adder(), [stream], {"": Number}).run())
 
@@ -511,7 +512,7 @@ def test_a_record_that_refuses_its_values_is_a_dead_letter(raw: bool) -> None:
     if not raw:
         blocks = [Block(b.input, b.partition, b.first_offset, b.batch.drop_columns([RAW])) for b in blocks]
     strict = StepBench(Echo(), [Stream("numbers", Strict)], {"": Number})
-    result = strict.core.run(7, blocks, None)
+    result = run_group(strict.core, 7, blocks, None)
     assert [number.value for _, number in strict.emitted(result)] == [1, 3]
     (letter,) = result.dead_letters
     assert letter.raw == (b"numbers/a/1" if raw else b'{"key":2,"value":13}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,18 +13,33 @@ import msgspec
 import pyarrow as pa
 
 import penstock as ps
+from penstock.control.receipts import Receipt, merged
 from penstock.operators.blocks import DeadLetter, Records
 from penstock.records import RecordType
+from penstock.runtime.commanding import CommandReader
 from penstock.runtime.level import Level
-from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, packed_batches
+from penstock.runtime.packing import (
+    DEAD_LETTER_TYPE,
+    DEAD_LETTERS,
+    ORDERS,
+    REPORTS,
+    PackedRow,
+    packed_batches,
+    reports_of,
+)
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.routing import Router
 from penstock.runtime.slots import slot_keys
 from penstock.runtime.writing import Forwarder, Writer, unpacked_rows
 from penstock.sinks.base import TaskContext
-from penstock.streams.graph import Port
+from penstock.sources.base import SourceChunk
+from penstock.sources.fetched import FetchedFiles
+from penstock.streams.graph import COMMANDS, Port
 
-# What a stream brings in a micro-batch: runs of records, each of one source partition.
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+
+# What a stream brings in a micro-batch: runs of records, each of one source partition. Commands come as their JSON.
 Input = Mapping[str, Sequence[tuple[str, Sequence[Any]]]]
 
 
@@ -98,6 +114,16 @@ class BatchResult:
     sinks: dict[str, Written]
     reports: list[tuple[str, str, int, int, bytes]]
 
+    @property
+    def receipts(self) -> list[Receipt]:
+        """What became of the commands."""
+        found = [reports_of(body) for kind, _, _, _, body in self.reports if kind == REPORTS]
+        records = self.counts("records")
+        reports = [report for _, slot_reports in found for report in slot_reports]
+        return merged(
+            reports, 0, max((at for at, _ in found), default=EPOCH), lambda step: records.get(step, 0)
+        )
+
     def records(self, sink: str) -> list[Any]:
         return self.sinks[sink].records if sink in self.sinks else []
 
@@ -130,6 +156,19 @@ class _States:
     def save(self, step_id: str, state: bytes) -> None:
         self._stored[step_id, self._slot] = state
 
+    def hold(self, step_id: str, rows: bytes) -> None:
+        held = self._stored.get((f"{step_id}/held", self._slot), b"")
+        self._stored[f"{step_id}/held", self._slot] = held + len(rows).to_bytes(8, "big") + rows
+
+    def release(self, step_id: str) -> list[bytes]:
+        held = self._stored.pop((f"{step_id}/held", self._slot), b"")
+        found = []
+        while held:
+            size = int.from_bytes(held[:8], "big")
+            found.append(held[8 : 8 + size])
+            held = held[8 + size :]
+        return found
+
 
 class InProcessJob:
     """A job at work. `seed` decides in which order shuffled rows arrive; nothing may depend on it."""
@@ -148,6 +187,9 @@ class InProcessJob:
             job.graph, job.key_groups, frozenset(raw_streams), frozenset(keyed_sinks), strict, partitions
         )
         self.states: dict[tuple[str, int], bytes] = {}
+        self.now = NOW
+        self.folder = ""
+        self.max_command_bytes = 10_000
         self._partitions = partitions
         self._offsets: dict[tuple[str, str], int] = {}
         self._batch_id = 0
@@ -181,6 +223,9 @@ class InProcessJob:
     def _read(self, inputs: Input) -> list[list[PackedRow]]:
         tasks = []
         for name, runs in inputs.items():
+            if name == COMMANDS:
+                tasks += [self._read_commands(partition, raw) for partition, raw in runs]
+                continue
             router = Router(self.plan, Port(f"source/{name}"))
             record_type = self.plan.graph.nodes[f"source/{name}"].record_type  # type: ignore[union-attr]
             for partition, objects in runs:
@@ -193,6 +238,16 @@ class InProcessJob:
                 records = Records(record_type.batch(objects), name, partition, offsets, raw)
                 tasks.append(_rows(packed_batches(router.route(records), self.plan.slots)))
         return tasks
+
+    def _read_commands(self, partition: str, raw: Sequence[bytes]) -> list[PackedRow]:
+        start = self._offsets.get((COMMANDS, partition), 0)
+        self._offsets[COMMANDS, partition] = start + len(raw)
+        reader = CommandReader(self.plan, "json", self.max_command_bytes, FetchedFiles(self.folder, 1 << 20))
+        offsets = pa.array(range(start, start + len(raw)), pa.int64())
+        chunk = SourceChunk(partition, offsets, raw=pa.array(raw, pa.binary()))
+        rows = _rows(reader.batches([chunk]))
+        now = (self.now - EPOCH) // dt.timedelta(milliseconds=1)
+        return [row._replace(first_offset=now) if row.destination == ORDERS else row for row in rows]
 
     def _level(
         self, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random

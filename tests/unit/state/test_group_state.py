@@ -108,7 +108,7 @@ def test_values_are_those_of_a_dict(kind: str, data: st.DataObject) -> None:
                 states[0].set(data.draw(values))
                 states[1].clear()
                 states[0].clear()
-                group.take_back()
+                group.cursor.take_back()
             group.cursor.undo.clear()
         made, count = group.dump()
         assert count == len({*model, *other})

@@ -263,7 +263,7 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     ),
     "something else connected": (
         lambda d: d.keyed.connect("settings"),  # type: ignore[arg-type]
-        ("keyed control streams, not 'settings'",),
+        ("keyed or broadcast control streams, not 'settings'",),
     ),
     "other job's control": (
         lambda d: d.keyed.connect(d.other),

@@ -1,0 +1,44 @@
+"""The control entry: what somebody outside of a job must know to send it a command. Kept in the checkpoint."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.bindings import Binding, redacted
+from penstock.operators.accepting import AcceptedStep, Accepting
+
+__all__ = ["CONTROL_FILE", "ControlEntry", "StepEntry", "control_entry"]
+
+CONTROL_FILE: Final = "control.json"
+
+
+class StepEntry(msgspec.Struct, frozen=True):
+    """A step: the type of its keys, its states and settings, and the commands that it takes, with their scopes."""
+
+    key_type: str
+    kinds: dict[str, tuple[str, ...]]
+    states: tuple[str, ...]
+    settings: tuple[str, ...]
+
+
+class ControlEntry(msgspec.Struct, frozen=True):
+    """A job's entry: where its commands come from (secrets are masked), and its steps. Without a place: no commands."""
+
+    job: str
+    commands: str
+    steps: dict[str, StepEntry]
+
+
+def control_entry(job: str, accepting: Accepting | None, binding: Binding | None) -> ControlEntry:
+    """The entry of a job that is about to run."""
+    if accepting is None or binding is None:
+        return ControlEntry(job, "", {})
+    return ControlEntry(
+        job, redacted(binding.uri), {name: _step_entry(step) for name, step in accepting.steps.items()}
+    )
+
+
+def _step_entry(step: AcceptedStep) -> StepEntry:
+    return StepEntry(str(step.key_type), step.kinds, tuple(step.states), tuple(step.settings))

@@ -1,0 +1,183 @@
+"""Following a run: commit each micro-batch to the sinks, write its receipts, and keep the counts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.bindings import KafkaBinding
+from penstock.control.receipts import FINAL, Receipt, merged
+from penstock.errors import JobFailedError
+from penstock.jobs.binding import BoundJob
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.runtime.packing import DEAD_LETTERS, REPORTS, reports_of
+
+__all__ = ["STOPPING", "Follower", "Progress", "RunSummary"]
+
+STOPPING: Final = "The job is stopping and begins no other micro-batch."
+_COUNTS_FILE: Final = "counts.json"
+
+
+class _StepCounts(msgspec.Struct):
+    """What each step held and did, since the checkpoint began: keys by slot, and records, up to a micro-batch."""
+
+    batch: int = -1
+    keys: dict[str, dict[str, int]] = {}
+    records: dict[str, int] = {}
+
+
+@dataclass
+class Progress:
+    """How a run is going. Counts are totals since the start of the run.
+
+    `commands` counts those that came to their end: applied, degraded or rejected. `batch_ms` is how long the last
+    micro-batch took, `rows_per_s` the rate of records in over the last seconds, `lag` what waits in each source.
+    """
+
+    batch_id: int = -1
+    records_in: dict[str, int] = field(default_factory=dict)
+    records_out: dict[str, int] = field(default_factory=dict)
+    dead_letters: int = 0
+    commands: int = 0
+    batch_ms: float = 0.0
+    rows_per_s: float = 0.0
+    lag: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RunSummary:
+    """What a run did. `state` has the number of keys that each step holds, `dead_letters_at` where dead letters go."""
+
+    job_id: str
+    status: str
+    batches: int
+    records_in: dict[str, int]
+    records_out: dict[str, int]
+    dead_letters: int
+    commands: int
+    state: dict[str, int]
+    dead_letters_at: str
+
+
+class Follower:
+    """Commits each micro-batch to the sinks and keeps the counts."""
+
+    def __init__(self, bound: BoundJob, checkpoint: Checkpoint) -> None:
+        self._bound = bound
+        self._checkpoint = checkpoint
+        stored = checkpoint.load(_COUNTS_FILE)
+        self._counts = _StepCounts() if stored is None else msgspec.convert(stored, _StepCounts)
+        self._batches = 0
+        self._rates: list[tuple[float, int]] = []
+        self.closing = False
+        self.progress = Progress(
+            records_in={node.name: 0 for node in bound.plan.graph.sources()},
+            records_out={name: 0 for name in bound.sinks if name != DEAD_LETTERS},
+        )
+
+    def before_batch(self) -> None:
+        """Refuse a micro-batch that would begin while the job stops."""
+        if self.closing:
+            raise JobFailedError(STOPPING)
+
+    def on_batch(self, batch_id: int, reports: list[Any]) -> None:
+        """Take the reports of a micro-batch; called again with the same batch after a crash."""
+        reports.sort(key=lambda report: (report.kind, report.name, report.partition))
+        messages: dict[str, list[bytes]] = {}
+        for report in reports:
+            if report.kind == "out":
+                messages.setdefault(report.name, []).append(bytes(report.body))
+        for name, found in messages.items():
+            self._bound.sinks[name][0].commit(batch_id, found)
+        self._count(batch_id, reports)
+        self._bound.receipts.write(batch_id, self._receipts(batch_id, reports))
+        # Last, so that a replay counts anew what a crash has left uncounted.
+        self._checkpoint.save(_COUNTS_FILE, self._counts)
+
+    def _receipts(self, batch_id: int, reports: list[Any]) -> list[Receipt]:
+        found = [reports_of(bytes(report.body)) for report in reports if report.kind == REPORTS]
+        if not found:
+            return []
+        receipts = merged(
+            (report for _, slot_reports in found for report in slot_reports),
+            batch_id,
+            max(at for at, _ in found),
+            lambda step: self._counts.records.get(step, 0),
+        )
+        self.progress.commands += sum(receipt.status in FINAL for receipt in receipts)
+        return receipts
+
+    def _count(self, batch_id: int, reports: list[Any]) -> None:
+        progress = self.progress
+        progress.batch_id = batch_id
+        self._batches += 1
+        counts = self._counts
+        is_new = batch_id > counts.batch
+        counts.batch = max(counts.batch, batch_id)
+        for report in reports:
+            if report.kind == "in":
+                progress.records_in[report.name] += report.total
+            elif report.kind == "keys":
+                counts.keys.setdefault(report.name, {})[str(report.partition)] = report.total
+            elif report.kind == "records":
+                if is_new:
+                    counts.records[report.name] = counts.records.get(report.name, 0) + report.total
+            elif report.kind == REPORTS:
+                continue
+            elif report.name == DEAD_LETTERS:
+                progress.dead_letters += report.total
+            else:
+                progress.records_out[report.name] += report.total
+
+    def refresh(self, query: StreamingQuery) -> None:
+        """Bring rate, batch time and lag up to date."""
+        now = time.monotonic()
+        self._rates.append((now, sum(self.progress.records_in.values())))
+        while now - self._rates[0][0] > 5:
+            self._rates.pop(0)
+        (then, before), (_, latest) = self._rates[0], self._rates[-1]
+        self.progress.rows_per_s = (latest - before) / (now - then) if now > then else 0.0
+        last = query.lastProgress
+        if last is not None:
+            self.progress.batch_ms = float(last["durationMs"].get("triggerExecution", 0))
+            self.progress.lag = _lags(self._bound, last)
+
+    def summary(self, job_id: str, status: str) -> RunSummary:
+        """What the run did."""
+        progress = self.progress
+        state = {
+            step.step: sum(self._counts.keys.get(step.step, {}).values())
+            for step in self._bound.plan.graph.steps()
+        }
+        return RunSummary(
+            job_id=job_id,
+            status=status,
+            batches=self._batches,
+            records_in=progress.records_in,
+            records_out=progress.records_out,
+            dead_letters=progress.dead_letters,
+            commands=progress.commands,
+            state=state,
+            dead_letters_at=self._bound.dead_letters_at,
+        )
+
+
+def _lags(bound: BoundJob, last: Mapping[str, Any]) -> dict[str, Any]:
+    """For each stream how much waits in its source, as Spark or the source reports it."""
+    found: dict[str, Any] = {}
+    for source, reported in zip(bound.sources, last["sources"], strict=False):
+        if isinstance(source.input, KafkaBinding):
+            behind = (reported.get("metrics") or {}).get("maxOffsetsBehindLatest")
+            found[source.node.name] = {"records": int(behind)} if behind is not None else {}
+        else:
+            end = reported.get("endOffset")
+            # Spark gives the offset as JSON, or as text of it.
+            offset = json.loads(end) if isinstance(end, str) else end
+            found[source.node.name] = source.input.lag(offset["position"]) if offset else {}
+    return found

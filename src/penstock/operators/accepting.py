@@ -1,0 +1,213 @@
+"""Accepting commands: what a step takes, and whether a command is one of these. Needs no state."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.control.commands import Command, CommandError
+from penstock.control.orders import Order
+from penstock.control.receipts import Place
+from penstock.operators.handlers import BUILT_IN_KINDS, Handler
+from penstock.state.history import TemporalState
+from penstock.state.key_groups import key_groups
+from penstock.state.shared import Setting
+from penstock.state.values import ValueState
+
+__all__ = ["AcceptedStep", "Accepting", "key_array"]
+
+_SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "set": ("key", "keys", "all", "step"),
+    "reload-config": ("step",),
+    "clear-cache": ("step", "job"),
+    "pause": ("step", "job"),
+    "resume": ("step", "job"),
+    "trace": ("step", "job"),
+}
+_HANDLER_SCOPES: Final = {"key": ("key", "keys", "all"), "step": ("step", "job")}
+# Kinds of penstock's own that a step takes only with a handler of its own.
+_NEEDS_HANDLER: Final = ("load-model", "dump-state")
+
+
+@dataclass(frozen=True)
+class AcceptedStep:
+    """What one step takes.
+
+    `timed` tells that its records have an event time, so that a command may be effective at one.
+    """
+
+    step: str
+    key_type: pa.DataType
+    handlers: Mapping[str, Handler]
+    states: Mapping[str, ValueState[Any]]
+    settings: Mapping[str, Setting[Any]]
+    timed: bool
+    has_cache: bool
+
+    @property
+    def kinds(self) -> dict[str, tuple[str, ...]]:
+        """The kinds of commands that the step takes, with their scopes."""
+        found = dict(_SCOPES)
+        if not self.settings:
+            found["set"] = ("key", "keys", "all")
+            del found["reload-config"]
+        if not self.states:
+            found["set"] = tuple(scope for scope in found["set"] if scope == "step")
+        if not self.has_cache:
+            del found["clear-cache"]
+        for handler in self.handlers.values():
+            found[handler.kind] = _HANDLER_SCOPES[handler.scope]
+        return {kind: scopes for kind, scopes in found.items() if scopes}
+
+
+@dataclass(frozen=True)
+class Accepting:
+    """Which commands the steps of a job take."""
+
+    steps: Mapping[str, AcceptedStep]
+    key_groups: int
+
+    def order(self, command: Command, place: Place) -> Order:
+        """The order of a command; with a refusal when no step takes it."""
+        first = next(iter(self.steps))
+        judge = command.target.step if command.target.step in self.steps else first
+        try:
+            groups = self._checked(command)
+        except CommandError as e:
+            # A refused command keeps its payload out of the way of the steps.
+            short = msgspec.structs.replace(command, payload=msgspec.Raw(b"null"))
+            return Order(place, short, judge, str(e))
+        return Order(place, command, judge, "", groups)
+
+    def malformed(self, error: CommandError, place: Place) -> Order:
+        """The order for what is no command."""
+        command_id = error.id or f"{place.stream}/{place.partition}/{place.offset}"
+        return Order(place, Command(id=command_id, kind=""), next(iter(self.steps)), str(error))
+
+    def takers(self, command: Command) -> list[str]:
+        """The steps that a command is for."""
+        if command.target.step:
+            return [command.target.step]
+        return [name for name, step in self.steps.items() if "job" in step.kinds.get(command.kind, ())]
+
+    def _checked(self, command: Command) -> Sequence[int]:
+        """The key groups of the command's keys. CommandError when it is not taken."""
+        target = command.target
+        if not target.step:
+            return self._checked_for_job(command)
+        step = self.steps.get(target.step)
+        if step is None:
+            raise CommandError(f"the job has no step {target.step!r}; it has {', '.join(self.steps)}")
+        scopes = step.kinds.get(command.kind)
+        if scopes is None:
+            raise CommandError(_unknown(command.kind, f"the step {step.step!r}", step.kinds))
+        if target.scope not in scopes:
+            raise CommandError(
+                f"{command.kind!r} is for {' or '.join(scopes)}, and the target {str(target)!r} is for {target.scope}"
+            )
+        self._check_payload(command, step)
+        self._check_time(command, step)
+        if target.scope not in ("key", "keys"):
+            return ()
+        keys = [target.key] if target.keys is None else target.keys
+        try:
+            return tuple(int(g) for g in key_groups(key_array(keys, step.key_type), self.key_groups))
+        except (ValueError, TypeError, pa.ArrowException, msgspec.ValidationError) as e:
+            raise CommandError(f"the target has a key that is no {step.key_type}: {e}") from None
+
+    def _checked_for_job(self, command: Command) -> Sequence[int]:
+        takers = self.takers(command)
+        if not takers:
+            kinds = {kind: scopes for step in self.steps.values() for kind, scopes in step.kinds.items()}
+            if command.kind in kinds:
+                raise CommandError(f"{command.kind!r} is for {' or '.join(kinds[command.kind])}; name a step")
+            raise CommandError(_unknown(command.kind, "the job", kinds))
+        for taker in takers:
+            self._check_payload(command, self.steps[taker])
+            self._check_time(command, self.steps[taker])
+        return ()
+
+    def _check_payload(self, command: Command, step: AcceptedStep) -> None:
+        handler = step.handlers.get(command.kind)
+        try:
+            if handler is not None:
+                msgspec.json.decode(command.payload, type=handler.payload_type)
+            elif command.kind in ("set", "reload-config"):
+                self._check_values(command, step)
+        except msgspec.DecodeError as e:
+            raise CommandError(f"the payload does not fit: {e}") from None
+
+    def _check_values(self, command: Command, step: AcceptedStep) -> None:
+        values = msgspec.json.decode(command.payload, type=dict[str, msgspec.Raw])
+        shared = command.target.scope == "step"
+        known: Mapping[str, Any] = step.settings if shared else step.states
+        for name, raw in values.items():
+            if name not in known:
+                what = "setting" if shared else "state"
+                raise CommandError(
+                    f"the step {step.step!r} has no {what} {name!r}; it has {', '.join(known) or 'none'}"
+                )
+            temporal = isinstance(known[name], Setting | TemporalState)
+            if command.effective_at is not None and not temporal:
+                raise CommandError(
+                    f"the state {name!r} has no history, so nothing can be effective at a time"
+                )
+            known[name].value_of(raw)
+        if not values:
+            raise CommandError("the payload names nothing to set")
+
+    def _check_time(self, command: Command, step: AcceptedStep) -> None:
+        if command.effective_at is None:
+            return
+        if command.kind in BUILT_IN_KINDS and command.kind not in ("set", "reload-config"):
+            raise CommandError(f"{command.kind!r} takes effect at the cut and not at an event time")
+        if not step.timed:
+            raise CommandError(
+                f"the records of step {step.step!r} have no event time; declare event_time= on its data stream"
+            )
+        if not step.settings and not any(isinstance(s, TemporalState) for s in step.states.values()):
+            raise CommandError(
+                f"the step {step.step!r} has no setting and no temporal state to be effective at a time"
+            )
+
+
+def _unknown(kind: str, who: str, kinds: Mapping[str, Any]) -> str:
+    if kind in _NEEDS_HANDLER:
+        return f"{who} has no handler for {kind!r}; write one with on_command({kind!r})"
+    return f"{who} takes no command {kind!r}; it takes {', '.join(kinds)}"
+
+
+def key_array(keys: Sequence[Any], key_type: pa.DataType) -> pa.Array:
+    """Keys as they stand in a command's JSON, as a column of the step's key type.
+
+    Raises ValueError, TypeError, an Arrow or a msgspec error when one does not fit.
+    """
+    if pa.types.is_struct(key_type):
+        parts = [f.type for f in key_type]
+        rows = msgspec.convert(keys, list[list[Any]])
+        if any(len(row) != len(parts) for row in rows):
+            raise ValueError(f"a key has {len(parts)} parts")
+        columns = [_column(column, kind) for column, kind in zip(zip(*rows, strict=True), parts, strict=True)]
+        return pa.StructArray.from_arrays(columns, fields=list(key_type))
+    return _column(keys, key_type)
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(msgspec.convert(list(values), list[_python_type(kind)]), kind)  # type: ignore[misc]
+
+
+def _python_type(kind: pa.DataType) -> Any:
+    if pa.types.is_integer(kind):
+        return int
+    if pa.types.is_string(kind):
+        return str
+    if pa.types.is_date(kind):
+        return dt.date
+    if pa.types.is_timestamp(kind):
+        return dt.datetime
+    return bytes

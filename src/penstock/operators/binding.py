@@ -1,0 +1,118 @@
+"""Bindings: a user's function at work in one slot, with states that follow the current key group."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Final
+
+from penstock.errors import StateError
+from penstock.operators.step import CONTROL_VERSION, StepCore
+from penstock.state.group_state import Cursor, GroupState, StateColumn
+from penstock.state.history import BoundTemporalState, TemporalState
+from penstock.state.shared import SharedStates
+from penstock.state.values import BoundValueState, StateSpec, ValueState
+
+__all__ = ["Binding"]
+
+
+class Binding:
+    """One copy of a step's function for one run in one slot.
+
+    Its states speak of one key group at a time, the one that was entered last; where code runs for the whole step, of
+    none.
+    """
+
+    def __init__(self, core: StepCore, shared: SharedStates, kind: type[BoundValueState]) -> None:
+        self.core: Final = core
+        self.shared: Final = shared
+        self.cursor: Final = Cursor(None, [])
+        self.function: Final = copy.copy(core.function)
+        self.states: dict[str, BoundValueState] = {}
+        for (name, declared), spec in zip(core.states.items(), core.specs, strict=True):
+            self.states[name] = _bound(declared, spec, self.cursor, kind)
+        self.shared_states: Final[dict[str, Any]] = dict(shared.bind(self.cursor))
+        for name, state in [*self.states.items(), *self.shared_states.items()]:
+            if name != CONTROL_VERSION:
+                setattr(self.function, name, state)
+
+    def enter(self, group: GroupState) -> None:
+        """From now on the states speak of the keys of a group."""
+        for name, state in self.states.items():
+            state.move(group.columns[name])
+
+    def leave(self) -> None:
+        """From now on the code runs for the whole step again."""
+        self.cursor.key = None
+        for (name, state), spec in zip(self.states.items(), self.core.specs, strict=True):
+            state.move(_no_column(name, spec))
+
+    def refresh(self) -> None:
+        """The states of the current group were flushed or preloaded; look at them anew."""
+        for state in self.states.values():
+            state.refresh()
+
+    # -- control versions --
+
+    def note_version(self, version: int | None) -> None:
+        """A control took effect for the current key, or for the whole step; without a version it is one more."""
+        if not self.core.stamped:
+            return
+        kept = self.shared_states if self.cursor.key is None else self.states
+        state = kept[CONTROL_VERSION]
+        state.set((state.get() or 0) + 1 if version is None else version)
+
+    def version(self) -> int:
+        """The control version in force for the current key at the current time."""
+        of_key = 0 if self.cursor.key is None else self.states[CONTROL_VERSION].get() or 0
+        return max(of_key, self.shared_states[CONTROL_VERSION].get() or 0)
+
+
+def _bound(
+    declared: ValueState[Any], spec: StateSpec, cursor: Cursor, kind: type[BoundValueState]
+) -> BoundValueState:
+    nowhere = _no_column(declared.name, spec)
+    if not isinstance(declared, TemporalState):
+        return kind(nowhere, cursor)
+    state = declared.bound(kind)(nowhere, cursor)
+    assert isinstance(state, BoundTemporalState)
+    state.describe(declared)
+    return state
+
+
+class _NoKey(dict[Any, Any]):
+    """The values of a state where there is no key."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def _refuse(self, *_: Any) -> Any:
+        raise StateError(
+            f"The state {self._name!r} belongs to single keys, and this code runs for the whole step. Use it inside of "
+            "a loop over ctx.keys()."
+        )
+
+    __getitem__ = __setitem__ = get = _refuse
+
+
+class _NoColumn:
+    """The column of a state where there is no key group."""
+
+    def __init__(self, name: str, spec: StateSpec) -> None:
+        self.spec = spec
+        self.values = _NoKey(name)
+        self.dirty: dict[Any, None] = {}
+
+    def columns(self) -> Any:
+        """As `StateColumn`."""
+        return self.values[None]
+
+    def put(self, slots: Iterable[int], values: Any) -> None:  # noqa: ARG002  # as StateColumn
+        """As `StateColumn`."""
+        self.values[None] = values
+
+
+def _no_column(name: str, spec: StateSpec) -> StateColumn:
+    # The two agree in what a state at work asks of its column.
+    return _NoColumn(name, spec)  # type: ignore[return-value]

@@ -1,0 +1,395 @@
+"""Group runs: a step's function on the records of one key group, record by record or as columns."""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import SchemaError, StateError
+from penstock.operators.binding import Binding
+from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
+from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
+from penstock.operators.step import MAIN, Emission, StepCore, StepResult, reason_of
+from penstock.records import VERSION_FIELD, RecordType
+from penstock.state.group_state import Cursor, GroupState, key_values
+
+__all__ = ["Greeting", "GroupRun", "event_times", "open_group"]
+
+Greeting = Callable[[StepResult], None]
+
+
+def open_group(core: StepCore, stored: bytes | None, cursor: Cursor) -> GroupState:
+    """The state of a key group from its stored form."""
+    try:
+        return GroupState(core.key_type, core.specs, stored, cursor)
+    except StateError as e:
+        raise StateError(f"Step {core.step!r}: {e}") from e
+
+
+def event_times(column: pa.Array) -> list[dt.datetime | None]:
+    """The times of a column of timestamps, or of milliseconds since 1970."""
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    times: list[dt.datetime | None] = column.cast(pa.timestamp("us", "UTC")).to_pylist()
+    return times
+
+
+class GroupRun:
+    """One run of a step in one key group: control records, then data."""
+
+    def __init__(self, binding: Binding, context: Context, key_group: int, stored: bytes | None) -> None:
+        self._core: Final = binding.core
+        self._binding: Final = binding
+        self._function: Final = binding.function
+        self._state: Final = open_group(binding.core, stored, binding.cursor)
+        self._context: Final = context
+        self._result: Final = StepResult()
+        context.key_group = key_group
+        binding.enter(self._state)
+
+    def process(self, blocks: list[Block], greet: Greeting | None) -> StepResult:
+        """Run the blocks, which are in order; `greet` is called first for each key that is new to the step."""
+        if greet is not None:
+            self._greet(blocks, greet)
+        data = []
+        for block in blocks:
+            if self._core.inputs[block.input].is_control:
+                assert isinstance(self._function, ConnectedProcessFunction)
+                self._per_record(block, self._function.process_control)
+            else:
+                data.append(block)
+        if self._core.vectorised:
+            self._flush()
+            for block in _joined(data):
+                self._per_batch(block)
+        else:
+            self._preload(data)
+            for block in data:
+                self._per_record(block, self._function.process_record)
+        self._result.state, self._result.keys = self._state.dump()
+        return self._result
+
+    def _greet(self, blocks: list[Block], greet: Greeting) -> None:
+        """Let the commands that hold for all keys take effect for the keys that the step has not seen before."""
+        known = self._state.index
+        new = dict.fromkeys(
+            key for block in blocks for key in key_values(self._keys(block)) if key not in known
+        )
+        for key in new:
+            self._binding.cursor.key = key
+            greet(self._result)
+        if new:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._state.flush()
+        self._binding.refresh()
+
+    def _preload(self, data: list[Block]) -> None:
+        self._state.preload(sum(block.batch.num_rows for block in data))
+        self._binding.refresh()
+
+    def _keys(self, block: Block) -> pa.Array:
+        key = block.column(KEY)
+        if key is not None:
+            return key
+        selector = self._core.inputs[block.input].key
+        assert selector is not None
+        return selector.column(block.batch)
+
+    # -- record by record --
+
+    def _per_record(self, block: Block, process: Any) -> None:
+        """Run a method on each record of a block; a record on which it raises leaves no trace but a dead letter."""
+        source = self._core.inputs[block.input]
+        key_column = self._keys(block)
+        keys = key_values(key_column)
+        times = self._times(block)
+        columns = [f.to_python(block.batch.column(f.name)) for f in source.record_type.fields]
+        keys_left = iter(keys)
+        records = zip(
+            range(len(keys)), keys_left, map(source.record_type.python_class, *columns), strict=True
+        )
+        emitted = _Emitted(len(keys), keys_left)
+        self._context.enter(source.stream, emitted)
+        cursor = self._binding.cursor
+        while True:
+            try:
+                if source.is_control and (times is not None or self._core.stamped):
+                    self._run_controls(records, process, emitted, times, self._versions(block))
+                elif times is not None:
+                    self._run_timed_records(records, process, emitted, times)
+                else:
+                    self._run_records(records, process, emitted)
+                break
+            except Exception as e:  # user code may raise anything
+                row = emitted.current_row()
+                emitted.forget(row)
+                cursor.take_back()
+                self._dead_letter(block, row, reason_of(e))
+        cursor.time = None
+        self._emit(block, key_column, emitted, _Stamps(keys, times) if self._core.stamped else None)
+
+    def _times(self, block: Block) -> list[dt.datetime | None] | None:
+        """The event time of each record of data, or from which each control record is effective, where it matters."""
+        source = self._core.inputs[block.input]
+        if source.time is None:
+            return None
+        if not source.is_control and not (self._core.has_history or self._binding.shared.timed):
+            return None
+        return event_times(block.batch.column(source.time))
+
+    def _versions(self, block: Block) -> list[int | None] | None:
+        """The version that each control record carries."""
+        field = self._core.inputs[block.input].version
+        versions: list[int | None] | None = None if field is None else block.batch.column(field).to_pylist()
+        return versions
+
+    def _run_records(self, records: Iterator[tuple[int, Any, Any]], process: Any, emitted: _Emitted) -> None:
+        """The innermost loop. What it does for every record, it does with locals."""
+        context = self._context
+        cursor = self._binding.cursor
+        undo = cursor.undo
+        append, append_row = emitted.records.append, emitted.rows.append
+        for row, key, record in records:
+            cursor.key = key
+            result = process(record, context)
+            if result is not None:
+                for item in result:
+                    append(item)
+                    append_row(row)
+            if undo:
+                undo.clear()
+
+    def _run_timed_records(
+        self,
+        records: Iterator[tuple[int, Any, Any]],
+        process: Any,
+        emitted: _Emitted,
+        times: list[dt.datetime | None],
+    ) -> None:
+        """The same for records that are judged by their event time."""
+        context = self._context
+        cursor = self._binding.cursor
+        undo = cursor.undo
+        append, append_row = emitted.records.append, emitted.rows.append
+        for row, key, record in records:
+            cursor.key = key
+            cursor.time = times[row]
+            result = process(record, context)
+            if result is not None:
+                for item in result:
+                    append(item)
+                    append_row(row)
+            if undo:
+                undo.clear()
+
+    def _run_controls(
+        self,
+        records: Iterator[tuple[int, Any, Any]],
+        process: Any,
+        emitted: _Emitted,
+        times: list[dt.datetime | None] | None,
+        versions: list[int | None] | None,
+    ) -> None:
+        """The same for control records that have a time or a version."""
+        cursor = self._binding.cursor
+        for row, key, record in records:
+            cursor.key = key
+            cursor.time = None if times is None else times[row]
+            for item in process(record, self._context) or ():
+                emitted.records.append(item)
+                emitted.rows.append(row)
+            self._binding.note_version(None if versions is None else versions[row])
+            cursor.undo.clear()
+
+    def _emit(self, block: Block, keys: pa.Array, emitted: _Emitted, stamps: _Stamps | None) -> None:
+        if emitted.records:
+            self._emit_records(block, keys, MAIN, emitted.records, emitted.rows, stamps)
+        for name in dict.fromkeys(name for _, name, _ in emitted.side):
+            found = [(row, item) for row, output, item in emitted.side if output == name]
+            self._emit_records(block, keys, name, [item for _, item in found], [row for row, _ in found])
+
+    def _emit_records(
+        self,
+        block: Block,
+        keys: pa.Array,
+        output: str,
+        records: list[Any],
+        rows: list[int],
+        stamps: _Stamps | None = None,
+    ) -> None:
+        output_type = self._core.outputs.get(output)
+        if output_type is None:
+            for row in rows:
+                self._dead_letter(
+                    block, row, f"step {self._core.step!r} emitted a record but declares no output"
+                )
+            return
+        try:
+            batch = output_type.batch(records)
+        except SchemaError:
+            records, rows = self._fitting(block, output_type, records, rows)
+            batch = output_type.batch(records)
+        if stamps is not None:
+            batch = stamps.stamp(batch, rows, self._binding)
+        if records:
+            self._result.emissions.append(Emission(output, batch, keys.take(pa.array(rows, pa.int64()))))
+
+    def _fitting(
+        self, block: Block, output_type: RecordType, records: list[Any], rows: list[int]
+    ) -> tuple[list[Any], list[int]]:
+        """The emitted records that fit the output type; the others become dead letters."""
+        kept: list[tuple[Any, int]] = []
+        for record, row in zip(records, rows, strict=True):
+            try:
+                output_type.batch([record])
+                kept.append((record, row))
+            except SchemaError as e:
+                self._dead_letter(
+                    block, row, f"the emitted record {record!r} does not fit {output_type!r}: {e}"
+                )
+        return [record for record, _ in kept], [row for _, row in kept]
+
+    def _dead_letter(self, block: Block, row: int, reason: str) -> None:
+        source = self._core.inputs[block.input]
+        offset = block.batch.column(OFFSET)[row].as_py()
+        raw = raw_bytes(block.column(RAW), block.batch, row, source.record_type)
+        letter = DeadLetter(reason, source.stream, self._core.step, block.partition, offset, raw)
+        self._result.dead_letters.append(letter)
+
+    # -- batch by batch --
+
+    def _per_batch(self, block: Block) -> None:
+        """Run `process_batch`; where it raises, halve the batch until the records to blame stand alone."""
+        source = self._core.inputs[block.input]
+        keys = self._keys(block)
+        slots = self._state.slots_of(keys)
+        names = list(source.record_type.field_names)
+        records = block.batch.select(names)
+
+        def visit(low: int, high: int) -> None:
+            columns = self._state.columns.values()
+            before = [column.snapshot() for column in columns]
+            part = records.slice(low, high - low)
+            context = BatchContext(slots[low:high], self._state.keys, source.stream, self._context.key_group)
+            try:
+                emissions = self._run_batch(part, context, keys.slice(low, high - low))
+            except Exception as e:  # user code may raise anything
+                for column, snapshot in zip(columns, before, strict=True):
+                    column.restore(snapshot)
+                if high - low == 1:
+                    self._dead_letter(block, low, reason_of(e))
+                    return
+                middle = (low + high) // 2
+                visit(low, middle)
+                visit(middle, high)
+                return
+            self._result.emissions += emissions
+
+        if len(records):
+            visit(0, len(records))
+
+    def _run_batch(self, records: pa.RecordBatch, context: BatchContext, keys: pa.Array) -> list[Emission]:
+        returned = self._function.process_batch(records, context)
+        found = list(context.emitted)
+        if returned is not None:
+            batch, rows = returned if isinstance(returned, tuple) else (returned, None)
+            found.insert(0, (MAIN, batch, rows))
+        return [self._emission(name, batch, rows, keys) for name, batch, rows in found if batch.num_rows]
+
+    def _emission(
+        self, output: str, batch: pa.RecordBatch, rows: npt.NDArray[np.int64] | None, keys: pa.Array
+    ) -> Emission:
+        output_type = self._core.outputs.get(output)
+        if output_type is None:
+            raise ValueError(f"the output {output or 'main'!r} is not declared by step {self._core.step!r}")
+        if rows is None and batch.num_rows != len(keys):
+            raise ValueError(
+                f"process_batch got {len(keys)} records and returned {batch.num_rows}; return (batch, rows) with the "
+                "input row of each"
+            )
+        missing = [name for name in output_type.field_names if name not in batch.schema.names]
+        if missing:
+            raise ValueError(f"process_batch returned no column {missing[0]!r}; {output_type!r} is declared")
+        if rows is not None and len(rows) != batch.num_rows:
+            raise ValueError(f"process_batch returned {batch.num_rows} records and the rows of {len(rows)}")
+        columns = [batch.column(f.name).cast(f.arrow_type) for f in output_type.fields]
+        for f, column in zip(output_type.fields, columns, strict=True):
+            f.check(column)
+        fitted = pa.RecordBatch.from_arrays(columns, schema=output_type.schema)
+        taken = keys if rows is None else keys.take(pa.array(rows))
+        if self._core.stamped and output == MAIN:
+            fitted = _Stamps(key_values(taken), None).stamp(fitted, range(len(taken)), self._binding)
+        return Emission(output, fitted, taken)
+
+
+@dataclass(frozen=True)
+class _Stamps:
+    """Tells the control version of each row of a block."""
+
+    keys: list[Any]
+    times: list[dt.datetime | None] | None
+
+    def stamp(self, batch: pa.RecordBatch, rows: Sequence[int], binding: Binding) -> pa.RecordBatch:
+        """The emitted records with the version under which each was made."""
+        cursor = binding.cursor
+        versions = []
+        for row in rows:
+            cursor.key = self.keys[row]
+            cursor.time = None if self.times is None else self.times[row]
+            versions.append(binding.version())
+        cursor.time = None
+        return batch.append_column(VERSION_FIELD, pa.array(versions, pa.int64()))
+
+
+class _Emitted:
+    """What a block's records have emitted so far.
+
+    The row at work is derived from how many keys are left, so that the innermost loop need not note it.
+    """
+
+    def __init__(self, count: int, keys_left: Iterator[Any]) -> None:
+        self.records: list[Any] = []
+        self.rows: list[int] = []
+        self.side: list[tuple[int, str, Any]] = []
+        self._count = count
+        self._keys_left = keys_left
+
+    def current_row(self) -> int:
+        """The row whose record is being processed."""
+        return self._count - operator.length_hint(self._keys_left) - 1
+
+    def side_output(self, name: str, record: Any) -> None:
+        """Take a record for a side output."""
+        self.side.append((self.current_row(), name, record))
+
+    def forget(self, row: int) -> None:
+        """Forget what a row has emitted, which is the last one."""
+        while self.rows and self.rows[-1] == row:
+            self.rows.pop()
+        del self.records[len(self.rows) :]
+        while self.side and self.side[-1][0] == row:
+            self.side.pop()
+
+
+def _joined(blocks: list[Block]) -> list[Block]:
+    """Neighbouring blocks of one partition as one block each, since vectorised code is fast on large ones."""
+    joined: list[Block] = []
+    start = 0
+    for end in range(1, len(blocks) + 1):
+        first = blocks[start]
+        if end < len(blocks) and (blocks[end].input, blocks[end].partition) == (first.input, first.partition):
+            continue
+        batches = [block.batch for block in blocks[start:end]]
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        joined.append(Block(first.input, first.partition, first.first_offset, batch))
+        start = end
+    return joined

@@ -1,0 +1,139 @@
+"""Slot runs: a step on everything that one task has for it in one micro-batch. Commands first, then the key groups."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.control.orders import Order
+from penstock.control.receipts import Report, Trace
+from penstock.errors import UnstorableValueError
+from penstock.operators.actions import Standing, action_of
+from penstock.operators.binding import Binding
+from penstock.operators.blocks import Block
+from penstock.operators.functions import CommandContext, Context
+from penstock.operators.group_run import Greeting, GroupRun
+from penstock.operators.steering import Header, Slot, Steering, dead_letter_of, report_of
+from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection
+from penstock.state.group_tables import GroupTables
+from penstock.state.shared import SharedStates
+from penstock.state.values import BoundValueState, CheckedValueState
+
+__all__ = ["SlotRun"]
+
+
+class SlotRun:
+    """A step in one slot: `tables` holds the states of the slot's key groups, and is changed.
+
+    `records` counts the data records that were processed.
+    """
+
+    def __init__(self, core: StepCore, slot: Slot, tables: GroupTables) -> None:
+        self._core: Final = core
+        self._slot: Final = slot
+        self._tables: Final = tables
+        self.header = Header.of(tables.header)
+        self._shared = SharedStates(core.shared, self.header.shared)
+        self._plain: Binding | None = None
+        self._traced: list[Order] = []
+        self.records = 0
+        core.clear_cache(self.header.cache_generation)
+
+    def steer(
+        self, orders: Sequence[Order], now: dt.datetime, blocks: Sequence[Block]
+    ) -> tuple[StepResult, list[Report]]:
+        """Carry out commands and let broadcast control records take effect, for all key groups of the slot."""
+        ordered = sorted(blocks, key=lambda block: block.order)
+        with no_cyclic_collection():
+            try:
+                steering = self._steered(orders, now, ordered, BoundValueState)
+            except UnstorableValueError:
+                steering = self._steered(orders, now, ordered, CheckedValueState)
+        for group, (keys, table) in steering.tables.items():
+            self._tables.put(group, keys, table)
+        self.header, self._shared = steering.header, steering.shared
+        self._plain = None
+        self._traced = steering.traced
+        self._core.clear_cache(self.header.cache_generation)
+        return steering.result, steering.reports
+
+    def _steered(
+        self, orders: Sequence[Order], now: dt.datetime, blocks: Sequence[Block], kind: type[BoundValueState]
+    ) -> Steering:
+        header = Header.of(self._tables.header)
+        steering = Steering(self._core, header, self._slot, self._tables.table, kind)
+        for order in orders:
+            steering.command(order, now)
+        for block in blocks:
+            steering.broadcast(block)
+        steering.finish()
+        return steering
+
+    def process(self, key_group: int, blocks: Sequence[Block]) -> StepResult:
+        """Process the keyed blocks of one key group, in their own order whatever the order of the argument."""
+        ordered = sorted(blocks, key=lambda block: block.order)
+        data = len(self._core.inputs) - 1
+        self.records += sum(block.batch.num_rows for block in ordered if block.input == data)
+        with no_cyclic_collection():
+            try:
+                if self._plain is None:
+                    self._plain = Binding(self._core, self._shared, BoundValueState)
+                result = self._processed(self._plain, key_group, ordered)
+            except UnstorableValueError:
+                # What is found when the states are stored does not say which record did it. So once more, and every
+                # value is tried when it is set; that would be too slow to do always. (In the first form, a value that
+                # another one replaces within the same micro-batch is never stored, and so never tried.)
+                self._plain = None
+                binding = Binding(self._core, self._shared, CheckedValueState)
+                result = self._processed(binding, key_group, ordered)
+        if result.state is not None:
+            self._tables.put(key_group, result.keys, result.state)
+        return result
+
+    def _processed(self, binding: Binding, key_group: int, blocks: list[Block]) -> StepResult:
+        context = Context(binding.cursor, (name for name in self._core.outputs if name != MAIN))
+        run = GroupRun(binding, context, key_group, self._tables.table(key_group))
+        return run.process(blocks, self._greeting(binding, key_group))
+
+    def _greeting(self, binding: Binding, key_group: int) -> Greeting | None:
+        """What lets the standing commands take effect for the current key, which is new."""
+        orders = list(Standing.of(self.header.standing).orders.values()) if self.header.standing else []
+        if not orders:
+            return None
+        actions = [(order, action_of(order.command, binding)) for order in orders]
+
+        def greet(result: StepResult) -> None:
+            for order, action in actions:
+                context = CommandContext(binding.cursor, (), order.command)
+                context.key_group = key_group
+                binding.cursor.time = order.command.effective_at
+                try:
+                    # What handlers emit went out when the command came; a new key is only brought up to date.
+                    for _ in action(context) or ():
+                        pass
+                    binding.note_version(order.command.version)
+                    binding.cursor.undo.clear()
+                except Exception as e:  # user code may raise anything
+                    binding.cursor.take_back()
+                    result.dead_letters.append(dead_letter_of(order, e, self._core.step))
+            binding.cursor.time = None
+
+        return greet
+
+    def traces(self, level: int) -> list[Report]:
+        """The answers to the traces of this micro-batch, once its data is processed."""
+        if not self._traced:
+            return []
+        settings = self._shared.in_force() if self._slot.first else None
+        trace = Trace(
+            self._core.step, level, self._tables.key_groups, self._tables.keys, self.header.paused, settings
+        )
+        return [
+            report_of(order, "applied", key_groups=[], keys=self._tables.keys, trace=trace)
+            for order in self._traced
+        ]
+
+    def close(self) -> None:
+        """Put what is kept once for the slot beside the tables."""
+        self._tables.put_header(self.header.dump())

@@ -1,0 +1,429 @@
+"""Steering: commands and broadcast control records take effect for all key groups of a slot, before keyed records."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from penstock.control.orders import Order
+from penstock.control.receipts import Outcome, Report
+from penstock.control.register import Register
+from penstock.errors import SchemaError
+from penstock.operators.accepting import key_array
+from penstock.operators.actions import Action, Standing, action_of
+from penstock.operators.binding import Binding
+from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
+from penstock.operators.functions import CommandContext, ConnectedProcessFunction, Context
+from penstock.operators.group_run import event_times, open_group
+from penstock.operators.step import MAIN, Emission, StepCore, StepResult, reason_of
+from penstock.records import VERSION_FIELD, RecordType
+from penstock.state.group_state import GroupState, key_values
+from penstock.state.shared import SharedStates
+from penstock.state.values import BoundValueState
+
+__all__ = ["Header", "Slot", "Steering", "dead_letter_of", "report_of"]
+
+
+class Header(msgspec.Struct):
+    """What a slot keeps once for a step, beside the tables of its key groups.
+
+    `held_bytes` is the size of the data that waits because the step is paused.
+    """
+
+    register: bytes | None = None
+    shared: bytes | None = None
+    standing: bytes = b""
+    paused: bool = False
+    cache_generation: int = 0
+    held_bytes: int = 0
+
+    @classmethod
+    def of(cls, stored: bytes | None) -> Header:
+        """From the stored form."""
+        return cls() if stored is None else msgspec.msgpack.decode(stored, type=cls)
+
+    def dump(self) -> bytes | None:
+        """The stored form; None when there is nothing to keep."""
+        return None if self == Header() else msgspec.msgpack.encode(self)
+
+
+def report_of(order: Order, outcome: Outcome, reason: str = "", **more: Any) -> Report:
+    """A report on an order."""
+    command = order.command
+    return Report(
+        order.place,
+        command.id,
+        command.kind,
+        str(command.target),
+        command.version,
+        command.issued_by,
+        outcome,
+        reason,
+        **more,
+    )
+
+
+def dead_letter_of(order: Order, error: Exception, step: str) -> DeadLetter:
+    """The dead letter of a command whose handler raised."""
+    return _letter_of(order, reason_of(error), step)
+
+
+def _letter_of(order: Order, reason: str, step: str) -> DeadLetter:
+    place = order.place
+    raw = msgspec.json.encode(order.command)
+    return DeadLetter(reason, place.stream, step, place.partition, place.offset, raw)
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A task's share of the key groups of a step; `first` tells that it is the first of them."""
+
+    key_groups: Sequence[int]
+    first: bool
+
+
+class Steering:
+    """One pass of steering over a slot. `table` gives the stored table of a key group.
+
+    Nothing outside of the object changes: afterwards `tables`, `header` and `shared` hold what is new.
+    """
+
+    def __init__(
+        self,
+        core: StepCore,
+        header: Header,
+        slot: Slot,
+        table: Callable[[int], bytes | None],
+        kind: type[BoundValueState],
+    ) -> None:
+        self._core: Final = core
+        self.header: Final = header
+        self.shared: Final = SharedStates(core.shared, header.shared)
+        self._binding: Final = Binding(core, self.shared, kind)
+        self._register: Final = Register(header.register)
+        self._standing: Final = Standing.of(header.standing)
+        self._first: Final = slot.first
+        self._key_groups: Final = slot.key_groups
+        self._own: Final = frozenset(slot.key_groups)
+        self._table: Final = table
+        self._groups: Final[dict[int, GroupState]] = {}
+        self._outputs: Final = [name for name in core.outputs if name != MAIN]
+        self._emitted: Final = _Emitted(self._binding, first=slot.first)
+        self._visited = 0
+        self.result: Final = StepResult()
+        self.reports: Final[list[Report]] = []
+        self.traced: Final[list[Order]] = []
+        self.tables: Final[dict[int, tuple[int, bytes]]] = {}
+        self._binding.leave()
+
+    # -- commands --
+
+    def command(self, order: Order, now: dt.datetime) -> None:
+        """Carry out a command, or say why not."""
+        command = order.command
+        if order.refusal:
+            if not self._register.seen(command.id) and self._first:
+                self.reports.append(report_of(order, "refused", order.refusal))
+            return
+        refusal = self._register.admit(command, now)
+        if refusal is not None:
+            if self._first and not refusal.duplicate:
+                self.reports.append(report_of(order, "refused", refusal.reason))
+            return
+        scope = command.target.scope
+        if scope == "all":
+            self._for_keys(order, list(self._all_keys()), self._key_groups)
+            self._standing.add(order, self._core)
+        elif scope in ("key", "keys"):
+            self._for_named_keys(order)
+        elif command.kind in self._core.handlers or command.kind in ("set", "reload-config"):
+            self._for_step(order)
+        else:
+            self._built_in(order)
+
+    def _for_named_keys(self, order: Order) -> None:
+        target = order.command.target
+        named = [target.key] if target.keys is None else target.keys
+        keys = key_values(key_array(named, self._core.key_type))
+        places = zip(keys, order.key_groups, strict=True)
+        own = dict.fromkeys((key, group) for key, group in places if group in self._own)
+        if own:
+            self._for_keys(order, list(own), sorted({group for _, group in own}))
+
+    def _for_keys(self, order: Order, keys: list[tuple[Any, int]], groups: Sequence[int]) -> None:
+        """Carry out a command for each of some keys."""
+        command = order.command
+        binding = self._binding
+        context = CommandContext(binding.cursor, self._outputs, command)
+        context.enter(order.place.stream, self._emitted)
+        action = action_of(command, binding)
+        touched, refused = 0, ""
+        failed: dict[int, Exception] = {}
+        entered = -1
+        for key, group in keys:
+            if command.version is not None:
+                refusal = self._register.admit_key(command, key)
+                if refusal is not None:
+                    refused = refusal.reason
+                    continue
+            if group != entered:
+                self._enter(group, context)
+                entered = group
+            binding.cursor.key = key
+            error = self._attempt(action, context, order)
+            if error is None:
+                touched += 1
+            else:
+                failed.setdefault(group, error)
+        binding.leave()
+        counts: dict[str, Any] = {"key_groups": list(groups), "keys": touched, "replies": context.replies}
+        if failed:
+            first = failed[min(failed)]
+            self.result.dead_letters.append(dead_letter_of(order, first, self._core.step))
+            self.reports.append(
+                report_of(order, "degraded", _in_short(first), failed=sorted(failed), **counts)
+            )
+        elif refused and not touched:
+            self.reports.append(report_of(order, "refused", refused))
+        else:
+            self.reports.append(report_of(order, "applied", **counts))
+
+    def _for_step(self, order: Order) -> None:
+        """Carry out a command once, for the whole step."""
+        context = CommandContext(self._binding.cursor, self._outputs, order.command)
+        context.enter(order.place.stream, self._emitted)
+        context.open_keys(lambda: self._through_keys(context))
+        error = self._whole_step(action_of(order.command, self._binding), context, order)
+        # Every slot replies the same where it has no key.
+        replies = [reply for reply in context.replies if self._first or reply[0] is not None]
+        counts: dict[str, Any] = {
+            "key_groups": list(self._key_groups),
+            "keys": self._visited,
+            "replies": replies,
+        }
+        if error is None:
+            self.reports.append(report_of(order, "applied", **counts))
+            return
+        if self._first:
+            self.result.dead_letters.append(dead_letter_of(order, error, self._core.step))
+        self.reports.append(
+            report_of(order, "degraded", _in_short(error), failed=list(self._key_groups), **counts)
+        )
+
+    def _whole_step(self, action: Action, context: Context, order: Order) -> Exception | None:
+        self._visited = 0
+        self.shared.writable = True
+        try:
+            return self._attempt(action, context, order)
+        finally:
+            self.shared.writable = False
+            self._binding.leave()
+
+    def _attempt(self, action: Action, context: Any, order: Order) -> Exception | None:
+        """Carry out an action; when it raises, nothing of it is left."""
+        cursor = self._binding.cursor
+        mark = len(self._emitted)
+        self._emitted.origin = lambda reason: _letter_of(order, reason, self._core.step)
+        cursor.time = order.command.effective_at
+        try:
+            for item in action(context) or ():
+                self._emitted.side_output(MAIN, item)
+            self._binding.note_version(order.command.version)
+        except Exception as e:  # user code may raise anything
+            cursor.take_back()
+            self._emitted.forget(mark)
+            return e
+        finally:
+            cursor.time = None
+        cursor.undo.clear()
+        return None
+
+    def _built_in(self, order: Order) -> None:
+        kind = order.command.kind
+        if kind == "trace":
+            # It answers when the data of this micro-batch has gone through.
+            self.traced.append(order)
+            return
+        if kind in ("pause", "resume"):
+            self.header.paused = kind == "pause"
+        else:
+            assert kind == "clear-cache", kind
+            self.header.cache_generation += 1
+        self.reports.append(report_of(order, "applied", key_groups=list(self._key_groups)))
+
+    # -- broadcast control records --
+
+    def broadcast(self, block: Block) -> None:
+        """Let the records of a broadcast stream take effect, one after the other."""
+        source = self._core.inputs[block.input]
+        function = self._binding.function
+        assert isinstance(function, ConnectedProcessFunction)
+        times = None if source.time is None else event_times(block.batch.column(source.time))
+        versions = None if source.version is None else block.batch.column(source.version).to_pylist()
+        context = Context(self._binding.cursor, self._outputs)
+        context.enter(source.stream, self._emitted)
+        context.open_keys(lambda: self._through_keys(context))
+        for row, record in enumerate(source.record_type.objects(block.batch)):
+            mark = len(self._emitted)
+            self._emitted.origin = functools.partial(self._letter_of_record, block, row)
+            cursor = self._binding.cursor
+            cursor.time = None if times is None else times[row]
+            self.shared.writable = True
+            try:
+                for item in function.process_control(record, context) or ():
+                    self._emitted.side_output(MAIN, item)
+                self._binding.leave()
+                self._binding.note_version(None if versions is None else versions[row])
+            except Exception as e:  # user code may raise anything
+                cursor.take_back()
+                self._emitted.forget(mark)
+                if self._first:
+                    self.result.dead_letters.append(self._letter_of_record(block, row, reason_of(e)))
+            cursor.undo.clear()
+            cursor.time = None
+            self.shared.writable = False
+            self._binding.leave()
+
+    def _letter_of_record(self, block: Block, row: int, reason: str) -> DeadLetter:
+        source = self._core.inputs[block.input]
+        offset = block.batch.column(OFFSET)[row].as_py()
+        raw = raw_bytes(block.column(RAW), block.batch, row, source.record_type)
+        return DeadLetter(reason, source.stream, self._core.step, block.partition, offset, raw)
+
+    # -- keys and what is emitted --
+
+    def _group(self, key_group: int) -> GroupState:
+        state = self._groups.get(key_group)
+        if state is None:
+            state = open_group(self._core, self._table(key_group), self._binding.cursor)
+            self._groups[key_group] = state
+        return state
+
+    def _enter(self, key_group: int, context: Context) -> None:
+        self._binding.enter(self._group(key_group))
+        context.key_group = key_group
+
+    def _all_keys(self) -> Iterator[tuple[Any, int]]:
+        """Every key of the slot with its key group; keys whose values are all gone are no keys."""
+        for group in self._key_groups:
+            if self._table(group) is None and group not in self._groups:
+                continue
+            state = self._group(group)
+            # What the running handler has changed must stay where it can be taken back.
+            keys = state.keys_now() if self._binding.cursor.undo else state.settled_keys()
+            yield from ((key, group) for key in keys)
+
+    def _through_keys(self, context: Context) -> Iterator[Any]:
+        """All keys of the slot, with the states at each."""
+        entered = -1
+        try:
+            for key, group in self._all_keys():
+                if group != entered:
+                    self._enter(group, context)
+                    entered = group
+                self._binding.cursor.key = key
+                self._visited += 1
+                yield key
+        finally:
+            self._binding.leave()
+
+    # -- what is emitted --
+
+    def finish(self) -> None:
+        """Bring together what is new."""
+        for output in self._emitted.outputs():
+            self._emissions_of(output)
+        for group in sorted(self._groups):
+            table, keys = self._groups[group].dump()
+            if table is not None:
+                self.tables[group] = (keys, table)
+        if self._register.changed:
+            self.header.register = self._register.dump()
+        if self.shared.changed:
+            self.header.shared = self.shared.dump()
+        self.header.standing = self._standing.dump()
+
+    def _emissions_of(self, output: str) -> None:
+        output_type = self._core.outputs.get(output)
+        found = self._emitted.of(output)
+        if output_type is None:
+            reason = f"step {self._core.step!r} emitted a record but declares no output"
+            self.result.dead_letters += [one.origin(reason) for one in found]
+            return
+        try:
+            batch = output_type.batch([one.record for one in found])
+        except SchemaError:
+            found = [one for one in found if self._fits(one, output_type)]
+            batch = output_type.batch([one.record for one in found])
+        if not found:
+            return
+        if self._core.stamped and output == MAIN:
+            batch = batch.append_column(VERSION_FIELD, pa.array([one.version for one in found], pa.int64()))
+        keys = pa.array([one.key for one in found], self._core.key_type)
+        self.result.emissions.append(Emission(output, batch, keys))
+
+    def _fits(self, one: _Emission, output_type: RecordType) -> bool:
+        try:
+            output_type.batch([one.record])
+        except SchemaError as e:
+            reason = f"the emitted record {one.record!r} does not fit {output_type!r}: {e}"
+            self.result.dead_letters.append(one.origin(reason))
+            return False
+        return True
+
+
+Origin = Callable[[str], DeadLetter]
+
+
+class _Emission(NamedTuple):
+    """A record that was emitted, the key and version under which it was, and what makes a dead letter of it."""
+
+    output: str
+    record: Any
+    key: Any
+    version: int | None
+    origin: Origin
+
+
+class _Emitted:
+    """What was emitted so far, in order. What is emitted outside of a key is kept in the first slot only."""
+
+    def __init__(self, binding: Binding, *, first: bool) -> None:
+        self._binding: Final = binding
+        self._first: Final = first
+        self._found: list[_Emission] = []
+        self.origin: Origin | None = None
+
+    def side_output(self, name: str, record: Any) -> None:
+        """Take a record for an output."""
+        key = self._binding.cursor.key
+        if key is None and not self._first:
+            return
+        version = self._binding.version() if self._binding.core.stamped else None
+        assert self.origin is not None
+        self._found.append(_Emission(name, record, key, version, self.origin))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def forget(self, count: int) -> None:
+        """Keep only the first `count`."""
+        del self._found[count:]
+
+    def outputs(self) -> list[str]:
+        """The outputs that got anything."""
+        return list(dict.fromkeys(one.output for one in self._found))
+
+    def of(self, output: str) -> list[_Emission]:
+        """What one output got."""
+        return [one for one in self._found if one.output == output]
+
+
+def _in_short(error: Exception) -> str:
+    """What was raised, in a line."""
+    text = f"{type(error).__name__}: {error}"
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())[:500]

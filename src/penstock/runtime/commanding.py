@@ -1,0 +1,100 @@
+"""Commanding: the records of the command stream become orders for the steps. Runs in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.control.commands import Command, CommandError, CommandFormat, decode_command
+from penstock.control.orders import Order, encode_orders
+from penstock.control.receipts import Place
+from penstock.operators.blocks import DeadLetter
+from penstock.records import record_type
+from penstock.runtime.packing import ORDERS, PackedRow, packed_batches
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.routing import dead_letter_rows
+from penstock.sources.base import SourceChunk
+from penstock.sources.fetched import FetchedFiles
+from penstock.streams.graph import COMMANDS, SourceNode
+
+__all__ = ["COMMAND_NODE", "CommandReader"]
+
+COMMAND_NODE: Final = SourceNode(
+    f"source/{COMMANDS}", COMMANDS, True, record_type("command BINARY"), protobuf=None, allow_nan=False
+)
+"""The source of commands that every job with a keyed step has."""
+
+# A dead letter of a command that is too large has only its beginning.
+_SHOWN_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class CommandReader:
+    """Turns the chunks of the command stream into orders, one packed row for each slot."""
+
+    plan: JobPlan
+    format: CommandFormat
+    most_bytes: int
+    fetched: FetchedFiles
+    node: SourceNode = COMMAND_NODE
+
+    def batches(self, chunks: Iterable[SourceChunk]) -> Iterator[pa.RecordBatch]:
+        """The orders, packed, as Arrow batches."""
+        return packed_batches(self.rows(chunks), self.plan.slots)
+
+    def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
+        """The same, row by row."""
+        for chunk in chunks:
+            orders, letters = self._read(chunk)
+            yield from dead_letter_rows(letters, self.plan)
+            if orders:
+                body = encode_orders(orders)
+                for group in self.plan.first_key_groups:
+                    yield PackedRow(ORDERS, group, 0, chunk.partition, 0, body)
+
+    def _read(self, chunk: SourceChunk) -> tuple[list[Order], list[DeadLetter]]:
+        accepting = self.plan.accepting
+        orders = []
+        letters = []
+        for place, raw in self._places(chunk):
+            try:
+                command = self._decode(raw)
+            except CommandError as e:
+                orders.append(accepting.malformed(e, place))
+                letters.append(
+                    DeadLetter(str(e), COMMANDS, "", place.partition, place.offset, raw[:_SHOWN_BYTES])
+                )
+                continue
+            try:
+                orders.append(accepting.order(self._with_content(command, place), place))
+            except CommandError as e:
+                orders.append(accepting.malformed(e, place))
+        for bad in chunk.bad:
+            place = Place(COMMANDS, bad.partition, bad.offset)
+            orders.append(accepting.malformed(CommandError(bad.reason), place))
+            letters.append(DeadLetter.of_bad_record(COMMANDS, bad))
+        return orders, letters
+
+    def _places(self, chunk: SourceChunk) -> Iterator[tuple[Place, bytes]]:
+        assert chunk.raw is not None
+        for offset, raw in zip(chunk.offsets.to_pylist(), chunk.raw.to_pylist(), strict=True):
+            yield Place(COMMANDS, chunk.partition, offset), raw or b""
+
+    def _decode(self, raw: bytes) -> Command:
+        return decode_command(raw, self.format, self.most_bytes)
+
+    def _with_content(self, command: Command, place: Place) -> Command:
+        """A reload-config with the content of its file; others as they are."""
+        if command.kind != "reload-config":
+            return command
+        source: Any = msgspec.json.decode(command.payload)
+        uri = source.get("from") if isinstance(source, dict) else None
+        if not isinstance(uri, str):
+            raise CommandError('the payload of reload-config must be {"from": "FILE or URI"}', command.id)
+        name = f"{place.partition}-{place.offset}"
+        content = self.fetched.json_of(uri, name, command.id)
+        return msgspec.structs.replace(command, payload=msgspec.Raw(content))

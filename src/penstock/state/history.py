@@ -1,0 +1,169 @@
+"""History: values that hold from an event time on, so that a record is judged by what held at its own time."""
+
+from __future__ import annotations
+
+import bisect
+import datetime as dt
+import functools
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import SchemaError
+from penstock.records import arrow_type_of
+from penstock.state.values import (
+    BoundValueState,
+    CheckedValueState,
+    StateSpec,
+    ValueState,
+    fitted,
+    value_spec,
+)
+
+__all__ = [
+    "DEFAULT_VERSIONS",
+    "BoundTemporalState",
+    "CheckedTemporalState",
+    "TemporalState",
+    "Version",
+    "as_of",
+    "revised",
+]
+
+T = TypeVar("T")
+
+DEFAULT_VERSIONS: Final = 100
+
+
+class Version(NamedTuple):
+    """A value and the event time from which it holds; None is from the beginning."""
+
+    at: dt.datetime | None
+    value: Any
+
+
+def as_of(versions: Sequence[Any], time: dt.datetime | None) -> Any:
+    """The newest version that holds at a time, or None. Without a time: the one that holds from the beginning.
+
+    The versions are in the order of their times, the one from the beginning first.
+    """
+    if not versions:
+        return None
+    dated = versions[0].at is not None
+    if time is None:
+        return None if dated else versions[0]
+    place = bisect.bisect_right(versions, time, lo=0 if dated else 1, key=_at)
+    return versions[place - 1] if place else None
+
+
+def revised(versions: Sequence[T], version: T, limit: int) -> list[T]:
+    """The versions with one more, which replaces the one of the same time; the oldest go beyond the limit."""
+    at = version.at  # type: ignore[attr-defined]
+    kept = [known for known in versions if known.at != at]  # type: ignore[attr-defined]
+    if at is None:
+        kept.insert(0, version)
+    else:
+        start = 1 if kept and kept[0].at is None else 0  # type: ignore[attr-defined]
+        bisect.insort_right(kept, version, lo=start, key=_at)
+    return kept[-limit:]
+
+
+def _at(version: Any) -> Any:
+    return version.at
+
+
+class TemporalState(ValueState[T]):
+    """One value per key that has a history by event time.
+
+    What is set by a control that is effective at an event time holds from then on; what is set by any other holds from
+    the beginning, beside those. `get` gives what holds at the event time of the current record, in whatever order
+    records and controls come. The stream of the records must say what its event time is
+    (`job.data_stream(..., event_time="at")`).
+
+    >>> class Pricing(ConnectedProcessFunction):
+    ...     price = TemporalState(float)
+    ...     def process_control(self, record, ctx):
+    ...         self.price.set(record.price)
+    ...     def process_record(self, sale, ctx):
+    ...         yield Revenue(sale.id, sale.count * (self.price.get() or 0.0))
+
+    Args:
+        value_type: as for `ValueState`.
+        versions: how many versions are kept of a key; beyond that the oldest are forgotten.
+
+    """
+
+    def __init__(self, value_type: Any, *, versions: int = DEFAULT_VERSIONS) -> None:
+        super().__init__(value_type)
+        if versions < 1:
+            raise SchemaError(f"versions is {versions}; a temporal state keeps at least 1.")
+        self.versions = versions
+
+    def spec(self) -> StateSpec:
+        """How the state is stored: a list of versions."""
+        if self.name == "key":
+            raise SchemaError("A state cannot be named 'key'; the key's own column has that name.")
+        version = _version_type(value_spec(self.name, self._value_type).python_type)
+        kind = list[version]  # type: ignore[valid-type]
+        return StateSpec(self.name, kind, arrow_type_of(kind), None)
+
+    def bound(self, kind: type[BoundValueState]) -> type[BoundValueState]:
+        """The form of the state at work that corresponds to one of a plain value state."""
+        return CheckedTemporalState if kind is CheckedValueState else BoundTemporalState
+
+
+@functools.cache
+def _version_type(value_type: Any) -> type:
+    """A version of a value of one type, as it is stored."""
+    return msgspec.defstruct(
+        "Version", [("at", dt.datetime | None), ("value", value_type | None)], frozen=True
+    )
+
+
+class BoundTemporalState(BoundValueState):
+    """A temporal state at work."""
+
+    __slots__ = ("_limit", "_value", "_version")
+
+    def describe(self, declared: TemporalState[Any]) -> None:
+        """Take over what was declared."""
+        self._limit = declared.versions
+        self._value = value_spec(declared.name, declared.value_type)
+        self._version = _version_type(self._value.python_type)
+
+    def get(self) -> Any:  # noqa: D102  # as declared
+        found = as_of(super().get() or (), self._cursor.time)
+        return None if found is None else found.value
+
+    def set(self, value: Any) -> None:  # noqa: D102  # as declared
+        if value is not None and type(value) is not self._value.python_type:
+            value = fitted(value, self._value)
+        version = self._version(self._cursor.time, value)
+        super().set(revised(super().get() or [], version, self._limit))
+
+    def clear(self) -> None:
+        """Forget the whole history of the current key."""
+        super().set(None)
+
+    def _fitted(self, value: Any) -> Any:
+        # The versions are of this state's own making.
+        return value
+
+    def as_of(self, slots: npt.NDArray[np.int64], times: Sequence[dt.datetime]) -> list[Any]:
+        """In `process_batch`: for each slot the value that holds at the time, or None."""
+        stored = self._column.columns().values
+        known = {int(slot): self._versions_of(stored[slot]) for slot in np.unique(slots)}
+        found = [as_of(known[slot], time) for slot, time in zip(slots.tolist(), times, strict=True)]
+        return [None if version is None else version.value for version in found]
+
+    def _versions_of(self, stored: Any) -> list[Any]:
+        return msgspec.convert(stored or [], list[self._version], from_attributes=True)  # type: ignore[name-defined]
+
+
+class CheckedTemporalState(BoundTemporalState, CheckedValueState):
+    """A temporal state that tries at once whether what it is set to can be stored."""
+
+    __slots__ = ()

@@ -1,0 +1,419 @@
+"""Commands in whole jobs, without Spark: what they do to which keys, what becomes of them, and that replays agree."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from in_process_job import NOW, BatchResult, InProcessJob
+
+import penstock as ps
+
+UTC = dt.UTC
+
+
+@dataclass
+class Reading:
+    sensor: int
+    value: int
+    at: dt.datetime = NOW
+
+
+@dataclass
+class Rule:
+    name: str
+    factor: int
+    at: dt.datetime | None = None
+    version: int | None = None
+
+
+@dataclass
+class Seen:
+    sensor: int
+    limit: int | None
+    offset: int
+    total: int
+
+
+class Limits(ps.ConnectedProcessFunction):
+    """Tells for each reading what it knows: its key's limit, the step's offset, the sum of the rules' factors."""
+
+    side_outputs: ClassVar = {"heard": Rule}
+    limit = ps.ValueState(int)
+    held = ps.TemporalState(int)
+    offset = ps.Setting(int, 0)
+    rules = ps.BroadcastState(str, int)
+
+    def __init__(self) -> None:
+        self.cached = 0
+
+    def clear_cache(self) -> None:
+        self.cached = 0
+
+    @ps.on_command("set-limit")
+    def set_limit(self, limit: int, ctx: ps.CommandContext) -> Iterator[Seen]:
+        self.limit.set(limit)
+        if limit == 13:
+            raise ValueError("thirteen")
+        if limit == 14 and ctx.key % 2:
+            raise ValueError("fourteen is not for odd sensors")
+        yield Seen(ctx.key, limit, self.offset.get(), -1)
+
+    @ps.on_command("hold")
+    def hold(self, value: int, ctx: ps.CommandContext) -> None:
+        self.held.set(value)
+
+    @ps.on_command("once", new_keys=False)
+    def once(self, value: int, ctx: ps.CommandContext) -> None:
+        self.limit.set(value)
+
+    @ps.on_command("add-to-all", scope="step")
+    def add_to_all(self, more: int, ctx: ps.CommandContext) -> None:
+        for _ in ctx.keys():
+            self.limit.set((self.limit.get() or 0) + more)
+            ctx.reply(self.limit.get())
+        if more == 13:
+            raise ValueError("thirteen")
+
+    @ps.on_command("rules", scope="step")
+    def tell_rules(self, payload: None, ctx: ps.CommandContext) -> None:
+        ctx.reply(dict(self.rules.items()))
+
+    def process_control(self, rule: Rule, ctx: ps.Context) -> Iterator[Seen]:
+        if rule.factor == 13:
+            self.rules.put("bad", 13)
+            raise ValueError("thirteen")
+        if rule.factor == 0:
+            self.rules.remove(rule.name)
+        else:
+            self.rules.put(rule.name, rule.factor)
+        ctx.side_output("heard", rule)
+        for key in ctx.keys():
+            if rule.factor == 7:
+                yield Seen(key, self.limit.get(), self.offset.get(), 7)
+
+    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
+        if self.limit.get() is None and reading.value >= 0:
+            self.limit.set(reading.value)
+        held = self.held.get()
+        limit = self.limit.get() if held is None else held
+        yield Seen(reading.sensor, limit, self.offset.get(), sum(self.rules.values()))
+
+
+def job(*, stamped: bool = False) -> ps.Job:
+    made = ps.Job("job", key_groups=8)
+    readings = made.data_stream("readings", schema=Reading, event_time="at")
+    rules = made.control_stream("rules", schema=Rule, effective_at="at", version="version")
+    seen = readings.key_by("sensor").connect(rules.broadcast()).process("limits", Limits())
+    if stamped:
+        seen.side_output("heard").sink_to("heard")
+        seen.stamp_control_version().sink_to("seen")
+    else:
+        seen.side_output("heard").sink_to("heard")
+        seen.sink_to("seen")
+    return made
+
+
+def command(kind: str, payload: Any = None, *, to: str = "limits", key: Any = None, **more: Any) -> bytes:
+    """A command; without an id it has one that says what it is."""
+    target: dict[str, Any] = {} if to == "job" else {"step": to}
+    if key == "*":
+        target["all"] = True
+    elif isinstance(key, list):
+        target["keys"] = key
+    elif key is not None:
+        target["key"] = key
+    found = {"id": f"{kind}-{key}-{payload}", "kind": kind, "target": target, "payload": payload, **more}
+    return msgspec.json.encode(found)
+
+
+class Driver:
+    """Runs micro-batches, each also in another order of everything, and insists on the same bytes."""
+
+    def __init__(self, *, partitions: int = 3, stamped: bool = False) -> None:
+        self.job = InProcessJob(job(stamped=stamped), partitions=partitions)
+
+    def run(self, *commands: bytes, readings: list[Reading] = (), rules: list[Rule] = ()) -> BatchResult:  # type: ignore[assignment]
+        inputs = {
+            "commands": [("c", list(commands))],
+            "readings": [("a", readings[::2]), ("b", readings[1::2])],
+            "rules": [("r", rules)],
+        }
+        inputs = {name: [run for run in runs if run[1]] for name, runs in inputs.items()}
+        again = self.job.copy()
+        result = self.job.run(inputs, seed=1)
+        replay = again.run(inputs, seed=2)
+        assert (replay.data, replay.receipts) == (result.data, result.receipts)
+        assert again.states == self.job.states
+        return result
+
+    def limits(self, *sensors: int) -> dict[int, int | None]:
+        """What the step knows of some sensors."""
+        result = self.run(readings=[Reading(sensor, -1) for sensor in sensors])
+        return {seen.sensor: seen.limit for seen in result.records("seen")}
+
+
+def outcome(result: BatchResult) -> dict[str, str]:
+    """The last status of each command."""
+    return {receipt.id: receipt.status for receipt in result.receipts}
+
+
+def test_a_command_reaches_one_some_or_all_keys() -> None:
+    """Whether they have data or not, and says how many it reached; keys that were never seen are keys too."""
+    driver = Driver()
+    driver.run(readings=[Reading(sensor, 1) for sensor in range(20)])
+    result = driver.run(
+        command("set-limit", 5, key=3), command("set-limit", 6, key=[4, 99]), command("once", 2, key=[5])
+    )
+    assert set(outcome(result).values()) == {"APPLIED"}
+    assert {seen.sensor: seen.limit for seen in result.records("seen")} == {3: 5, 4: 6, 99: 6}
+    assert driver.limits(2, 3, 4, 5, 99) == {2: 1, 3: 5, 4: 6, 5: 2, 99: 6}
+    result = driver.run(command("set-limit", 8, key="*"))
+    (applied,) = (receipt for receipt in result.receipts if receipt.status == "APPLIED")
+    assert (applied.keys, applied.key_groups) == (21, 8)
+    assert driver.limits(*range(20), 99) == dict.fromkeys([*range(20), 99], 8)
+
+
+def test_a_key_that_is_seen_later_gets_what_all_got() -> None:
+    """The newest of each kind, in the order of their cuts; not of kinds that are only for keys that are there."""
+    driver = Driver()
+    driver.run(
+        command("set-limit", 8, key="*"), command("set", {"limit": 9}, key="*"), command("once", 1, key="*")
+    )
+    assert driver.limits(1, 2) == {1: 9, 2: 9}
+    driver.run(command("set-limit", 10, key="*"))
+    assert driver.limits(1, 2, 3) == {1: 10, 2: 10, 3: 10}
+
+
+def test_an_id_counts_once_and_versions_do_not_go_back() -> None:
+    """Whatever key or kind of delivery; a duplicate has no second receipt, also not in a later micro-batch."""
+    driver = Driver()
+    first = driver.run(
+        command("set-limit", 5, key=1, id="a", version=3),
+        command("set-limit", 6, key=1, id="a", version=4),
+        command("set-limit", 7, key=1, id="b", version=2),
+        command("set-limit", 7, key=2, id="c", version=2),
+        command("set-limit", 9, key="*", id="d", version=3),
+    )
+    assert outcome(first) == {"a": "APPLIED", "b": "REJECTED", "c": "APPLIED", "d": "APPLIED"}
+    (stale,) = (receipt.reason for receipt in first.receipts if receipt.status == "REJECTED")
+    assert stale == "version 2 is stale: version 3 has been applied"
+    again = driver.run(
+        command("set-limit", 50, key=1, id="a", version=30), command("set-limit", 1, key=5, id="e", version=1)
+    )
+    assert outcome(again) == {"e": "REJECTED"}
+    assert driver.limits(1, 2) == {1: 9, 2: 9}
+
+
+def test_an_expired_command_is_rejected() -> None:
+    """By the time of the micro-batch, which a replay has too."""
+    driver = Driver()
+    before, after = NOW - dt.timedelta(seconds=1), NOW + dt.timedelta(seconds=1)
+    result = driver.run(
+        command("set-limit", 5, key=1, id="late", expires_at=before.isoformat()),
+        command("set-limit", 5, key=1, id="early", expires_at=after.isoformat()),
+    )
+    assert outcome(result) == {"late": "REJECTED", "early": "APPLIED"}
+
+
+POISON: dict[str, tuple[bytes, str]] = {
+    "no JSON": (b"{broken", "malformed"),
+    "no kind": (b'{"id": "x"}', "kind"),
+    "an unknown kind": (command("explode"), "takes no command 'explode'"),
+    "an unknown step": (command("set-limit", 1, key=1, to="nowhere"), "no step 'nowhere'"),
+    "a payload of another type": (command("set-limit", "five", key=1), "the payload does not fit"),
+    "a key of another type": (command("set-limit", 5, key="one"), "a key that is no int64"),
+    "keys for a step": (command("rules", key=1), "'rules' is for step or job"),
+    "a step for keys": (command("set-limit", 5), "'set-limit' is for key or keys or all"),
+    "an unknown state": (command("set", {"limits": 5}, key=1), "no state 'limits'"),
+    "an unknown setting": (command("set", {"limit": 5}), "no setting 'limit'"),
+    "a wrong value": (command("set", {"offset": "much"}), "the payload does not fit"),
+    "nothing to set": (command("set", {}), "names nothing"),
+    "a history that is none": (
+        command("set", {"limit": 5}, key=1, effective_at="2026-11-21T00:00:00Z"),
+        "has no history",
+    ),
+    "too large": (
+        command("set-limit", 5, key=1, id="big", issued_by="x" * 10_000),
+        "at most 10000 are taken",
+    ),
+    "a hook without a handler": (command("load-model", {}), "no handler for 'load-model'"),
+    "a file that is not there": (
+        command("reload-config", {"from": "/nowhere/at/all.json"}),
+        "cannot be read",
+    ),
+    "two targets": (
+        b'{"id": "x", "kind": "trace", "target": {"step": "limits", "key": 1, "all": true}}',
+        "more than one",
+    ),
+}
+
+
+@pytest.mark.parametrize("poison", POISON)
+def test_poison_is_rejected_with_its_reason(poison: str, tmp_path: Any) -> None:
+    """And only that: what stands around it is applied."""
+    data, reason = POISON[poison]
+    driver = Driver()
+    driver.job.folder = str(tmp_path)
+    result = driver.run(command("set-limit", 5, key=1), data, command("set-limit", 6, key=2))
+    rejected = [receipt for receipt in result.receipts if receipt.status == "REJECTED"]
+    assert len(rejected) == 1
+    assert reason in rejected[0].reason
+    assert sorted(outcome(result).values()) == ["APPLIED", "APPLIED", "REJECTED"]
+    assert driver.limits(1, 2) == {1: 5, 2: 6}
+    malformed = poison in ("no JSON", "no kind", "too large", "two targets")
+    assert len(result.dead_letters) == (1 if malformed else 0)
+
+
+def test_a_handler_that_raises_undoes_its_key_and_names_the_key_group() -> None:
+    """The others keep what was done; the dead letter has the command and the traceback."""
+    driver = Driver()
+    driver.run(readings=[Reading(sensor, 1) for sensor in range(4)])
+    result = driver.run(
+        command("set-limit", 13, key=1, id="one"), command("set-limit", 14, key="*", id="all")
+    )
+    assert outcome(result) == {"one": "DEGRADED", "all": "DEGRADED"}
+    one, all_keys = (receipt for receipt in result.receipts if receipt.status == "DEGRADED")
+    assert (one.reason, one.keys, len(one.degraded)) == ("ValueError: thirteen", 0, 1)
+    assert all_keys.keys == 2
+    assert all_keys.reason == "ValueError: fourteen is not for odd sensors"
+    assert {msgspec.json.decode(letter.raw)["id"] for letter in result.dead_letters} == {"one", "all"}
+    assert all("in set_limit" in letter.reason for letter in result.dead_letters)
+    assert {seen.sensor for seen in result.records("seen")} == {0, 2}
+    assert driver.limits(0, 1, 2, 3) == {0: 14, 1: 1, 2: 14, 3: 1}
+
+
+def test_a_handler_of_the_whole_step_goes_through_all_keys() -> None:
+    """Each reply is told with its key; when it raises, nothing of it is left on any key."""
+    driver = Driver()
+    driver.run(readings=[Reading(sensor, sensor) for sensor in range(5)])
+    result = driver.run(command("add-to-all", 10))
+    (applied,) = (receipt for receipt in result.receipts if receipt.status == "APPLIED")
+    assert (applied.keys, applied.key_groups) == (5, 8)
+    assert sorted(msgspec.json.decode(applied.details)) == [[sensor, sensor + 10] for sensor in range(5)]
+    result = driver.run(command("add-to-all", 13))
+    assert outcome(result) == {"add-to-all-None-13": "DEGRADED"}
+    assert driver.limits(*range(5)) == {sensor: sensor + 10 for sensor in range(5)}
+
+
+def test_settings_hold_for_the_whole_step() -> None:
+    """At the cut, or from an event time on, for records in any order."""
+    driver = Driver()
+    noon = NOW.replace(hour=12)
+    times = [noon + dt.timedelta(hours=hours) for hours in (-2, -1, 0, 1, 2)]
+    driver.run(command("set", {"offset": 5}))
+    driver.run(command("set", {"offset": 7}, effective_at=noon.isoformat()))
+    driver.run(command("set", {"offset": 9}, effective_at=times[3].isoformat()))
+    result = driver.run(readings=[Reading(number, 1, times[number]) for number in (4, 0, 3, 1, 2)])
+    assert {seen.sensor: seen.offset for seen in result.records("seen")} == {0: 5, 1: 5, 2: 7, 3: 9, 4: 9}
+
+
+def test_a_temporal_state_is_read_as_of_the_records_time() -> None:
+    """Also by keys that are first seen when several versions hold already."""
+    driver = Driver()
+    noon = NOW.replace(hour=12)
+    driver.run(readings=[Reading(1, 100, noon)])
+    driver.run(command("hold", 7, key="*", effective_at=noon.isoformat()))
+    driver.run(command("hold", 5, key="*", effective_at=(noon - dt.timedelta(hours=2)).isoformat()))
+    hours = (1, -1, 0, -3, -2)
+    for sensor in (1, 2):
+        found = {}
+        for hour in hours:
+            (seen,) = driver.run(readings=[Reading(sensor, 100, noon + dt.timedelta(hours=hour))]).records(
+                "seen"
+            )
+            found[hour] = seen.limit
+        assert found == {-3: 100, -2: 5, -1: 5, 0: 7, 1: 7}
+
+
+def test_broadcast_state_is_the_same_for_every_key_also_for_later_ones() -> None:
+    """A broadcast record is heard once, whatever the number of tasks; one that raises leaves nothing behind."""
+    driver = Driver(partitions=4)
+    driver.run(readings=[Reading(sensor, 1) for sensor in range(6)])
+    result = driver.run(
+        command("rules"),
+        rules=[Rule("a", 2), Rule("b", 7), Rule("c", 13), Rule("a", 3), Rule("d", 1), Rule("d", 0)],
+    )
+    assert [rule.name for rule in result.records("heard")] == ["a", "b", "a", "d", "d"]
+    assert sorted(seen.sensor for seen in result.records("seen")) == list(range(6))
+    assert [letter.stream for letter in result.dead_letters] == ["rules"]
+    result = driver.run(command("rules", id="again"), readings=[Reading(sensor, 1) for sensor in range(12)])
+    assert {seen.total for seen in result.records("seen")} == {10}
+    (applied,) = (receipt for receipt in result.receipts if receipt.status == "APPLIED")
+    assert msgspec.json.decode(applied.details) == {"a": 3, "b": 7}
+
+
+def test_a_paused_step_holds_its_data_in_order() -> None:
+    """Nothing is lost; controls still take effect; after resume it is as if the data had come then."""
+    driver = Driver()
+    assert not driver.run(command("pause"), readings=[Reading(1, 1)]).records("seen")
+    assert not driver.run(readings=[Reading(1, 2), Reading(2, 3)]).records("seen")
+    driver.run(command("set", {"offset": 4}), rules=[Rule("a", 2)])
+    result = driver.run(command("trace", to="job"))
+    (trace,) = msgspec.json.decode(result.receipts[-1].details)
+    assert trace["paused"]
+    result = driver.run(command("resume"), readings=[Reading(3, 5)])
+    found = [(seen.sensor, seen.limit, seen.offset, seen.total) for seen in result.records("seen")]
+    assert sorted(found) == [(1, 1, 4, 2), (1, 1, 4, 2), (2, 3, 4, 2), (3, 5, 4, 2)]
+    assert not driver.run().records("seen")
+
+
+def test_a_trace_tells_what_a_step_is_and_did() -> None:
+    """It comes behind the data of its micro-batch."""
+    driver = Driver()
+    driver.run(command("set", {"offset": 3}), rules=[Rule("a", 2)])
+    result = driver.run(command("trace", to="job"), readings=[Reading(sensor, 1) for sensor in range(7)])
+    (trace,) = msgspec.json.decode(result.receipts[-1].details)
+    assert (trace["step"], trace["keys"], trace["records"], trace["paused"]) == ("limits", 7, 7, False)
+    assert trace["settings"] == {"offset": 3, "rules": 1}
+
+
+def test_outputs_can_carry_the_version_they_were_made_under() -> None:
+    """The newest that took effect for the key or the step; for effective times the one of the record's time."""
+    driver = Driver(stamped=True)
+
+    def versions(*readings: Reading) -> list[int]:
+        return [
+            seen.control_version
+            for reading in readings
+            for seen in driver.run(readings=[reading]).records("seen")
+        ]
+
+    assert versions(Reading(1, 1)) == [0]
+    driver.run(command("set-limit", 5, key=1, version=4))
+    assert versions(Reading(1, 1), Reading(2, 1)) == [4, 0]
+    driver.run(rules=[Rule("a", 2, version=6), Rule("b", 2, version=9, at=NOW + dt.timedelta(hours=1))])
+    later = NOW + dt.timedelta(hours=2)
+    assert versions(Reading(1, 1), Reading(2, 1), Reading(1, 1, later)) == [6, 6, 9]
+
+
+def test_the_cache_is_cleared_in_every_worker() -> None:
+    """A worker that sees the slot next finds out by itself."""
+    driver = Driver()
+    function = driver.job.plan.graph.steps()[0].function
+    function.cached = 5
+    driver.run(command("clear-cache"))
+    driver.run(readings=[Reading(1, 1)])
+    assert outcome(driver.run(command("clear-cache", id="again"))) == {"again": "APPLIED"}
+    assert function.cached == 0
+
+
+def test_settings_come_from_a_file(tmp_path: Any) -> None:
+    """JSON or YAML; what was read is kept, so that a replay sees the same when the file has changed."""
+    driver = Driver()
+    driver.job.folder = str(tmp_path / "kept")
+    config = tmp_path / "config.yaml"
+    config.write_text("offset: 11\n")
+    before = driver.job.copy()
+    result = driver.run(command("reload-config", {"from": str(config)}), readings=[Reading(1, 1)])
+    assert [seen.offset for seen in result.records("seen")] == [11]
+    config.write_text("offset: 12\n")
+    inputs = {
+        "commands": [("c", [command("reload-config", {"from": str(config)})])],
+        "readings": [("a", [Reading(1, 1)])],
+    }
+    assert before.run(inputs).data == result.data
