@@ -35,10 +35,11 @@ from penstock.sinks.base import Sink
 from penstock.sinks.console import ConsoleSink
 from penstock.sinks.files import FilesSink
 from penstock.sinks.kafka import KafkaSink
+from penstock.sources import kafka
 from penstock.sources.base import ReplayableLog
 from penstock.sources.files import FileLog
 from penstock.sources.journal import JournalLog, JournalWriter
-from penstock.sources.kafka import preflight
+from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
 from penstock.streams.graph import ProcessNode, SourceNode, TransformNode
 
@@ -53,7 +54,7 @@ class BoundJob:
     lineage: Lineage
     sources: list[BoundSource]
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]]
-    receivers: list[SocketReceiver]
+    receivers: list[Receiver[Any]]
     dead_letters_at: str
 
 
@@ -82,10 +83,12 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
         DEAD_LETTER_TYPE,
         DEAD_LETTER_TYPE.schema,
     )
-    receivers: list[SocketReceiver] = []
-    sources = [
-        _source(node, bindings[node.name], plan, checkpoint, receivers) for node in job.graph.sources()
-    ]
+    sources: list[BoundSource] = []
+    receivers: list[Receiver[Any]] = []
+    for node in job.graph.sources():
+        source, receiver = _source(node, bindings[node.name], _Place(plan, checkpoint, settings.bounded))
+        sources.append(source)
+        receivers += [receiver] if receiver is not None else []
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     return BoundJob(plan, lineage, sources, sinks, receivers, where)
 
@@ -158,14 +161,23 @@ def _has_raw(binding: Binding) -> bool:
     return not isinstance(binding, FilesBinding) or binding.format == "jsonl"
 
 
-def _source(
-    node: SourceNode, binding: Binding, plan: JobPlan, checkpoint: Checkpoint, receivers: list[SocketReceiver]
-) -> BoundSource:
-    where = checkpoint.folder / "sources"
+@dataclass(frozen=True)
+class _Place:
+    """What a source is bound in."""
+
+    plan: JobPlan
+    checkpoint: Checkpoint
+    bounded: bool
+
+
+def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSource, Receiver[Any] | None]:
+    """The source, and for one that cannot be read again what receives its records into its journal."""
+    where = place.checkpoint.folder / "sources"
     log: ReplayableLog | KafkaBinding
+    receiver: Receiver[Any] | None = None
     name: Any = None
     if isinstance(binding, KafkaBinding):
-        preflight(binding)
+        kafka.preflight(binding)
         log, name = binding, binding.format
     elif isinstance(binding, FilesBinding):
         files = FileLog(binding, where / f"{node.name}.files")
@@ -174,10 +186,10 @@ def _source(
     else:
         assert isinstance(binding, SocketBinding)
         folder = where / f"{node.name}.journal"
-        receivers.append(SocketReceiver(binding, JournalWriter(folder)))
+        receiver = SocketReceiver(binding, JournalWriter(folder), bounded=place.bounded)
         log, name = JournalLog(folder), _line_format(node.record_type)
-    lines = name is not None and not isinstance(binding, KafkaBinding)
-    return BoundSource(node, log, StreamReader(plan, node, _format(name, node), lines))
+    lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
+    return BoundSource(node, log, StreamReader(place.plan, node, _format(name, node), lines)), receiver
 
 
 def _line_format(record_type: RecordType) -> str:
