@@ -161,6 +161,7 @@ class _QueueConnection:
         self._connection = self._open()
         try:
             self._channel, self.waiting = self._open_queue()
+            self._refuse_stream()
         except BaseException:
             self._close()
             raise
@@ -177,8 +178,6 @@ class _QueueConnection:
         """Hand each message that comes to `take`, from now on, whenever `wait` is called."""
 
         def on_message(channel: Any, delivery: Any, properties: Any, body: bytes) -> None:  # noqa: ARG001
-            if "x-stream-offset" in (properties.headers or {}):
-                raise self._problems.is_a_stream()
             self._came = True
             take(_Message(delivery.delivery_tag, body, properties.message_id, delivery.redelivered))
 
@@ -188,10 +187,7 @@ class _QueueConnection:
         with _lost():
             self._channel.basic_qos(prefetch_count=self._binding.prefetch)
             self._channel.add_on_cancel_callback(on_cancel)
-            # Only streams heed the argument. They would begin at their end, and leave out what is there, without it.
-            self._channel.basic_consume(
-                self._binding.queue, on_message, auto_ack=False, arguments={"x-stream-offset": "first"}
-            )
+            self._channel.basic_consume(self._binding.queue, on_message, auto_ack=False)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for messages; whether any came."""
@@ -270,9 +266,26 @@ class _QueueConnection:
         except AMQPError as e:
             raise self._problems.unreachable(_reason(e)) from e
 
+    def _refuse_stream(self) -> None:
+        """A stream can be read like a queue, but would begin at its end after each restart."""
+        try:
+            channel = self._connection.channel()
+            # Queues refuse the argument, and streams that no prefetch is set, so this never begins to read.
+            channel.basic_consume(self._binding.queue, _unread, arguments={"x-stream-offset": "next"})
+            channel.close()
+        except ChannelClosedByBroker as e:
+            if "prefetch" in e.reply_text:
+                raise self._problems.is_a_stream() from None
+        except AMQPError as e:
+            raise self._problems.unreachable(_reason(e)) from e
+
     def _close(self) -> None:
         with suppress(AMQPError, OSError):
             self._connection.close()
+
+
+def _unread(*_: object) -> None:
+    """Nothing comes here."""
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -18,6 +19,9 @@ IDLE_S: Final = 0.2
 """How long a receiver waits for input before it looks whether it is to stop, in seconds."""
 MOST_BYTES: Final = 8 << 20
 """When a group has so many bytes, it is made durable at once."""
+
+_log: Final = logging.getLogger("penstock.sources")
+_log.addHandler(logging.NullHandler())
 
 _GROUP_S: Final = 0.01
 _FIRST_PAUSE_S: Final = 0.1
@@ -116,9 +120,9 @@ class Receiver(ABC, Generic[_Connection]):
                     missing_since_s = None
                     self._receive(connection)
                 self._ended.set()
-            except (OSError, ExternalSystemError):
+            except (OSError, ExternalSystemError) as e:
                 # The other side is away; the next attempt follows after the pause.
-                pass
+                _log.warning("Stream %r: %s", self._stream, e)
             except _MissingError as e:
                 # A broker that has just started may not know yet what it holds.
                 missing_since_s = missing_since_s or time.monotonic()
