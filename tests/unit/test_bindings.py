@@ -192,7 +192,10 @@ def test_a_wrong_uri_names_stream_uri_and_allowed_forms(uri: str, role: Role, ex
 
 
 @settings(deadline=None)
-@given(uri=st.text(max_size=40), scheme=st.sampled_from(["jsonl:", "kafka://h:1/t?", "socket://", "amqp://u:p@h:1", ""]))
+@given(
+    uri=st.text(max_size=40),
+    scheme=st.sampled_from(["jsonl:", "kafka://h:1/t?", "socket://", "amqp://u:p@h:1", ""]),
+)
 def test_any_text_is_a_binding_or_a_binding_error(uri: str, scheme: str) -> None:
     """No input makes the parser fail in another way."""
     for role in ROLES:
@@ -251,7 +254,9 @@ RABBIT = ["amqp", "amqps", "rabbitmq-stream", "ampq", "rabbitmq"]
     before=st.text("ab:/?@&=%# ", max_size=3),
     behind=st.text("ab:/?@&=%# ", max_size=3),
     slashes=st.sampled_from(["//", "//", "/", ""]),
-    place=st.sampled_from(["h:5672/v/q", "h/v/q", "h:5672/v/q?prefetch=x", "h:5672", "h:1/v/q?format=xml&x=y"]),
+    place=st.sampled_from(
+        ["h:5672/v/q", "h/v/q", "h:5672/v/q?prefetch=x", "h:5672", "h:1/v/q?format=xml&x=y"]
+    ),
     role=st.sampled_from(ROLES),
 )
 def test_no_password_reaches_a_message(

@@ -31,7 +31,9 @@ class Problems:
         advice = "Start the broker, or correct the address in the URI"
         if isinstance(self._binding, RabbitStreamBinding):
             advice += " (streams need the plugin rabbitmq_stream, whose port is 5552 as a rule)"
-        return ExternalSystemError(f"{self._stream}: no RabbitMQ answers at {self._host} ({reason}). {advice}.")
+        return ExternalSystemError(
+            f"{self._stream}: no RabbitMQ answers at {self._host} ({reason}). {advice}."
+        )
 
     def login_refused(self) -> ExternalSystemError:
         """The broker does not know the user, or not with this password."""

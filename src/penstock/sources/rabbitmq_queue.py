@@ -260,7 +260,9 @@ class _QueueConnection:
                     raise self._problems.missing() from None
             channel = self._connection.channel()
             arguments = {"x-queue-type": "quorum"}
-            return channel, channel.queue_declare(queue, durable=True, arguments=arguments).method.message_count
+            return channel, channel.queue_declare(
+                queue, durable=True, arguments=arguments
+            ).method.message_count
         except ChannelClosedByBroker as e:
             raise self._problems.refused(e.reply_text) from None
         except AMQPError as e:
@@ -276,6 +278,8 @@ class _QueueConnection:
         except ChannelClosedByBroker as e:
             if "prefetch" in e.reply_text:
                 raise self._problems.is_a_stream() from None
+            if e.reply_code == _ACCESS_REFUSED:
+                raise self._problems.refused(e.reply_text) from None
         except AMQPError as e:
             raise self._problems.unreachable(_reason(e)) from e
 
@@ -301,7 +305,11 @@ def _reason(error: BaseException) -> str:
     """Why a connection failed; pika wraps the reason, sometimes more than once."""
     inner = error
     while not isinstance(inner, OSError):
-        causes = [part for part in (*inner.args, getattr(inner, "exception", None)) if isinstance(part, BaseException)]
+        causes = [
+            part
+            for part in (*inner.args, getattr(inner, "exception", None))
+            if isinstance(part, BaseException)
+        ]
         if not causes:
             break
         inner = causes[0]
