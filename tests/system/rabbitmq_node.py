@@ -17,8 +17,8 @@ import pytest
 
 SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_S: Final = 90.0
-PASSWORD: Final = "s3cr3t pass/word"  # noqa: S105  # of a broker that lives for a test
-ESCAPED_PASSWORD: Final = "s3cr3t%20pass%2Fword"  # noqa: S105
+PASSWORD: Final = "s3cr3t pass/word"
+ESCAPED_PASSWORD: Final = "s3cr3t%20pass%2Fword"
 
 
 def require_rabbitmq() -> None:

@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,8 @@ from penstock.bindings import (
     ConsoleBinding,
     FilesBinding,
     KafkaBinding,
+    QueueBinding,
+    RabbitStreamBinding,
     SocketBinding,
     missing_binding,
     parse_binding,
@@ -39,6 +42,8 @@ from penstock.sources import kafka
 from penstock.sources.base import ReplayableLog
 from penstock.sources.files import FileLog
 from penstock.sources.journal import JournalLog, JournalWriter
+from penstock.sources.rabbitmq_queue import QueueReceiver, check_queue
+from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
 from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
 from penstock.streams.graph import ProcessNode, SourceNode, TransformNode
@@ -184,12 +189,25 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
         files.check()
         log, name = files, "json" if binding.format == "jsonl" else None
     else:
-        assert isinstance(binding, SocketBinding)
+        assert not isinstance(binding, ConsoleBinding)
         folder = where / f"{node.name}.journal"
-        receiver = SocketReceiver(binding, JournalWriter(folder), bounded=place.bounded)
-        log, name = JournalLog(folder), _line_format(node.record_type)
+        receiver = _receiver(binding, folder, bounded=place.bounded)
+        log = JournalLog(folder)
+        name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
     lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
     return BoundSource(node, log, StreamReader(place.plan, node, _format(name, node), lines)), receiver
+
+
+def _receiver(
+    binding: SocketBinding | QueueBinding | RabbitStreamBinding, folder: Path, *, bounded: bool
+) -> Receiver[Any]:
+    if isinstance(binding, SocketBinding):
+        return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
+    if isinstance(binding, QueueBinding):
+        check_queue(binding)
+        return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
+    check_stream(binding)
+    return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
 
 
 def _line_format(record_type: RecordType) -> str:

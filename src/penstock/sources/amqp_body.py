@@ -14,7 +14,7 @@ _SECTIONS: Final = range(0x70, 0x79)
 _DESCRIPTOR_BYTES: Final = 3
 _BYTES_OR_TEXT: Final = (0xA0, 0xA1, 0xB0, 0xB1)
 _FIXED_BYTES: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
-"""How many bytes a value has behind its type, by the type's first half; else a length of one byte or four comes first."""
+"""How many bytes a value has behind its type, by the type's first half; other values have a length in front."""
 
 
 def message_body(message: bytes) -> bytes:

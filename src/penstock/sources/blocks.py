@@ -1,9 +1,9 @@
 """Blocks: records, and a note about them, as one piece of a journal that is either whole or seen to be torn.
 
-A block is a header, the note, the lengths of the records as little-endian 32-bit numbers, and the records themselves, any
-bytes, one behind the other. So many records are written and read without touching each, and a reader can go from block
-to block by the headers alone. The header begins with a mark that has the version of the form, and a checksum of all that
-follows.
+A block is a header, the note, the lengths of the records as little-endian 32-bit numbers, and the records themselves,
+any bytes, one behind the other. So many records are written and read without touching each, and a reader can go from
+block to block by the headers alone. The header begins with a mark that has the version of the form, and a checksum of
+all that follows.
 """
 
 from __future__ import annotations

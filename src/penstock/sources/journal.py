@@ -1,8 +1,8 @@
 """Journal: records kept durably before anybody relies on them, so that a source that cannot be replayed can be.
 
-A journal is a folder of segments, files of blocks (see `blocks.py`) that are named by the position of their first byte, and
-a mark: the position up to which everything is on disk. A position is a count of bytes since the journal began. One process
-writes; readers in other processes trust only what lies before the mark.
+A journal is a folder of segments, files of blocks (see `blocks.py`) that are named by the position of their first byte,
+and a mark: the position up to which everything is on disk. A position is a count of bytes since the journal began. One
+process writes; readers in other processes trust only what lies before the mark.
 
 Data is on disk before the mark moves over it, so the mark itself need not be: a writer that opens the journal finds
 the end again by looking at the blocks behind it.
@@ -225,7 +225,7 @@ def _segments(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _cuts(path: Path, low: int, high: int, size: int) -> list[int]:
-    """Where to cut the bytes [low, high) of a segment, `low` and `high` included: between blocks, about `size` apart."""
+    """Where to cut the bytes [low, high) of a segment: at both ends, and between blocks about `size` apart."""
     cuts = [low]
     if high - low > size:
         with path.open("rb") as segment:

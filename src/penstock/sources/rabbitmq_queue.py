@@ -75,10 +75,8 @@ class QueueReceiver(Receiver["_QueueConnection"]):
             came = connection.wait(inbox.wait_s)
             if inbox.wait_s == 0:
                 connection.acknowledge(inbox.commit())
-            elif wanted is not None and not came and connection.silence_s > _SILENCE_S:
-                # Others may read the same queue, so that not all that was there comes here.
-                if connection.count() == 0:
-                    break
+            elif wanted is not None and not came and connection.is_exhausted():
+                break
         connection.acknowledge(inbox.commit())
 
 
@@ -200,10 +198,12 @@ class _QueueConnection:
             self._came_s = time.monotonic()
         return self._came
 
-    @property
-    def silence_s(self) -> float:
-        """How long nothing has come, in seconds."""
-        return time.monotonic() - self._came_s
+    def is_exhausted(self) -> bool:
+        """Whether nothing has come for a while, and nothing waits in the queue.
+
+        Others may read the same queue, so that not all that was there comes here.
+        """
+        return time.monotonic() > self._came_s + _SILENCE_S and self._count() == 0
 
     def acknowledge(self, tag: int) -> None:
         """Let the broker forget all messages up to this one; 0 is none."""
@@ -211,8 +211,7 @@ class _QueueConnection:
             with _lost():
                 self._channel.basic_ack(tag, multiple=True)
 
-    def count(self) -> int:
-        """How many messages wait in the queue, without those that are on their way."""
+    def _count(self) -> int:
         with _lost():
             return int(self._channel.queue_declare(self._binding.queue, passive=True).method.message_count)
 

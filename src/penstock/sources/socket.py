@@ -20,11 +20,11 @@ _CONNECT_S: Final = 5.0
 class SocketReceiver(Receiver[socket.socket]):
     """Receives the lines of a server, as its client.
 
-    Lines are made durable in groups, about 10 ms after they came at the latest. In bounded runs the end of the connection
-    is the end of the stream; else the receiver connects again, since a streaming source has no end. Blank lines are left
-    out, the last line may lack its line end, and a line of more than 64 MB is cut. Lines that the server sends while
-    nobody is connected are the server's to keep: a socket cannot ask for them again. So are those that were on their
-    way, for less than 10 ms, when the process was killed.
+    Lines are made durable in groups, about 10 ms after they came at the latest. In bounded runs the end of the
+    connection is the end of the stream; else the receiver connects again, since a streaming source has no end. Blank
+    lines are left out, the last line may lack its line end, and a line of more than 64 MB is cut. Lines that the server
+    sends while nobody is connected are the server's to keep: a socket cannot ask for them again. So are those that were
+    on their way, for less than 10 ms, when the process was killed.
     """
 
     def __init__(self, binding: SocketBinding, journal: JournalWriter, *, bounded: bool = False) -> None:
