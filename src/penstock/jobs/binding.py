@@ -42,8 +42,6 @@ from penstock.sources import kafka
 from penstock.sources.base import ReplayableLog
 from penstock.sources.files import FileLog
 from penstock.sources.journal import JournalLog, JournalWriter
-from penstock.sources.rabbitmq_queue import QueueReceiver, check_queue
-from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
 from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
 from penstock.streams.graph import ProcessNode, SourceNode, TransformNode
@@ -203,9 +201,14 @@ def _receiver(
 ) -> Receiver[Any]:
     if isinstance(binding, SocketBinding):
         return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
+    # The clients take a tenth of a second each to load, which other jobs need not wait for.
     if isinstance(binding, QueueBinding):
+        from penstock.sources.rabbitmq_queue import QueueReceiver, check_queue
+
         check_queue(binding)
         return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
+    from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
+
     check_stream(binding)
     return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
 

@@ -20,8 +20,8 @@ _FIXED_BYTES: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
 def message_body(message: bytes) -> bytes:
     r"""The bytes that a program sent: the data of an AMQP 1.0 message, without its properties.
 
-    Programs may also put their bytes into a stream as they are. So what is no AMQP 1.0 message with bytes or text in
-    it is given whole.
+    Programs may also put their bytes into a stream as they are. So what is no AMQP 1.0 message, or has something
+    else in it than bytes or text, is given whole.
 
     >>> message_body(b'\x00\x53\x75\xa0\x02hi'), message_body(b'hi')
     (b'hi', b'hi')
@@ -37,7 +37,8 @@ def message_body(message: bytes) -> bytes:
             if kind not in _BYTES_OR_TEXT:
                 return message
             parts.append(message[start:at])
-    return b"".join(parts) if parts else message
+    # Clients leave out the data of an empty body, such as a protobuf message whose fields have their defaults.
+    return b"".join(parts)
 
 
 def _section(message: bytes, at: int) -> tuple[int, int, int, int] | None:

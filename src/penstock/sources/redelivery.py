@@ -35,7 +35,8 @@ class JournaledMessages:
             if len(newest_first) >= remembered:
                 break
         # A dict keeps the order of insertion, which here is the order of the journal.
-        self._digests = dict.fromkeys(reversed(newest_first[:remembered]))
+        self._digests: dict[bytes, None] = {}
+        self.add(reversed(newest_first[:remembered]))
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._digests
