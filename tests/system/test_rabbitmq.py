@@ -176,7 +176,8 @@ def test_a_stream_may_begin_at_its_end(node: RabbitNode, tmp_path: Path) -> None
         (("order-", "no-"), BindingError, ("'no-{kind}' does not exist", "create=true")),
         (("%2F/order", "nowhere/order"), BindingError, ("no virtual host 'nowhere'",)),
         (("s3cr3t", "other"), ExternalSystemError, ("refuses the login of 'tester'",)),
-        (("127.0.0.1:", "127.0.0.1:1?"), ExternalSystemError, ("no RabbitMQ answers", "refused")),
+        (("127.0.0.1:", "127.0.0.2:"), ExternalSystemError, ("no RabbitMQ answers", "Connection refused")),
+        (("127.0.0.1:", "no.such.host.invalid:"), ExternalSystemError, ("no RabbitMQ answers",)),
     ],
 )
 def test_what_is_wrong_is_said_before_the_start(
@@ -184,12 +185,10 @@ def test_what_is_wrong_is_said_before_the_start(
 ) -> None:
     """With the stream's name and the remedy, and without the password."""
     uri = uri_of(node, f"order-{kind}").replace(*change)
-    if "1?" in uri:
-        uri = uri.split("1?")[0] + f"1/%2F/order-{kind}"
     check = check_queue if kind == "queue" else check_stream
     with pytest.raises(error) as raised:
         check(binding(uri))  # type: ignore[arg-type]
-    for part in ("Stream 'settings'", "127.0.0.1", *parts):
+    for part in ("Stream 'settings'", *parts):
         assert part.format(kind=kind) in str(raised.value)
     assert "pass" not in str(raised.value).replace("password", "")
 

@@ -31,6 +31,7 @@ _HEADER: Final = struct.Struct("<4sIIIQ")
 _COUNTS: Final = struct.Struct("<IIQ")
 _CHECKED_FROM: Final = _HEADER.size - _COUNTS.size
 _LENGTH_BYTES: Final = 4
+_AHEAD_BYTES: Final = 1 << 16
 _READ_BYTES: Final = 8 << 20
 _CHUNK_RECORDS: Final = 500_000
 _LARGEST_BYTES: Final = (1 << 31) - 1
@@ -60,8 +61,12 @@ def block_places(descriptor: int, start: int, end: int) -> Iterator[BlockPlace]:
 
     It ends before the first that is no block, or not all there.
     """
-    while (place := _place(os.pread(descriptor, _HEADER.size, start), start)) is not None:
-        if place.end > end:
+    ahead, at = b"", start
+    while True:
+        if start + _HEADER.size > at + len(ahead):
+            ahead, at = os.pread(descriptor, _AHEAD_BYTES, start), start
+        place = _place(ahead[start - at : start - at + _HEADER.size], start)
+        if place is None or place.end > end:
             return
         yield place
         start = place.end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Final
 
 from penstock.bindings import QueueBinding, RabbitStreamBinding
@@ -27,7 +28,10 @@ class Problems:
             self._what = f"stream {binding.name!r}"
 
     def unreachable(self, reason: object) -> ExternalSystemError:
-        """Nothing answers, or nothing that speaks the protocol."""
+        """Nothing answers, or nothing that speaks the protocol. `reason` may be the error that says why."""
+        if isinstance(reason, OSError) and reason.errno is not None:
+            # Libraries put texts of their own into errors of the system.
+            reason = os.strerror(reason.errno) if reason.errno > 0 else reason.strerror
         advice = "Start the broker, or correct the address in the URI"
         if isinstance(self._binding, RabbitStreamBinding):
             advice += " (streams need the plugin rabbitmq_stream, whose port is 5552 as a rule)"

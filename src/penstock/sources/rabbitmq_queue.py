@@ -300,7 +300,7 @@ def _lost() -> Iterator[None]:
         raise ConnectionError(str(e)) from e
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException) -> object:
     """Why a connection failed; pika wraps the reason, sometimes more than once."""
     inner = error
     while not isinstance(inner, OSError):
@@ -312,6 +312,4 @@ def _reason(error: BaseException) -> str:
         if not causes:
             break
         inner = causes[0]
-    if isinstance(inner, OSError) and inner.strerror:
-        return inner.strerror
-    return str(inner) or type(inner).__name__
+    return inner if str(inner) else type(inner).__name__

@@ -73,7 +73,7 @@ class StreamReceiver(Receiver["_StreamConnection"]):
     ) -> None:
         super().__init__(binding.stream, journal, bounded=bounded)
         self._binding = binding
-        self._next = behind_last_offset(journal.notes())
+        self._durable = behind_last_offset(journal.notes())
         self._behind_since_s: float | None = None
 
     def _connect(self) -> _StreamConnection:
@@ -81,35 +81,36 @@ class StreamReceiver(Receiver["_StreamConnection"]):
 
     def _receive(self, connection: _StreamConnection) -> None:
         end = connection.end()
-        self._settle_start(end)
-        assert self._next is not None
-        group = Group(self._journal, _MOST_RECORDS)
-        if not self._bounded or self._next < end:
-            connection.subscribe(self._next)
-        while not self._stopping.is_set() and not (self._bounded and self._next >= end):
-            for offset, message in connection.messages(group.wait_s):
-                # A chunk is sent whole, also when reading begins within it.
-                if offset >= self._next:
-                    group.add(message_body(message), _OFFSET.pack(offset))
-                    self._next = offset + 1
-            if not group.wait_s or (self._bounded and self._next >= end):
-                group.commit()
-        group.commit()
-
-    def _settle_start(self, end: int) -> None:
-        """Know where to read on: behind what is in the journal, else where the binding says."""
-        durable = behind_last_offset(self._journal.notes())
-        if durable is None:
-            durable = 0 if self._binding.start == "earliest" else end
-            # A start at the end is kept, so that what comes before the first message is journaled is not left out.
-            self._journal.append([], _OFFSET.pack(durable - 1))
-        self._next = durable
-        if end >= durable:
-            self._behind_since_s = None
+        position = self._start(end)
+        if self._bounded and position >= end:
             return
+        group = Group(self._journal, _MOST_RECORDS)
+        connection.subscribe(position)
+        while not self._stopping.is_set() and not (self._bounded and position >= end):
+            for offset, message in connection.messages(group.wait_s):
+                # Chunks are sent whole, also when reading begins or ends within them.
+                if offset >= position and not (self._bounded and offset >= end):
+                    group.add(message_body(message), _OFFSET.pack(offset))
+                    position = offset + 1
+            if not group.wait_s:
+                group.commit()
+                self._durable = position
+        group.commit()
+        self._durable = position
+
+    def _start(self, end: int) -> int:
+        """Where to read on: behind what is in the journal, else where the binding says."""
+        if self._durable is None:
+            start = 0 if self._binding.start == "earliest" else end
+            # The start is kept, so that what comes before the first message is journaled is not left out.
+            self._journal.append([], _OFFSET.pack(start - 1))
+            self._durable = start
+        if end >= self._durable:
+            self._behind_since_s = None
+            return self._durable
         # A replica that was just started may be behind for a while.
         self._behind_since_s = self._behind_since_s or time.monotonic()
-        problem = Problems(self._binding).began_again(end, durable)
+        problem = Problems(self._binding).began_again(end, self._durable)
         if time.monotonic() < self._behind_since_s + _PATIENCE_S:
             raise problem
         raise BindingError(str(problem))
@@ -193,7 +194,7 @@ class _StreamConnection:
         except TimeoutError:
             raise self._problems.unreachable("no answer in the stream protocol") from None
         except (OSError, ConnectionClosed) as e:
-            raise self._problems.unreachable(getattr(e, "strerror", None) or e) from e
+            raise self._problems.unreachable(e) from e
         except ServerError as e:
             raise self._problems.refused(type(e).__name__) from e
 
