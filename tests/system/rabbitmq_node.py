@@ -28,7 +28,15 @@ def require_rabbitmq() -> None:
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         pytest.skip("RabbitMQ is not installed: apt-get install rabbitmq-server")
     install = "apt-get -qq update; apt-get -qq install -y --no-install-recommends rabbitmq-server"
-    installed = subprocess.run(["sh", "-c", install], capture_output=True, text=True, check=False)
+    # Nobody is there to answer questions.
+    installed = subprocess.run(
+        ["sh", "-c", install],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+    )
     if not SERVER.exists():
         pytest.skip(f"RabbitMQ cannot be installed: {installed.stderr.strip()[-300:]}")
 

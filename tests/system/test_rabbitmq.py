@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pika
 import pytest
 import rstream
+from job_process import JobProcess, await_true
 from rabbitmq_node import PASSWORD, RabbitNode, require_rabbitmq
 from receiving_process import receiver
+from rooms import read_folder
 
 from penstock.bindings import Binding, parse_binding
 from penstock.errors import BindingError, ExternalSystemError, PenstockError
@@ -24,7 +30,14 @@ from penstock.sources.rabbitmq_stream import check_stream
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
+HELD = Path(__file__).with_name("held_job.py")
 KINDS = ["queue", "stream"]
+JOB = """
+import penstock as ps
+
+job = ps.Job("copy")
+job.data_stream("numbers", schema="number INT").sink_to("copies")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +45,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
     """A broker of this module's own, with a queue and a stream for each test that kills something."""
     require_rabbitmq()
     with RabbitNode(tmp_path_factory.mktemp("rabbitmq")) as started:
-        for test in ("order", "broker", "receiver"):
+        for test in ("order", "broker", "receiver", "job", "few-kills", "many-kills"):
             check_queue(binding(started.queue_uri(f"{test}-queue", "?create=true")))  # type: ignore[arg-type]
             check_stream(binding(started.stream_uri(f"{test}-stream", "?create=true")))  # type: ignore[arg-type]
         # What was declared just before a kill may be lost.
@@ -136,24 +149,119 @@ def test_a_killed_broker_costs_nothing(node: RabbitNode, kind: str, tmp_path: Pa
 def test_a_killed_receiver_costs_nothing(node: RabbitNode, kind: str, tmp_path: Path) -> None:
     """Kill -9 between the journal write and the acknowledgement, three times: each message is there once."""
     name = f"receiver-{kind}"
-    publish(node, name, numbers(3_000))
-    journaled = 0
-    for _ in range(3):
-        command = [sys.executable, str(RECEIVING), str(tmp_path), uri_of(node, name), "waits"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    for low in (0, 1_000, 2_000):
+        publish(node, name, numbers(low, low + 1_000))
+        before = len(records(tmp_path))
+        with receiving_process(tmp_path, uri_of(node, name), "waits") as process:
             assert process.stdout is not None
-            journaled += int(process.stdout.readline())
+            journaled = int(process.stdout.readline())
             process.kill()
-        assert len(records(tmp_path)) == journaled
+        assert len(records(tmp_path)) == before + journaled
     publish(node, name, numbers(3_000, 3_010))
-    with receiver(tmp_path, uri_of(node, name)) as receiving:
-        wait_until(lambda: len(records(tmp_path)) >= 3_010)
+    check_each_comes_once(node, name, tmp_path, 3_010)
+
+
+@contextmanager
+def receiving_process(folder: Path, uri: str, mode: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A receiver in a process of its own, which does not outlive the block."""
+    command = [sys.executable, str(RECEIVING), str(folder), uri, mode]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def check_each_comes_once(node: RabbitNode, name: str, folder: Path, count: int) -> None:
+    """A receiver that nobody kills completes the journal; what comes from a stream is in order, too."""
+    with receiver(folder, uri_of(node, name)) as receiving:
+        wait_until(lambda: len(records(folder)) >= count)
         # What comes twice would come now.
         time.sleep(1)
         assert receiving.error is None
-    assert sorted(records(tmp_path)) == sorted(numbers(3_010))
-    if kind == "stream":
-        assert records(tmp_path) == numbers(3_010)
+    found = records(folder)
+    assert sorted(found) == sorted(numbers(count))
+    if name.endswith("stream"):
+        assert found == numbers(count)
+
+
+def survive(node: RabbitNode, name: str, folder: Path, victims: Iterable[str]) -> None:
+    """Kill the broker or the receiver at random moments while messages flow, and compare."""
+    moments = random.Random(name)
+    sent = 0
+    with ExitStack() as processes:
+        process: subprocess.Popen[bytes] | None = None
+        for victim in victims:
+            if process is None:
+                process = processes.enter_context(receiving_process(folder, uri_of(node, name), "goes"))
+            publish(node, name, numbers(sent, sent + 1_000))
+            sent += 1_000
+            time.sleep(moments.uniform(0, 0.5))
+            assert process.poll() is None, "the receiver ended by itself"
+            if victim == "broker":
+                node.kill()
+                node.start()
+            else:
+                process.kill()
+                process.wait()
+                process = None
+    check_each_comes_once(node, name, folder, sent)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kills_at_random_moments_cost_nothing(node: RabbitNode, kind: str, tmp_path: Path) -> None:
+    """One kill -9 of the broker and one of the receiver."""
+    survive(node, f"few-kills-{kind}", tmp_path, ["broker", "receiver"])
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_kills_at_random_moments_cost_nothing(node: RabbitNode, kind: str, tmp_path: Path) -> None:
+    """As above, with 16 kills for each kind, half of them of the broker."""
+    victims = ["broker", "receiver"] * 8
+    random.Random(kind).shuffle(victims)
+    survive(node, f"many-kills-{kind}", tmp_path, victims)
+
+
+def test_a_job_killed_before_the_acknowledgement_writes_each_record_once(
+    node: RabbitNode, tmp_path: Path
+) -> None:
+    """Kill -9 of the driver when messages are journaled, and some copied, but none is acknowledged."""
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "copies").mkdir()
+    held = tmp_path / "held"
+    arguments = [
+        str(tmp_path / "job.py"),
+        f"-Dnumbers={node.queue_uri('job-queue')}",
+        f"-Dcopies=jsonl:{tmp_path / 'copies'}",
+        f"--checkpoint={tmp_path / 'checkpoint'}",
+    ]
+    publish(node, "job-queue", [json.dumps({"number": number}).encode() for number in range(100)])
+    program = [str(HELD), str(held)]
+    with JobProcess(arguments, tmp_path, program=program) as job:
+        await_true(lambda: held.exists() or not job.running, lambda: job.err)
+        await_true(lambda: read_folder(tmp_path / "copies") or not job.running, lambda: job.err)
+        assert job.running, job.err
+        job.signal(signal.SIGKILL)
+        job.wait()
+        copied = len(read_folder(tmp_path / "copies"))
+        # All come again: the broker has heard of none.
+        wait_until(lambda: waiting(node, "job-queue") == 100)
+        publish(node, "job-queue", [json.dumps({"number": number}).encode() for number in range(100, 150)])
+        with JobProcess([*arguments, "--bounded"], tmp_path) as again:
+            result = again.wait()
+            assert result.code == 0, result.err
+    assert 0 < copied <= 100
+    found = [record["number"] for record in read_folder(tmp_path / "copies")]
+    assert sorted(found) == list(range(150))
+    assert waiting(node, "job-queue") == 0
+
+
+def waiting(node: RabbitNode, queue: str) -> int:
+    """How many messages wait in a queue; those that were delivered and not acknowledged do not count."""
+    with node.connect() as connection:
+        return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
 
 def test_a_stream_may_begin_at_its_end(node: RabbitNode, tmp_path: Path) -> None:
