@@ -57,7 +57,7 @@ bench-kafka: setup ## Kafka to Kafka, 8 M readings
 bench-latency: setup ## Kafka to Kafka at 200 records a second
 	@$(BIN)/python -m benchmarks.latency $(ARGS)
 
-chaos: setup ## at least 30 kills on Kafka and on folders
+chaos: setup ## at least 30 kills each on Kafka, on folders and on RabbitMQ
 	@$(BIN)/python -m pytest tests/system -m chaos --timeout=3600 $(ARGS)
 
 clean: ## remove .venv and caches

@@ -19,6 +19,9 @@ __all__ = [
     "FilesBinding",
     "KafkaBinding",
     "Parameter",
+    "QueueBinding",
+    "RabbitStreamBinding",
+    "RabbitVirtualHost",
     "Role",
     "SocketBinding",
     "allowed_forms",
@@ -38,7 +41,10 @@ Start: TypeAlias = Literal["latest", "earliest"]
 _SOURCES: Final[tuple[Role, ...]] = ("data", "control")
 _ALL: Final[tuple[Role, ...]] = ("data", "control", "sink")
 _FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
+_RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
 _DATA_RECORDS_PER_BATCH: Final = 2_000_000
+_UNACKNOWLEDGED: Final = 1000
+_MOST_UNACKNOWLEDGED: Final = 65_535
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,47 @@ class SocketBinding:
 
 
 @dataclass(frozen=True)
+class RabbitVirtualHost:
+    """A virtual host of a RabbitMQ broker, and whom to log in as. `secure` says that the connection uses TLS."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    name: str
+    secure: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class QueueBinding:
+    """A RabbitMQ queue. `uri` has its password masked; `prefetch` is how many messages may be unacknowledged."""
+
+    stream: str
+    uri: str
+    virtual_host: RabbitVirtualHost
+    queue: str
+    format: MessageFormat = "json"
+    prefetch: int = _UNACKNOWLEDGED
+    create: bool = False
+
+
+@dataclass(frozen=True)
+class RabbitStreamBinding:
+    """A RabbitMQ stream, which is named `name` there. `uri` has its password masked."""
+
+    stream: str
+    uri: str
+    virtual_host: RabbitVirtualHost
+    name: str
+    format: MessageFormat = "json"
+    start: Start = "latest"
+    create: bool = False
+
+
+@dataclass(frozen=True)
 class ConsoleBinding:
     """Standard output of the process that runs the job."""
 
@@ -90,7 +137,9 @@ class ConsoleBinding:
     uri: str
 
 
-Binding: TypeAlias = FilesBinding | KafkaBinding | SocketBinding | ConsoleBinding
+Binding: TypeAlias = (
+    FilesBinding | KafkaBinding | SocketBinding | QueueBinding | RabbitStreamBinding | ConsoleBinding
+)
 
 
 @dataclass(frozen=True)
@@ -134,7 +183,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "format",
-        ("kafka",),
+        ("kafka", *_RABBIT_SCHEMES),
         _ALL,
         ("json", "protobuf", "bytes"),
         "json",
@@ -142,7 +191,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "start",
-        ("kafka",),
+        ("kafka", "rabbitmq-stream"),
         _SOURCES,
         ("latest", "earliest"),
         "latest for data, earliest for control",
@@ -172,6 +221,22 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "false",
         "Create the topic, with the broker's defaults, when it does not exist.",
     ),
+    Parameter(
+        "prefetch",
+        ("amqp", "amqps"),
+        _SOURCES,
+        "integer",
+        str(_UNACKNOWLEDGED),
+        "The most messages that the broker sends before those in front are acknowledged.",
+    ),
+    Parameter(
+        "create",
+        _RABBIT_SCHEMES,
+        _SOURCES,
+        ("true", "false"),
+        "false",
+        "Declare the queue (durable, a quorum queue) or the stream when it does not exist.",
+    ),
 )
 """Every query parameter that penstock itself reads. Kafka URIs take client settings besides."""
 
@@ -195,6 +260,7 @@ _OWN_SETTINGS: Final = {
 }
 """Client settings that would break what penstock promises, and what to do instead."""
 
+_LOGIN: Final = re.compile(r"(?s)^(?!\s*(?:jsonl|csv|parquet|console):)([^:]*:/*[^:]*:).*@")
 _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem)[^=&]*=)[^&]*")
 
 
@@ -247,8 +313,11 @@ def redacted(uri: str) -> str:
 
     >>> redacted("kafka://h:9092/t?sasl.password=abc&format=json")
     'kafka://h:9092/t?sasl.password=***&format=json'
+    >>> redacted("amqp://guest:abc@h:5672/%2F/readings")
+    'amqp://guest:***@h:5672/%2F/readings'
     """
-    return _SECRET.sub(r"\1***", uri)
+    # Up to the last @, and under any scheme, so that what is mistyped shows no password either.
+    return _SECRET.sub(r"\1***", _LOGIN.sub(r"\1***@", uri))
 
 
 def _query_form(scheme: str, role: Role) -> str:
@@ -331,6 +400,8 @@ def _parse(stream: str, uri: str, role: Role) -> Binding:
         only = " and ".join(f"{_role_name(r)}s" for r in known.roles)
         raise ValueError(f"{scheme}: is only for {only}, and this is a {_role_name(role)}")
     place, _, query = rest.partition("?")
+    if scheme in _RABBIT_SCHEMES:
+        _check_login(place, query)
     return known.parse(_Uri(stream, uri, role, scheme, place, _query(query)))
 
 
@@ -413,6 +484,64 @@ def _parse_socket(uri: _Uri) -> SocketBinding:
     return SocketBinding(uri.stream, uri.uri, host.strip("[]"), port)
 
 
+def _check_login(place: str, query: str) -> None:
+    """Refuse a password that is not escaped, before a part of it is taken for something that messages may show."""
+    authority = place.removeprefix("//").partition("/")[0]
+    if authority.count("@") > 1 or "@" in place.removeprefix("//")[len(authority) :] or "@" in query:
+        raise ValueError("in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F")
+    if "@" not in authority or ":" not in authority.partition("@")[0]:
+        raise ValueError("it needs USER:PASS@ before the host")
+
+
+def _virtual_host(uri: _Uri) -> tuple[RabbitVirtualHost, str]:
+    """The virtual host, and the name of the queue or stream in it."""
+    authority, _, path = _authority(uri.rest)
+    login, _, server = authority.partition("@")
+    user, _, password = login.partition(":")
+    host, port = _server(server)
+    names = path.split("/")
+    kind = "STREAM" if uri.scheme == "rabbitmq-stream" else "QUEUE"
+    if len(names) != 2 or not all(names):
+        raise ValueError(f"behind the port it needs /VHOST/{kind} (%2F is the virtual host /)")
+    vhost, name = (urllib.parse.unquote(part) for part in names)
+    if any(not 1 <= len(part.encode()) <= 255 for part in (vhost, name)):
+        raise ValueError("names of virtual hosts, queues and streams have at most 255 bytes")
+    secure = uri.scheme == "amqps"
+    user, password = urllib.parse.unquote(user), urllib.parse.unquote(password)
+    return RabbitVirtualHost(host.strip("[]"), port, user, password, vhost, secure), name
+
+
+def _parse_queue(uri: _Uri) -> QueueBinding:
+    virtual_host, queue = _virtual_host(uri)
+    known = uri.known()
+    prefetch = known.get("prefetch", _UNACKNOWLEDGED)
+    if prefetch > _MOST_UNACKNOWLEDGED:
+        raise ValueError(f"prefetch={prefetch} must be at most {_MOST_UNACKNOWLEDGED}")
+    return QueueBinding(
+        stream=uri.stream,
+        uri=redacted(uri.uri),
+        virtual_host=virtual_host,
+        queue=queue,
+        format=known.get("format", "json"),
+        prefetch=prefetch,
+        create=known.get("create") == "true",
+    )
+
+
+def _parse_rabbit_stream(uri: _Uri) -> RabbitStreamBinding:
+    virtual_host, name = _virtual_host(uri)
+    known = uri.known()
+    return RabbitStreamBinding(
+        stream=uri.stream,
+        uri=redacted(uri.uri),
+        virtual_host=virtual_host,
+        name=name,
+        format=known.get("format", "json"),
+        start=known.get("start", "earliest" if uri.role == "control" else "latest"),
+        create=known.get("create") == "true",
+    )
+
+
 def _parse_console(uri: _Uri) -> ConsoleBinding:
     if uri.rest.strip("/"):
         raise ValueError(f"console: takes nothing behind it, but there is {uri.rest!r}")
@@ -450,6 +579,11 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     **{name: _Scheme(f"{name}:DIR", _ALL, _parse_files) for name in _FILE_SCHEMES},
     "kafka": _Scheme("kafka://HOST:PORT[,HOST:PORT]/TOPIC", _ALL, _parse_kafka),
     "socket": _Scheme("socket://HOST:PORT", _SOURCES, _parse_socket),
+    "amqp": _Scheme("amqp://USER:PASS@HOST:PORT/VHOST/QUEUE", _SOURCES, _parse_queue),
+    "amqps": _Scheme("amqps://USER:PASS@HOST:PORT/VHOST/QUEUE", _SOURCES, _parse_queue),
+    "rabbitmq-stream": _Scheme(
+        "rabbitmq-stream://USER:PASS@HOST:PORT/VHOST/STREAM", _SOURCES, _parse_rabbit_stream
+    ),
     "console": _Scheme("console:", ("sink",), _parse_console),
 }
 

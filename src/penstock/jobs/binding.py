@@ -17,9 +17,12 @@ from penstock.bindings import (
     ConsoleBinding,
     FilesBinding,
     KafkaBinding,
+    QueueBinding,
+    RabbitStreamBinding,
     SocketBinding,
     missing_binding,
     parse_binding,
+    redacted,
 )
 from penstock.control.commands import CommandFormat
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
@@ -41,11 +44,12 @@ from penstock.sinks.base import Sink
 from penstock.sinks.console import ConsoleSink
 from penstock.sinks.files import FilesSink
 from penstock.sinks.kafka import KafkaSink
+from penstock.sources import kafka
 from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.files import FileLog
 from penstock.sources.journal import JournalLog, JournalWriter
-from penstock.sources.kafka import preflight
+from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
 from penstock.streams.graph import COMMANDS, RECEIPTS, ProcessNode, SourceNode, TransformNode
 
@@ -62,7 +66,7 @@ class BoundJob:
     lineage: Lineage
     sources: list[BoundSource]
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]]
-    receivers: list[SocketReceiver]
+    receivers: list[Receiver[Any]]
     receipts: ReceiptWriter
     control: ControlEntry
     dead_letters_at: str
@@ -93,13 +97,16 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
         DEAD_LETTER_TYPE,
         DEAD_LETTER_TYPE.schema,
     )
-    receivers: list[SocketReceiver] = []
-    sources = [
-        _source(node, bindings[node.name], plan, checkpoint, receivers) for node in job.graph.sources()
-    ]
+    sources: list[BoundSource] = []
+    receivers: list[Receiver[Any]] = []
+    place = _Place(plan, checkpoint, settings.bounded)
     commands = bindings.get(COMMANDS)
+    for node in [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]:
+        source, receiver = _source(node, bindings[node.name], place)
+        sources.append(source)
+        receivers += [receiver] if receiver is not None else []
     if commands is not None:
-        sources.append(_command_source(commands, plan, settings, checkpoint, receivers))
+        sources[-1] = _command_source(sources[-1], commands, place, settings.max_command_bytes)
     bound_receipts = bindings.get(RECEIPTS)
     receipts = ReceiptWriter(
         checkpoint.folder,
@@ -199,46 +206,66 @@ def _has_raw(binding: Binding) -> bool:
     return not isinstance(binding, FilesBinding) or binding.format == "jsonl"
 
 
-def _source(
-    node: SourceNode, binding: Binding, plan: JobPlan, checkpoint: Checkpoint, receivers: list[SocketReceiver]
-) -> BoundSource:
-    where = checkpoint.folder / "sources"
+@dataclass(frozen=True)
+class _Place:
+    """What a source is bound in."""
+
+    plan: JobPlan
+    checkpoint: Checkpoint
+    bounded: bool
+
+
+def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSource, Receiver[Any] | None]:
+    """The source, and for one that cannot be read again what receives its records into its journal."""
+    where = place.checkpoint.folder / "sources"
     log: ReplayableLog | KafkaBinding
+    receiver: Receiver[Any] | None = None
     name: Any = None
     if isinstance(binding, KafkaBinding):
-        preflight(binding)
+        kafka.preflight(binding)
         log, name = binding, binding.format
     elif isinstance(binding, FilesBinding):
         files = FileLog(binding, where / f"{node.name}.files")
         files.check()
         log, name = files, "json" if binding.format == "jsonl" else None
     else:
-        assert isinstance(binding, SocketBinding)
+        assert not isinstance(binding, ConsoleBinding)
         folder = where / f"{node.name}.journal"
-        receivers.append(SocketReceiver(binding, JournalWriter(folder)))
-        log, name = JournalLog(folder), _line_format(node.record_type)
-    lines = name is not None and not isinstance(binding, KafkaBinding)
-    return BoundSource(node, log, StreamReader(plan, node, _format(name, node), lines))
+        receiver = _receiver(binding, folder, bounded=place.bounded)
+        log = JournalLog(folder)
+        name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
+    lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
+    return BoundSource(node, log, StreamReader(place.plan, node, _format(name, node), lines)), receiver
 
 
-def _command_source(
-    binding: Binding,
-    plan: JobPlan,
-    settings: RunSettings,
-    checkpoint: Checkpoint,
-    receivers: list[SocketReceiver],
-) -> BoundSource:
-    """The source of commands."""
-    log = _source(COMMAND_NODE, binding, plan, checkpoint, receivers).input
-    if isinstance(binding, FilesBinding) and binding.format != "jsonl":
+def _receiver(
+    binding: SocketBinding | QueueBinding | RabbitStreamBinding, folder: Path, *, bounded: bool
+) -> Receiver[Any]:
+    if isinstance(binding, SocketBinding):
+        return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
+    # The clients take a tenth of a second each to load, which other jobs need not wait for.
+    if isinstance(binding, QueueBinding):
+        from penstock.sources.rabbitmq_queue import QueueReceiver, check_queue
+
+        check_queue(binding)
+        return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
+    from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
+
+    check_stream(binding)
+    return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
+
+
+def _command_source(source: BoundSource, binding: Binding, place: _Place, most_bytes: int) -> BoundSource:
+    """The source of commands, whose records become orders."""
+    form = "json" if isinstance(binding, FilesBinding | SocketBinding | ConsoleBinding) else binding.format
+    known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
+    if form not in known or (isinstance(binding, FilesBinding) and binding.format != "jsonl"):
         raise BindingError(
-            f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {binding.uri!r}."
+            f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
         )
-    form: CommandFormat = "json"
-    if isinstance(binding, KafkaBinding):
-        form = "protobuf" if binding.format == "protobuf" else "json"
-    fetched = FetchedFiles(str(checkpoint.folder / "fetched"), settings.max_command_bytes)
-    return BoundSource(COMMAND_NODE, log, CommandReader(plan, form, settings.max_command_bytes, fetched))
+    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), most_bytes)
+    reader = CommandReader(place.plan, known[form], most_bytes, fetched)
+    return BoundSource(COMMAND_NODE, source.input, reader)
 
 
 def _line_format(record_type: RecordType) -> str:

@@ -62,10 +62,14 @@ class JobRunner:
         found = []
         for source in self._job.graph.sources():
             uri = self._settings.bindings.get(source.name, "")
-            starts_late = uri.startswith("kafka://") and not source.is_control and "start=" not in uri
+            starts_late = (
+                uri.lower().startswith(("kafka://", "rabbitmq-stream://"))
+                and not source.is_control
+                and "start=" not in uri
+            )
             if self._settings.bounded and starts_late:
                 found.append(
-                    f"The bounded job starts to read {source.name!r} at the topic's end, so a first run finds "
+                    f"The bounded job starts to read {source.name!r} at its end, so a first run finds "
                     "nothing there. Add start=earliest to read what is there."
                 )
         return found

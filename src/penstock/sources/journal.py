@@ -1,11 +1,11 @@
-"""Journal: lines kept durably before anybody relies on them, so that a source that cannot be replayed can be.
+"""Journal: records kept durably before anybody relies on them, so that a source that cannot be replayed can be.
 
-A journal is a folder of segments, files of lines that are named by the position of their first byte, and a mark: the
-position up to which everything is on disk. A position is a count of bytes since the journal began. One process writes;
-readers in other processes trust only what lies before the mark.
+A journal is a folder of segments, files of blocks (see `blocks.py`) that are named by the position of their first byte,
+and a mark: the position up to which everything is on disk. A position is a count of bytes since the journal began. One
+process writes; readers in other processes trust only what lies before the mark.
 
 Data is on disk before the mark moves over it, so the mark itself need not be: a writer that opens the journal finds
-the end again by looking at the lines.
+the end again by looking at the blocks behind it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from typing import Any, Final
 from penstock.errors import CheckpointError
 from penstock.records import RecordType
 from penstock.sources.base import SourceChunk, Split
-from penstock.sources.lines import LineLimits, read_lines
+from penstock.sources.blocks import block_places, pack_block, read_blocks, read_note, whole_end
 
 __all__ = ["JournalLog", "JournalWriter"]
 
 _SEGMENT_BYTES: Final = 64 << 20
 _SMALLEST_SPLIT_BYTES: Final = 1 << 20
-_LOOK_BYTES: Final = 1 << 16
 _MARK: Final = struct.Struct("<q")
-_LIMITS: Final = LineLimits(has_mark=False)
-_ENDING: Final = ".lines"
+_ENDING: Final = ".blocks"
+_KEPT_SEGMENTS: Final = 2
 
 
 class JournalWriter:
-    """Appends lines to a journal. A line that a crash left unfinished is cut off when the journal is opened.
+    """Appends records to a journal. What a crash left unfinished is cut off when the journal is opened.
 
     Only one writer may be open at a time; a second one raises CheckpointError.
 
@@ -64,15 +63,16 @@ class JournalWriter:
             os.close(self._mark)
             raise
 
-    def append(self, lines: Sequence[bytes]) -> int:
-        """Append lines (without line ends) and make them durable; returns the position behind them.
+    def append(self, records: Sequence[bytes], note: bytes = b"") -> int:
+        """Append records, any bytes, and make them durable; returns the position behind them.
 
-        The lines are on disk when this returns, and only then do readers see them. After an error the journal must
-        be opened again, because nobody knows what reached the disk.
+        They are on disk, all of them, when this returns, and only then do readers see them; a crash before that leaves
+        all or none. `note` is the writer's own, for `notes`; a note without records is kept as well. After an error the
+        journal must be opened again, because nobody knows what reached the disk.
         """
-        if not lines:
+        if not records and not note:
             return self.position
-        data = b"".join(line + b"\n" for line in lines)
+        data = pack_block(records, note)
         try:
             if self.position - self._segment_start >= self._segment_bytes:
                 os.close(self._segment)
@@ -84,6 +84,16 @@ class JournalWriter:
         except OSError as e:
             raise self._error(e) from e
         return self.position
+
+    def notes(self) -> Iterator[bytes]:
+        """The notes of the blocks at the journal's end, the newest first, as far back as it still has them.
+
+        At least the notes of the newest segment's worth of records are there, even when all was read and forgotten.
+        """
+        for start, path in reversed(_segments(self._folder)):
+            with path.open("rb") as segment:
+                places = list(block_places(segment.fileno(), 0, self.position - start))
+                yield from (read_note(segment.fileno(), place) for place in reversed(places))
 
     def close(self) -> None:
         """Close the files. The journal can be opened again."""
@@ -100,8 +110,9 @@ class JournalWriter:
             ) from e
 
     def _recovered_end(self) -> int:
-        """The position behind the last whole line; what stands behind it is cut off."""
+        """The position behind the last whole block; what stands behind it is cut off."""
         end = None
+        mark = _read_mark(self._mark)
         segments = _segments(self._folder)
         for start, path in segments:
             if end is not None and start != end:
@@ -109,13 +120,14 @@ class JournalWriter:
             end = start + path.stat().st_size
         if segments:
             start, path = segments[-1]
-            whole = _whole_lines(path)
-            if start + whole != end:
-                os.truncate(path, whole)
-                end = start + whole
-            with path.open("rb") as segment:
+            assert end is not None
+            with path.open("rb+") as segment:
+                # All before the mark was on disk once; only what stands behind it may be torn.
+                whole = whole_end(segment.fileno(), max(0, mark - start), end - start)
+                if mark <= end:
+                    segment.truncate(whole)
+                    end = start + whole
                 os.fsync(segment.fileno())
-        mark = _read_mark(self._mark)
         if (end or 0) < mark:
             raise self._damaged(f"it ends at {end or 0}, but had reached {mark}")
         return end or 0
@@ -163,7 +175,7 @@ class JournalLog:
         self._end = self._durable()
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
-        """The ranges of bytes between two positions, in order."""
+        """The ranges of blocks between two positions, in order."""
         if start >= end:
             return []
         size = max(_SMALLEST_SPLIT_BYTES, -(-(end - start) // parallelism))
@@ -177,17 +189,18 @@ class JournalLog:
         ends = [*(segment for segment, _ in segments[1:]), end]
         for (segment, path), segment_end in zip(segments, ends, strict=True):
             low, high = max(start, segment), min(end, segment_end)
-            for cut, next_cut in itertools.pairwise([*range(low, high, size), high]):
-                found.append(Split(path.stem, str(path), cut - segment, next_cut - segment))
+            for cut, next_cut in itertools.pairwise(_cuts(path, low - segment, high - segment, size)):
+                found.append(Split(path.stem, str(path), cut, next_cut))
         return found
 
-    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # lines are raw
-        """The lines that start in a split."""
-        return read_lines(split.path, split.partition, split.start, split.end, _LIMITS)
+    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # they are raw
+        """The records of a split."""
+        return read_blocks(split.path, split.partition, split.start, split.end)
 
     def forget(self, end: int) -> None:
-        """Delete the segments that lie wholly before a position."""
-        for (_, path), (later, _) in itertools.pairwise(_segments(self._folder)):
+        """Delete the segments that lie wholly before a position, but for the newest, whose notes may be asked for."""
+        segments = _segments(self._folder)
+        for (_, path), (later, _) in itertools.pairwise(segments[: 1 - _KEPT_SEGMENTS]):
             if later <= end:
                 path.unlink(missing_ok=True)
 
@@ -211,18 +224,15 @@ def _segments(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(path.stem), path) for path in folder.glob(f"*{_ENDING}"))
 
 
-def _whole_lines(path: Path) -> int:
-    """How many bytes of a segment are whole lines."""
-    with path.open("rb") as segment:
-        end = segment.seek(0, os.SEEK_END)
-        while end > 0:
-            begin = max(0, end - _LOOK_BYTES)
-            segment.seek(begin)
-            found = segment.read(end - begin).rfind(b"\n")
-            if found >= 0:
-                return begin + found + 1
-            end = begin
-    return 0
+def _cuts(path: Path, low: int, high: int, size: int) -> list[int]:
+    """Where to cut the bytes [low, high) of a segment: at both ends, and between blocks about `size` apart."""
+    cuts = [low]
+    if high - low > size:
+        with path.open("rb") as segment:
+            for place in block_places(segment.fileno(), low, high):
+                if place.end - cuts[-1] >= size and place.end < high:
+                    cuts.append(place.end)
+    return [*cuts, high] if high > low else cuts
 
 
 def _read_mark(descriptor: int) -> int:

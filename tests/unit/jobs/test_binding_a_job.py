@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.errors import BindingError, JobDefinitionError
+from penstock.errors import BindingError, ExternalSystemError, JobDefinitionError
 from penstock.jobs.binding import bind_job
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.settings import RunSettings
@@ -102,6 +103,19 @@ def test_a_stream_and_a_sink_need_two_names(folder: Path) -> None:
     job.data_stream("readings", schema=SCHEMA).sink_to("readings")
     with pytest.raises(BindingError, match="both named 'readings'; rename one"):
         bind(job, folder)
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "rabbitmq-stream"])
+def test_a_broker_that_is_away_is_said_before_the_start(folder: Path, scheme: str) -> None:
+    """With the stream's name and the address, and without the password; the job has not begun then."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(
+        ExternalSystemError, match=f"'readings': no RabbitMQ answers at 127.0.0.1:{port}"
+    ) as raised:
+        bind(plain_job(), folder, readings=f"{scheme}://guest:s3cr3t@127.0.0.1:{port}/%2F/name")
+    assert "s3cr3t" not in str(raised.value)
+    assert raised.value.exit_code == 3
 
 
 LOCK = threading.Lock()

@@ -45,10 +45,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def receiving(folder: Path, server: Server) -> Iterator[SocketReceiver]:
+def receiving(folder: Path, server: Server, *, bounded: bool = False) -> Iterator[SocketReceiver]:
     binding = SocketBinding("readings", f"socket://127.0.0.1:{server.port}", "127.0.0.1", server.port)
     try:
-        with SocketReceiver(binding, JournalWriter(folder)) as receiver:
+        with SocketReceiver(binding, JournalWriter(folder), bounded=bounded) as receiver:
             yield receiver
     finally:
         server.close()
@@ -83,7 +83,7 @@ def test_the_end_of_the_connection_is_the_end_of_a_bounded_run(tmp_path: Path) -
         connection.sendall(b"st")
 
     server = Server(serve, serve)
-    with receiving(tmp_path, server) as receiver:
+    with receiving(tmp_path, server, bounded=True) as receiver:
         receiver.wait_for_end(threading.Event())
         assert lines(tmp_path) == [b"line %d" % i for i in range(2_000)] + [b"last"]
         time.sleep(0.3)
@@ -166,7 +166,7 @@ def test_a_journal_that_cannot_be_written_is_reported(
         hold(connection)
 
     monkeypatch.setattr("penstock.sources.journal._write_all", full)
-    with receiving(tmp_path, Server(serve)) as receiver:
+    with receiving(tmp_path, Server(serve), bounded=True) as receiver:
         wait_until(lambda: receiver.error is not None)
         with pytest.raises(CheckpointError, match="No space left"):
             receiver.wait_for_end(threading.Event())
@@ -183,7 +183,7 @@ def test_a_line_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             time.sleep(0.03)
         connection.sendall(b"\nnext\n")
 
-    with receiving(tmp_path, Server(serve)) as receiver:
+    with receiving(tmp_path, Server(serve), bounded=True) as receiver:
         receiver.wait_for_end(threading.Event())
     found = lines(tmp_path)
     assert b"".join(found[:-1]) == b"x" * 3000

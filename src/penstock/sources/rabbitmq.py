@@ -1,0 +1,87 @@
+"""RabbitMQ: what queues and streams have in common, which is what can be wrong with a broker."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Final
+
+from penstock.bindings import QueueBinding, RabbitStreamBinding
+from penstock.errors import BindingError, ExternalSystemError
+
+__all__ = ["Problems"]
+
+for _name in ("pika", "rstream"):
+    # The clients log what they raise as well; without a handler that would all end on standard error.
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+class Problems:
+    """The errors of one binding: each says which stream, what is wrong where, and what to do."""
+
+    def __init__(self, binding: QueueBinding | RabbitStreamBinding) -> None:
+        self._binding = binding
+        self._host: Final = binding.virtual_host
+        if isinstance(binding, QueueBinding):
+            self._what = f"queue {binding.queue!r}"
+        else:
+            self._what = f"stream {binding.name!r}"
+
+    def unreachable(self, reason: object) -> ExternalSystemError:
+        """Nothing answers, or nothing that speaks the protocol. `reason` may be the error that says why."""
+        if isinstance(reason, OSError) and reason.errno is not None:
+            # Libraries put texts of their own into errors of the system.
+            reason = os.strerror(reason.errno) if reason.errno > 0 else reason.strerror
+        advice = "Start the broker, or correct the address in the URI"
+        if isinstance(self._binding, RabbitStreamBinding):
+            advice += " (streams need the plugin rabbitmq_stream, whose port is 5552 as a rule)"
+        return ExternalSystemError(
+            f"{self._stream}: no RabbitMQ answers at {self._host} ({reason}). {advice}."
+        )
+
+    def login_refused(self) -> ExternalSystemError:
+        """The broker does not know the user, or not with this password."""
+        return ExternalSystemError(
+            f"{self._stream}: RabbitMQ at {self._host} refuses the login of {self._host.user!r}. "
+            "Correct user and password in the URI."
+        )
+
+    def no_virtual_host(self) -> BindingError:
+        """The virtual host is not there, or the user may not use it."""
+        return BindingError(
+            f"{self._stream}: RabbitMQ at {self._host} has no virtual host {self._host.name!r} that "
+            f"{self._host.user!r} may use. Correct it in the URI, or create it and give the user its permissions."
+        )
+
+    def missing(self) -> BindingError:
+        """The queue or stream is not there."""
+        return BindingError(
+            f"{self._stream}: the {self._what} does not exist in the virtual host {self._host.name!r} on "
+            f"{self._host}. Create it, or add create=true to the URI."
+        )
+
+    def refused(self, reason: object) -> ExternalSystemError:
+        """The broker knows the queue or stream, and refuses it."""
+        return ExternalSystemError(
+            f"{self._stream}: RabbitMQ at {self._host} refuses the {self._what} ({reason}). "
+            f"Give {self._host.user!r} the permission, or look at the broker's log."
+        )
+
+    def is_a_stream(self) -> BindingError:
+        """The queue is a stream, which has offsets instead of acknowledgements."""
+        return BindingError(
+            f"{self._stream}: the {self._what} on {self._host} is a stream. Bind it with "
+            "rabbitmq-stream://USER:PASS@HOST:PORT/VHOST/STREAM and the port of the plugin rabbitmq_stream."
+        )
+
+    def began_again(self, end: int, position: int) -> ExternalSystemError:
+        """The stream ends before what was read of it."""
+        return ExternalSystemError(
+            f"{self._stream}: the {self._what} on {self._host} ends at offset {end}, but was read up to "
+            f"{position} before, so it lost records or was created again. Start with a new checkpoint to read "
+            "it from its beginning."
+        )
+
+    @property
+    def _stream(self) -> str:
+        return f"Stream {self._binding.stream!r}"

@@ -1,0 +1,290 @@
+"""RabbitMQ streams: each message is journaled with its offset, behind which reading goes on after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from rstream import schema
+from rstream.client import Client
+from rstream.connection import ConnectionClosed
+from rstream.constants import OffsetType
+from rstream.exceptions import (
+    AccessRefused,
+    AuthenticationFailure,
+    LeaderNotAvailable,
+    SASLAuthenticationFailureLoopback,
+    ServerError,
+    StreamAlreadyExists,
+    StreamDoesNotExist,
+    StreamNotAvailable,
+    VirtualHostAccessFailure,
+)
+
+from penstock.bindings import RabbitStreamBinding
+from penstock.errors import BindingError, JobFailedError
+from penstock.sources.amqp_body import message_body
+from penstock.sources.journal import JournalWriter
+from penstock.sources.rabbitmq import Problems
+from penstock.sources.receiver import Group, Receiver
+
+__all__ = ["StreamReceiver", "check_stream"]
+
+_CONNECT_S: Final = 5.0
+_CLOSE_S: Final = 2.0
+_ALIVE_S: Final = 10.0
+_PATIENCE_S: Final = 30.0
+_FRAME_BYTES: Final = 1 << 20
+_HEARTBEAT_S: Final = 60
+_CHUNKS_AHEAD: Final = 10
+_MOST_RECORDS: Final = 50_000
+_READING: Final = 0
+_PROBE: Final = 1
+_OFFSET: Final = struct.Struct("<q")
+
+_T = TypeVar("_T")
+
+
+def check_stream(binding: RabbitStreamBinding) -> None:
+    """Check that the broker answers and has the stream; create it if the binding says so.
+
+    Raises ExternalSystemError or BindingError, with a sentence on what is wrong.
+    """
+    with _StreamConnection(binding) as connection, suppress(OSError):
+        # A stream that was just created may not be ready; whether it may be read is known then, too.
+        connection.end()
+
+
+class StreamReceiver(Receiver["_StreamConnection"]):
+    """Receives the messages of a stream.
+
+    The journal holds the offset of each message, so that after a restart the first message read is the one behind the
+    last that is durable. The end that `start=latest` begins behind is journaled as well. A bounded run ends with the
+    message that was the last when the connection was made.
+    """
+
+    def __init__(
+        self, binding: RabbitStreamBinding, journal: JournalWriter, *, bounded: bool = False
+    ) -> None:
+        super().__init__(binding.stream, journal, bounded=bounded)
+        self._binding = binding
+        self._durable = behind_last_offset(journal.notes())
+        self._behind_since_s: float | None = None
+
+    def _connect(self) -> _StreamConnection:
+        return _StreamConnection(self._binding)
+
+    def _receive(self, connection: _StreamConnection) -> None:
+        end = connection.end()
+        position = self._start(end)
+        if self._bounded and position >= end:
+            return
+        group = Group(self._journal, _MOST_RECORDS)
+        connection.subscribe(position)
+        while not self._stopping.is_set() and not (self._bounded and position >= end):
+            for offset, message in connection.messages(group.wait_s):
+                # Chunks are sent whole, also when reading begins or ends within them.
+                if offset >= position and not (self._bounded and offset >= end):
+                    group.add(message_body(message), _OFFSET.pack(offset))
+                    position = offset + 1
+            if not group.wait_s:
+                group.commit()
+                self._durable = position
+        group.commit()
+        self._durable = position
+
+    def _start(self, end: int) -> int:
+        """Where to read on: behind what is in the journal, else where the binding says."""
+        if self._durable is None:
+            start = 0 if self._binding.start == "earliest" else end
+            # The start is kept, so that what comes before the first message is journaled is not left out.
+            self._journal.append([], _OFFSET.pack(start - 1))
+            self._durable = start
+        if end >= self._durable:
+            self._behind_since_s = None
+            return self._durable
+        # A replica that was just started may be behind for a while.
+        self._behind_since_s = self._behind_since_s or time.monotonic()
+        problem = Problems(self._binding).began_again(end, self._durable)
+        if time.monotonic() < self._behind_since_s + _PATIENCE_S:
+            raise problem
+        raise BindingError(str(problem))
+
+
+def behind_last_offset(notes: Iterable[bytes]) -> int | None:
+    """The offset behind the last that is in the journal, by its notes, or None for an empty journal."""
+    note = next(iter(notes), None)
+    return None if note is None else int(_OFFSET.unpack_from(note, len(note) - _OFFSET.size)[0]) + 1
+
+
+class _StreamConnection:
+    """A connection to a stream, with an event loop of its own that runs only inside its methods; a context manager.
+
+    Making one raises the errors of `Problems`; everything else raises ConnectionError when the connection is lost.
+    """
+
+    def __init__(self, binding: RabbitStreamBinding) -> None:
+        self._binding = binding
+        self._problems = Problems(binding)
+        self._clients: list[Client] = []
+        self._frames: list[schema.Deliver] = []
+        self._failure = ""
+        self._came = asyncio.Event()
+        self._came_s = time.monotonic()
+        self._loop = asyncio.new_event_loop()
+        # What breaks in the client's tasks is otherwise only written to standard error.
+        self._loop.set_exception_handler(lambda _, what: self._fail(what.get("exception") or what["message"]))
+        try:
+            self._loop.run_until_complete(self._open())
+        except BaseException:
+            self._close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def end(self) -> int:
+        """The offset behind the last message that is in the stream now."""
+        return self._run(self._end())
+
+    def subscribe(self, offset: int) -> None:
+        """Let the broker send what is in the stream from an offset on."""
+        self._run(self._subscribe(_READING, schema.OffsetSpec.from_params(OffsetType.OFFSET, offset)))
+
+    def messages(self, timeout_s: float) -> Iterator[tuple[int, bytes]]:
+        """What came, with its offsets, after waiting for it when there is nothing yet."""
+        self._run(self._wait(timeout_s))
+        frames, self._frames = self._frames, []
+        for frame in frames:
+            yield from enumerate(self._unpacked(frame), frame.chunk_first_offset)
+        if frames:
+            self._came_s = time.monotonic()
+            self._run(self._clients[-1].credit(_READING, len(frames)))
+
+    def _unpacked(self, frame: schema.Deliver) -> list[bytes]:
+        try:
+            return frame.get_messages()
+        except Exception as e:  # the client raises anything here
+            raise JobFailedError(
+                f"Stream {self._binding.stream!r}: the messages at offset {frame.chunk_first_offset} of the stream "
+                f"{self._binding.name!r} cannot be unpacked ({e}). Messages may be batched plainly or with gzip; let "
+                "the program that publishes them use no other compression."
+            ) from e
+
+    async def _open(self) -> None:
+        host = self._binding.virtual_host
+        try:
+            client = await asyncio.wait_for(self._connected(host.host, host.port), _CONNECT_S)
+            if not await client.stream_exists(self._binding.name):
+                await self._create(client)
+        except (AuthenticationFailure, SASLAuthenticationFailureLoopback):
+            raise self._problems.login_refused() from None
+        except VirtualHostAccessFailure:
+            raise self._problems.no_virtual_host() from None
+        except TimeoutError:
+            raise self._problems.unreachable("no answer in the stream protocol") from None
+        except (OSError, ConnectionClosed) as e:
+            raise self._problems.unreachable(e) from e
+        except ServerError as e:
+            raise self._problems.refused(type(e).__name__) from e
+
+    async def _create(self, client: Client) -> None:
+        if not self._binding.create:
+            raise self._problems.missing()
+        with suppress(StreamAlreadyExists):
+            await client.create_stream(self._binding.name)
+
+    async def _connected(self, address: str, port: int) -> Client:
+        """A client that is logged in and gives what is delivered to this connection."""
+        host = self._binding.virtual_host
+        client = Client(
+            address,
+            port,
+            frame_max=_FRAME_BYTES,
+            heartbeat=_HEARTBEAT_S,
+            connection_name=f"penstock {self._binding.stream}",
+        )
+        self._clients.append(client)
+        await client.start()
+        await client.authenticate(host.name, host.user, host.password)
+        client.add_handler(schema.Deliver, self._take, name=str(_READING))
+        client.add_handler(schema.MetadataUpdate, self._moved, name="moved")
+        await client.run_queue_listener_task(_READING, self._take)
+        return client
+
+    async def _take(self, frame: schema.Deliver) -> None:
+        self._frames.append(frame)
+        self._came.set()
+
+    async def _moved(self, _: schema.MetadataUpdate) -> None:
+        self._fail("the stream was moved or deleted")
+
+    def _fail(self, reason: object) -> None:
+        self._failure = str(reason) or type(reason).__name__
+        self._came.set()
+
+    async def _end(self) -> int:
+        await self._subscribe(_PROBE, schema.OffsetSpec.from_params(OffsetType.LAST, None), credit=1)
+        # The broker sends the last chunk before it looks at the next request, so with the answer the chunk is here.
+        client = self._clients[-1]
+        await client.unsubscribe(_PROBE)
+        await client.stream_exists(self._binding.name)
+        await asyncio.sleep(0)
+        ends = [f.chunk_first_offset + f.num_records for f in self._frames if f.subscription_id == _PROBE]
+        self._frames.clear()
+        return max(ends, default=0)
+
+    async def _subscribe(self, number: int, start: schema.OffsetSpec, credit: int = _CHUNKS_AHEAD) -> None:
+        name = self._binding.name
+        try:
+            await self._clients[-1].subscribe(name, number, start, credit)
+        except (StreamNotAvailable, StreamDoesNotExist):
+            # The node has no replica of the stream; its leader is elsewhere.
+            leader, _ = await self._clients[-1].query_leader_and_replicas(name)
+            client = await asyncio.wait_for(self._connected(leader.host, leader.port), _CONNECT_S)
+            await client.subscribe(name, number, start, credit)
+
+    async def _wait(self, timeout_s: float) -> None:
+        client = self._clients[-1]
+        if not self._frames and time.monotonic() > self._came_s + _ALIVE_S:
+            # A broker whose machine is gone says nothing, so now and then it is asked.
+            await client.stream_exists(self._binding.name)
+            self._came_s = time.monotonic()
+        if not self._frames:
+            self._came.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._came.wait(), timeout_s)
+        if self._failure or not client.is_connection_alive():
+            raise ConnectionError(self._failure or "the broker ended the connection")
+
+    def _run(self, awaitable: Coroutine[Any, Any, _T]) -> _T:
+        """Run until it is done, and raise what the client raises as ConnectionError."""
+        try:
+            return self._loop.run_until_complete(awaitable)
+        except AccessRefused:
+            raise self._problems.refused("access refused") from None
+        except (ServerError, LeaderNotAvailable, ConnectionClosed, TimeoutError) as e:
+            raise ConnectionError(str(e) or type(e).__name__) from e
+
+    def _close(self) -> None:
+        with suppress(Exception):  # it is given up anyway
+            self._loop.run_until_complete(asyncio.wait_for(self._close_clients(), _CLOSE_S))
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        with suppress(Exception):
+            self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _close_clients(self) -> None:
+        for client in self._clients:
+            await client.close()

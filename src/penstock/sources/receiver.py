@@ -1,0 +1,191 @@
+"""Receivers: take what a source that cannot be read again sends, and journal it before the job sees it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from penstock.errors import BindingError, ExternalSystemError, JobFailedError, PenstockError
+from penstock.sources.journal import JournalWriter
+
+__all__ = ["IDLE_S", "MOST_BYTES", "Group", "Receiver", "group_end_s"]
+
+IDLE_S: Final = 0.2
+"""How long a receiver waits for input before it looks whether it is to stop, in seconds."""
+MOST_BYTES: Final = 8 << 20
+"""When a group has so many bytes, it is made durable at once."""
+
+_log: Final = logging.getLogger("penstock.sources")
+_log.addHandler(logging.NullHandler())
+
+_GROUP_S: Final = 0.01
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_PATIENCE_S: Final = 60.0
+
+_Connection = TypeVar("_Connection", bound=AbstractContextManager[Any])
+
+
+class Receiver(ABC, Generic[_Connection]):
+    """Receives the records of a stream in a thread of its own, and appends them to a journal; a context manager.
+
+    When the connection is lost the receiver connects again, with growing pauses. Entering it raises an error when the
+    first connection cannot be made. Whoever runs a receiver looks at `error` from time to time: when it is set,
+    nothing more is received.
+
+    Args:
+        stream: the stream's name, for messages.
+        journal: where records go; the receiver closes it.
+        bounded: whether to end when the stream's end is reached, which `wait_for_end` waits for.
+
+    """
+
+    def __init__(self, stream: str, journal: JournalWriter, *, bounded: bool = False) -> None:
+        self._stream = stream
+        self._journal = journal
+        self._bounded = bounded
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"receiver-{stream}", daemon=True)
+        self._first: _Connection | None = None
+        self.error: PenstockError | None = None
+
+    @abstractmethod
+    def _connect(self) -> _Connection:
+        """A connection that is ready to receive.
+
+        Raises ExternalSystemError when it cannot be had now, and BindingError when what the stream is bound to is not
+        there.
+        """
+
+    @abstractmethod
+    def _receive(self, connection: _Connection) -> None:
+        """Journal what comes until `_stopping` is set, or the end that counts for this kind of source is reached.
+
+        Raises OSError or ExternalSystemError when the connection is lost before.
+        """
+
+    def __enter__(self) -> Self:
+        try:
+            self._first = self._connect()
+        except BaseException:
+            self._journal.close()
+            raise
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._journal.close()
+
+    def wait_for_end(self, stop: threading.Event) -> None:
+        """Wait until all up to the end of the stream is durable, or until `stop` is set; only for bounded runs."""
+        assert self._bounded, "a streaming source has no end"
+        while not self._ended.wait(0.1) and not stop.is_set():
+            if self.error is not None:
+                raise self.error
+
+    def _run(self) -> None:
+        try:
+            self._receive_until_the_end()
+        except PenstockError as e:
+            self.error = e
+        except Exception as e:  # otherwise the job would go on without this stream
+            self.error = JobFailedError(
+                f"Stream {self._stream!r}: the receiver failed ({type(e).__name__}: {e})."
+            )
+
+    def _connect_again(self) -> _Connection:
+        try:
+            return self._connect()
+        except BindingError as e:
+            raise _MissingError(e) from None
+
+    def _receive_until_the_end(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        missing_since_s: float | None = None
+        while not (self._bounded and self._ended.is_set()):
+            before = self._journal.position
+            try:
+                with self._first or self._connect_again() as connection:
+                    self._first = None
+                    missing_since_s = None
+                    self._receive(connection)
+                self._ended.set()
+            except (OSError, ExternalSystemError) as e:
+                # The other side is away; the next attempt follows after the pause.
+                _log.warning("Stream %r: %s", self._stream, e)
+            except _MissingError as e:
+                # A broker that has just started may not know yet what it holds.
+                missing_since_s = missing_since_s or time.monotonic()
+                if time.monotonic() > missing_since_s + _PATIENCE_S:
+                    raise e.error from None
+            if self._journal.position > before:
+                pause_s = _FIRST_PAUSE_S
+            if self._stopping.wait(pause_s):
+                return
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class _MissingError(Exception):
+    """What the stream is bound to was there, and is not at the moment."""
+
+    def __init__(self, error: BindingError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Group:
+    """Messages that become durable together: soon, but not each by itself.
+
+    Args:
+        journal: where they go.
+        most_records: the group is due when it has so many.
+
+    """
+
+    def __init__(self, journal: JournalWriter, most_records: int) -> None:
+        self._journal = journal
+        self._most_records = most_records
+        self._records: list[bytes] = []
+        self._notes: list[bytes] = []
+        self._bytes = 0
+        self._committed_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: bytes, note: bytes = b"") -> None:
+        """Add a record, with what the journal's note is to have about it."""
+        self._records.append(record)
+        self._notes.append(note)
+        self._bytes += len(record)
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait for more before the group is to be committed, in seconds; 0 when it is due."""
+        if not self._records:
+            return IDLE_S
+        if len(self._records) >= self._most_records or self._bytes >= MOST_BYTES:
+            return 0.0
+        return max(0.0, group_end_s(self._committed_s) - time.monotonic())
+
+    def commit(self) -> None:
+        """Make the group durable; then it is empty."""
+        if self._records:
+            self._journal.append(self._records, b"".join(self._notes))
+            self._committed_s = time.monotonic()
+        self._records, self._notes, self._bytes = [], [], 0
+
+
+def group_end_s(committed_s: float) -> float:
+    """Until when a group may grow. Only what comes behind a group that was just committed has to wait."""
+    return committed_s + _GROUP_S

@@ -1,0 +1,33 @@
+"""The command line with receivers that stop for ever between the journal write and the acknowledgement.
+
+The first argument is a file, which appears when the first records are durable; the others are the command line's.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from penstock.cli import app
+from penstock.sources.journal import JournalWriter
+
+
+def main() -> None:
+    """Run the command line."""
+    held = Path(sys.argv.pop(1))
+    append = JournalWriter.append
+
+    def append_and_stop(journal: JournalWriter, records: list[bytes], note: bytes = b"") -> int:
+        position = append(journal, records, note)
+        if records:
+            held.touch()
+            time.sleep(600)
+        return position
+
+    JournalWriter.append = append_and_stop  # type: ignore[method-assign,assignment]
+    app()
+
+
+if __name__ == "__main__":
+    main()

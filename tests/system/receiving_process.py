@@ -1,0 +1,48 @@
+"""A process that receives a stream into a journal, for tests that kill it.
+
+Arguments: the journal's folder, the URI, and whether it waits for ever between a journal write and the acknowledgement.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+from penstock.bindings import QueueBinding, RabbitStreamBinding, parse_binding
+from penstock.sources.journal import JournalWriter
+from penstock.sources.rabbitmq_queue import QueueReceiver
+from penstock.sources.rabbitmq_stream import StreamReceiver
+from penstock.sources.receiver import Receiver
+
+
+def receiver(folder: Path, uri: str, *, bounded: bool = False) -> Receiver:  # type: ignore[type-arg]
+    """What receives the stream, which is a control stream and so begins at its earliest record."""
+    binding = parse_binding("settings", uri, "control")
+    if isinstance(binding, QueueBinding):
+        return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
+    assert isinstance(binding, RabbitStreamBinding)
+    return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
+
+
+def main() -> None:
+    """Receive until killed; writes a line when the first messages are durable."""
+    folder, uri, waits = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "waits"
+    append = JournalWriter.append
+
+    def append_and_tell(journal: JournalWriter, records: list[bytes], note: bytes = b"") -> int:
+        position = append(journal, records, note)
+        if records:
+            print(len(records), flush=True)
+            if waits:
+                time.sleep(600)
+        return position
+
+    JournalWriter.append = append_and_tell  # type: ignore[method-assign,assignment]
+    with receiver(folder, uri):
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

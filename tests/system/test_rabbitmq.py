@@ -1,0 +1,307 @@
+"""RabbitMQ: queues and streams of a real broker reach the journal, through kills of the broker and of the receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pika
+import pytest
+import rstream
+from job_process import JobProcess, await_true
+from rabbitmq_node import PASSWORD, RabbitNode, require_rabbitmq
+from receiving_process import receiver
+from rooms import read_folder
+
+from penstock.bindings import Binding, parse_binding
+from penstock.errors import BindingError, ExternalSystemError, PenstockError
+from penstock.sources.journal import JournalLog
+from penstock.sources.rabbitmq_queue import check_queue
+from penstock.sources.rabbitmq_stream import check_stream
+
+WAIT_S = 60.0
+RECEIVING = Path(__file__).with_name("receiving_process.py")
+HELD = Path(__file__).with_name("held_job.py")
+KINDS = ["queue", "stream"]
+JOB = """
+import penstock as ps
+
+job = ps.Job("copy")
+job.data_stream("numbers", schema="number INT").sink_to("copies")
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
+    """A broker of this module's own, with a queue and a stream for each test that kills something."""
+    require_rabbitmq()
+    with RabbitNode(tmp_path_factory.mktemp("rabbitmq")) as started:
+        for test in ("order", "broker", "receiver", "job", "few-kills", "many-kills"):
+            check_queue(binding(started.queue_uri(f"{test}-queue", "?create=true")))  # type: ignore[arg-type]
+            check_stream(binding(started.stream_uri(f"{test}-stream", "?create=true")))  # type: ignore[arg-type]
+        # What was declared just before a kill may be lost.
+        started.restart()
+        yield started
+
+
+def binding(uri: str) -> Binding:
+    return parse_binding("settings", uri, "control")
+
+
+def uri_of(node: RabbitNode, name: str, more: str = "") -> str:
+    return node.queue_uri(name, more) if name.endswith("queue") else node.stream_uri(name, more)
+
+
+def publish(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
+    """Publish, and wait until the broker has taken everything."""
+    if name.endswith("queue"):
+        with node.connect() as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for body in bodies:
+                properties = pika.BasicProperties(delivery_mode=2, message_id=str(hash(body)))
+                channel.basic_publish("", name, body, properties)
+    else:
+        asyncio.run(_publish_to_stream(node, name, bodies))
+
+
+async def _publish_to_stream(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
+    messages = [rstream.AMQPMessage(body=body) for body in bodies]
+    login = {"username": "tester", "password": PASSWORD}
+    confirmed = asyncio.Event()
+    left = len(messages)
+
+    def on_confirmation(_: rstream.ConfirmationStatus) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            confirmed.set()
+
+    async with rstream.Producer("127.0.0.1", node.stream_port, **login) as producer:
+        for message in messages:
+            await producer.send(name, message, on_publish_confirm=on_confirmation)
+        await asyncio.wait_for(confirmed.wait(), WAIT_S)
+
+
+def records(folder: Path) -> list[bytes]:
+    """What is in the journal, as a job would read it."""
+    log = JournalLog(folder)
+    splits = log.splits(0, log.latest(0, limited=False), 1)
+    chunks = [chunk for split in splits for chunk in log.read(split, None)]  # type: ignore[arg-type]
+    return [record for chunk in chunks for record in chunk.raw.to_pylist()]  # type: ignore[union-attr]
+
+
+def numbers(*bounds: int) -> list[bytes]:
+    """Messages that are no lines: each has a zero byte and a line end."""
+    return [b"%d\0\n" % number for number in range(*bounds)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_messages_come_in_order_and_a_bounded_run_ends(
+    node: RabbitNode, kind: str, tmp_path: Path
+) -> None:
+    """Each run reads what is there, behind what the last one read; one that finds nothing ends as well."""
+    name = f"order-{kind}"
+    for low, high in ((0, 5_000), (5_000, 5_010), (5_010, 5_010)):
+        if low < high:
+            publish(node, name, numbers(low, high))
+        with receiver(tmp_path, uri_of(node, name, "?format=bytes"), bounded=True) as receiving:
+            receiving.wait_for_end(threading.Event())
+        assert records(tmp_path) == numbers(high)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_broker_costs_nothing(node: RabbitNode, kind: str, tmp_path: Path) -> None:
+    """Kill -9 while messages flow: after the restart the same receiver goes on, each message once, in order."""
+    name = f"broker-{kind}"
+    with receiver(tmp_path, uri_of(node, name)) as receiving:
+        for low in (0, 1_000):
+            publish(node, name, numbers(low, low + 1_000))
+            wait_until(lambda low=low: len(records(tmp_path)) > low)  # type: ignore[misc]
+            node.kill()
+            time.sleep(0.5)
+            node.start()
+        publish(node, name, numbers(2_000, 2_010))
+        wait_until(lambda: len(records(tmp_path)) >= 2_010)
+        assert receiving.error is None
+    assert sorted(records(tmp_path)) == sorted(numbers(2_010))
+    if kind == "stream":
+        assert records(tmp_path) == numbers(2_010)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_receiver_costs_nothing(node: RabbitNode, kind: str, tmp_path: Path) -> None:
+    """Kill -9 between the journal write and the acknowledgement, three times: each message is there once."""
+    name = f"receiver-{kind}"
+    for low in (0, 1_000, 2_000):
+        publish(node, name, numbers(low, low + 1_000))
+        before = len(records(tmp_path))
+        with receiving_process(tmp_path, uri_of(node, name), "waits") as process:
+            assert process.stdout is not None
+            journaled = int(process.stdout.readline())
+            process.kill()
+        assert len(records(tmp_path)) == before + journaled
+    publish(node, name, numbers(3_000, 3_010))
+    check_each_comes_once(node, name, tmp_path, 3_010)
+
+
+@contextmanager
+def receiving_process(folder: Path, uri: str, mode: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A receiver in a process of its own, which does not outlive the block."""
+    command = [sys.executable, str(RECEIVING), str(folder), uri, mode]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def check_each_comes_once(node: RabbitNode, name: str, folder: Path, count: int) -> None:
+    """A receiver that nobody kills completes the journal; what comes from a stream is in order, too."""
+    with receiver(folder, uri_of(node, name)) as receiving:
+        wait_until(lambda: len(records(folder)) >= count)
+        # What comes twice would come now.
+        time.sleep(1)
+        assert receiving.error is None
+    found = records(folder)
+    assert sorted(found) == sorted(numbers(count))
+    if name.endswith("stream"):
+        assert found == numbers(count)
+
+
+def survive(node: RabbitNode, name: str, folder: Path, victims: Iterable[str]) -> None:
+    """Kill the broker or the receiver at random moments while messages flow, and compare."""
+    moments = random.Random(name)
+    sent = 0
+    with ExitStack() as processes:
+        process: subprocess.Popen[bytes] | None = None
+        for victim in victims:
+            if process is None:
+                process = processes.enter_context(receiving_process(folder, uri_of(node, name), "goes"))
+            publish(node, name, numbers(sent, sent + 1_000))
+            sent += 1_000
+            time.sleep(moments.uniform(0, 0.5))
+            assert process.poll() is None, "the receiver ended by itself"
+            if victim == "broker":
+                node.kill()
+                node.start()
+            else:
+                process.kill()
+                process.wait()
+                process = None
+    check_each_comes_once(node, name, folder, sent)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kills_at_random_moments_cost_nothing(node: RabbitNode, kind: str, tmp_path: Path) -> None:
+    """One kill -9 of the broker and one of the receiver."""
+    survive(node, f"few-kills-{kind}", tmp_path, ["broker", "receiver"])
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_kills_at_random_moments_cost_nothing(node: RabbitNode, kind: str, tmp_path: Path) -> None:
+    """As above, with 16 kills for each kind, half of them of the broker."""
+    victims = ["broker", "receiver"] * 8
+    random.Random(kind).shuffle(victims)
+    survive(node, f"many-kills-{kind}", tmp_path, victims)
+
+
+def test_a_job_killed_before_the_acknowledgement_writes_each_record_once(
+    node: RabbitNode, tmp_path: Path
+) -> None:
+    """Kill -9 of the driver when messages are journaled, and some copied, but none is acknowledged."""
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "copies").mkdir()
+    held = tmp_path / "held"
+    arguments = [
+        str(tmp_path / "job.py"),
+        f"-Dnumbers={node.queue_uri('job-queue')}",
+        f"-Dcopies=jsonl:{tmp_path / 'copies'}",
+        f"--checkpoint={tmp_path / 'checkpoint'}",
+    ]
+    publish(node, "job-queue", [json.dumps({"number": number}).encode() for number in range(100)])
+    program = [str(HELD), str(held)]
+    with JobProcess(arguments, tmp_path, program=program) as job:
+        await_true(lambda: held.exists() or not job.running, lambda: job.err)
+        await_true(lambda: read_folder(tmp_path / "copies") or not job.running, lambda: job.err)
+        assert job.running, job.err
+        job.signal(signal.SIGKILL)
+        job.wait()
+        copied = len(read_folder(tmp_path / "copies"))
+        # All come again: the broker has heard of none.
+        wait_until(lambda: waiting(node, "job-queue") == 100)
+        publish(node, "job-queue", [json.dumps({"number": number}).encode() for number in range(100, 150)])
+        with JobProcess([*arguments, "--bounded"], tmp_path) as again:
+            result = again.wait()
+            assert result.code == 0, result.err
+    assert 0 < copied <= 100
+    found = [record["number"] for record in read_folder(tmp_path / "copies")]
+    assert sorted(found) == list(range(150))
+    assert waiting(node, "job-queue") == 0
+
+
+def waiting(node: RabbitNode, queue: str) -> int:
+    """How many messages wait in a queue; those that were delivered and not acknowledged do not count."""
+    with node.connect() as connection:
+        return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+
+
+def test_a_stream_may_begin_at_its_end(node: RabbitNode, tmp_path: Path) -> None:
+    """What comes behind the end at the first start is read, also when the first run journaled nothing."""
+    check_stream(binding(node.stream_uri("late-stream", "?create=true")))  # type: ignore[arg-type]
+    publish(node, "late-stream", numbers(5))
+    uri = node.stream_uri("late-stream", "?start=latest")
+    with receiver(tmp_path, uri, bounded=True) as receiving:
+        receiving.wait_for_end(threading.Event())
+    publish(node, "late-stream", numbers(5, 8))
+    with receiver(tmp_path, uri, bounded=True) as receiving:
+        receiving.wait_for_end(threading.Event())
+    assert records(tmp_path) == numbers(5, 8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("change", "error", "parts"),
+    [
+        (("order-", "no-"), BindingError, ("'no-{kind}' does not exist", "create=true")),
+        (("%2F/order", "nowhere/order"), BindingError, ("no virtual host 'nowhere'",)),
+        (("s3cr3t", "other"), ExternalSystemError, ("refuses the login of 'tester'",)),
+        (("127.0.0.1:", "127.0.0.2:"), ExternalSystemError, ("no RabbitMQ answers", "Connection refused")),
+        (("127.0.0.1:", "no.such.host.invalid:"), ExternalSystemError, ("no RabbitMQ answers",)),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_start(
+    node: RabbitNode, kind: str, change: tuple[str, str], error: type[PenstockError], parts: tuple[str, ...]
+) -> None:
+    """With the stream's name and the remedy, and without the password."""
+    uri = uri_of(node, f"order-{kind}").replace(*change)
+    check = check_queue if kind == "queue" else check_stream
+    with pytest.raises(error) as raised:
+        check(binding(uri))  # type: ignore[arg-type]
+    for part in ("Stream 'settings'", *parts):
+        assert part.format(kind=kind) in str(raised.value)
+    assert "pass" not in str(raised.value).replace("password", "")
+
+
+def test_a_stream_is_no_queue(node: RabbitNode) -> None:
+    """A stream's messages are not taken away by acknowledging them, so reading it like a queue is refused."""
+    with pytest.raises(BindingError, match=r"is a stream\. Bind it with rabbitmq-stream://"):
+        check_queue(binding(node.queue_uri("order-stream")))  # type: ignore[arg-type]
