@@ -83,6 +83,18 @@ def run(
         int, typer.Option(metavar="MS", help="Least time between micro-batches, in milliseconds.")
     ] = 0,
     master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
+    max_command_bytes: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="The largest command that is taken; larger ones are rejected."),
+    ] = 1 << 20,
+    max_held_bytes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="How much data may wait for paused steps inside the job; beyond it data streams are not read.",
+        ),
+    ] = 256 << 20,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
     ] = False,
@@ -106,6 +118,8 @@ def run(
             parallelism=parallelism,
             batch_interval_ms=batch_interval,
             master=master,
+            max_command_bytes=max_command_bytes,
+            max_held_bytes=max_held_bytes,
             strict=strict,
         )
         loaded = load_job(job_file)

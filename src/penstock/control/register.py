@@ -67,19 +67,19 @@ class Register:
         self._versions[command.kind, scope] = command.version
         return None
 
-    def admit_key(self, command: Command, key: Any) -> Refusal | None:
-        """The same for one key of an admitted command: a Refusal when the key has seen a newer version."""
+    def stale_key(self, command: Command, key: Any) -> Refusal | None:
+        """For one key of an admitted command: a Refusal when the key has seen a newer version."""
         if command.version is None:
             return None
         to_all = self._versions.get((command.kind, _KEYED), -1)
-        key = _hashable(msgspec.to_builtins(key))
-        newest = max(self._key_versions.get((command.kind, key), -1), to_all)
-        if command.version < newest:
-            return Refusal(stale(command.version, newest))
-        if command.target.scope != "all":
-            self._key_versions[command.kind, key] = command.version
+        newest = max(self._key_versions.get((command.kind, _plain(key)), -1), to_all)
+        return Refusal(stale(command.version, newest)) if command.version < newest else None
+
+    def note_key(self, command: Command, key: Any) -> None:
+        """A command was applied to a key, which sees no older version from now on."""
+        if command.version is not None and command.target.scope != "all":
+            self._key_versions[command.kind, _plain(key)] = command.version
             self.changed = True
-        return None
 
     def _remember(self, command_id: str) -> None:
         self._ids[command_id] = None
@@ -97,6 +97,11 @@ class Register:
 def stale(version: int, newest: int) -> str:
     """The reason for which an old version is refused."""
     return f"version {version} is stale: version {newest} has been applied"
+
+
+def _plain(key: Any) -> Any:
+    """A key as it comes back from storage."""
+    return _hashable(msgspec.to_builtins(key))
 
 
 def _hashable(key: Any) -> Any:

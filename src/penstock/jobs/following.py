@@ -25,10 +25,14 @@ _COUNTS_FILE: Final = "counts.json"
 
 
 class _StepCounts(msgspec.Struct):
-    """What each step held and did, since the checkpoint began: keys by slot, and records, up to a micro-batch."""
+    """What each step did since the checkpoint began, up to a micro-batch.
+
+    Keys and the bytes of data that wait for a paused step are by slot.
+    """
 
     batch: int = -1
     keys: dict[str, dict[str, int]] = {}
+    held: dict[str, dict[str, int]] = {}
     records: dict[str, int] = {}
 
 
@@ -125,6 +129,8 @@ class Follower:
                 progress.records_in[report.name] += report.total
             elif report.kind == "keys":
                 counts.keys.setdefault(report.name, {})[str(report.partition)] = report.total
+            elif report.kind == "held":
+                counts.held.setdefault(report.name, {})[str(report.partition)] = report.total
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
@@ -134,6 +140,11 @@ class Follower:
                 progress.dead_letters += report.total
             else:
                 progress.records_out[report.name] += report.total
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of the data that waits for paused steps."""
+        return sum(size for slots in self._counts.held.values() for size in slots.values())
 
     def refresh(self, query: StreamingQuery) -> None:
         """Bring rate, batch time and lag up to date."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
@@ -37,6 +38,7 @@ from penstock.runtime.writing import Writer
 __all__ = ["JobRunner", "Progress", "RunSummary"]
 
 _POLL_S: Final = 0.2
+_OTHERWISE: Final = "goes on otherwise"
 _STOP_POLL_S: Final = 0.02
 
 
@@ -134,25 +136,35 @@ class JobRunner:
         write_stream_order(checkpoint.folder, lineage.streams)
         checkpoint.save(CONTROL_FILE, bound.control)
         follower = Follower(bound, checkpoint)
-        query = start_query(
-            session,
-            Query(
-                plan=bound.plan,
-                sources=bound.sources,
-                writer=Writer(bound.plan, bound.sinks, lineage.id),
-                checkpoint=str(checkpoint.folder),
-                parallelism=lineage.parallelism,
-                bounded=self._settings.bounded,
-                batch_interval_ms=self._settings.batch_interval_ms,
-                before_batch=follower.before_batch,
-                on_batch=follower.on_batch,
-            ),
+        query = Query(
+            plan=bound.plan,
+            sources=bound.sources,
+            writer=Writer(bound.plan, bound.sinks, lineage.id),
+            checkpoint=str(checkpoint.folder),
+            parallelism=lineage.parallelism,
+            bounded=self._settings.bounded,
+            batch_interval_ms=self._settings.batch_interval_ms,
+            before_batch=follower.before_batch,
+            on_batch=follower.on_batch,
+            holds_data=self._should_hold(follower),
         )
         try:
-            status = self._follow(query, follower, bound, stop, on_progress)
+            while True:
+                running = start_query(session, query)
+                status = self._follow(
+                    running, follower, bound, stop, on_progress, holds_data=query.holds_data
+                )
+                if status != _OTHERWISE:
+                    break
+                query = dataclasses.replace(query, holds_data=not query.holds_data)
+                follower.closing = False
         except StreamingQueryException as e:
             raise explained(e, checkpoint.folder / "spark.log") from None
         return follower.summary(self.job_id, status)
+
+    def _should_hold(self, follower: Follower) -> bool:
+        """Whether so much waits for paused steps that data streams must not be read on."""
+        return not self._settings.bounded and follower.held_bytes > self._settings.max_held_bytes
 
     def _follow(
         self,
@@ -161,12 +173,19 @@ class JobRunner:
         bound: BoundJob,
         stop: threading.Event,
         on_progress: Callable[[Progress], None],
+        *,
+        holds_data: bool,
     ) -> str:
         while query.isActive:
             if stop.wait(_POLL_S):
                 follower.closing = True
                 _stop_between_batches(query)
                 return "stopped"
+            if self._should_hold(follower) != holds_data:
+                # Spark's sources take no word while they run, so the query goes on as another one.
+                follower.closing = True
+                _stop_between_batches(query)
+                return _OTHERWISE
             for receiver in bound.receivers:
                 if receiver.error is not None:
                     query.stop()

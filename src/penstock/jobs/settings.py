@@ -29,6 +29,7 @@ class RunSettings:
         master: the Spark master.
         strict: stop at the first record that cannot be processed, instead of setting it aside.
         max_command_bytes: the largest command that is taken; larger ones are rejected.
+        max_held_bytes: how much data may wait for paused steps inside the job; beyond it data streams are not read.
         retained_batches: how many micro-batches the checkpoint can go back.
         spark_settings: further Spark settings, which win over penstock's own.
 
@@ -42,6 +43,7 @@ class RunSettings:
     master: str = "local[*]"
     strict: bool = False
     max_command_bytes: int = DEFAULT_MOST_BYTES
+    max_held_bytes: int = 256 << 20
     retained_batches: int = 100
     spark_settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -54,6 +56,8 @@ class RunSettings:
             )
         if self.max_command_bytes < 1:
             raise JobDefinitionError(f"max_command_bytes is {self.max_command_bytes}; it must be at least 1.")
+        if self.max_held_bytes < 0:
+            raise JobDefinitionError(f"max_held_bytes is {self.max_held_bytes}; it must not be negative.")
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
         if not re.fullmatch(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|spark://\S+:\d+|k8s://\S+|yarn", self.master):

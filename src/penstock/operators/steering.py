@@ -165,11 +165,10 @@ class Steering:
         failed: dict[int, Exception] = {}
         entered = -1
         for key, group in keys:
-            if command.version is not None:
-                refusal = self._register.admit_key(command, key)
-                if refusal is not None:
-                    refused = refusal.reason
-                    continue
+            stale = self._register.stale_key(command, key)
+            if stale is not None:
+                refused = stale.reason
+                continue
             if group != entered:
                 self._enter(group, context)
                 entered = group
@@ -177,6 +176,7 @@ class Steering:
             error = self._attempt(action, context, order)
             if error is None:
                 touched += 1
+                self._register.note_key(command, key)
             else:
                 failed.setdefault(group, error)
         binding.leave()
@@ -187,7 +187,7 @@ class Steering:
             self.reports.append(
                 report_of(order, "degraded", _in_short(first), failed=sorted(failed), **counts)
             )
-        elif refused and not touched:
+        elif refused and not touched and command.target.scope != "all":
             self.reports.append(report_of(order, "refused", refused))
         else:
             self.reports.append(report_of(order, "applied", **counts))

@@ -140,9 +140,10 @@ class _StepRunner:
             yield from self._packed([(first, result)])
             if reports:
                 yield reports_row(self._node.step, first, work.at, reports)
+        held_before = run.header.held_bytes
         if run.header.paused:
             rows = self._held(rows, run, states)
-        elif run.header.held_bytes:
+        elif held_before:
             run.header.held_bytes = 0
             for waited in states.release(self._node.id):
                 yield from self._records(_unheld(waited), run)
@@ -151,6 +152,8 @@ class _StepRunner:
         if traces:
             yield reports_row(self._node.step, first, work.at, traces)
         run.close()
+        if run.header.held_bytes != held_before:
+            yield counts_row("held", self._node.step, run.header.held_bytes, first)
         if run.records:
             yield counts_row("records", self._node.step, run.records, first)
         if tables.changed:

@@ -21,7 +21,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.reading import StreamReader, kafka_chunks
 from penstock.runtime.sealed import Sealed
 from penstock.runtime.writing import REPORT_DDL, Forwarder, Writer
-from penstock.sources.base import ReplayableLog
+from penstock.sources.base import HeldLog, ReplayableLog
 from penstock.sources.kafka import spark_options
 from penstock.streams.graph import Port, SourceNode
 
@@ -43,7 +43,7 @@ class BoundSource:
 
 @dataclass(frozen=True)
 class Query:
-    """What is needed to start the query."""
+    """What is needed to start the query. With `holds_data` the data streams stand still; commands go on."""
 
     plan: JobPlan
     sources: list[BoundSource]
@@ -54,6 +54,7 @@ class Query:
     batch_interval_ms: int
     before_batch: Callable[[], None]
     on_batch: Callable[[int, list[Any]], None]
+    holds_data: bool = False
 
 
 def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
@@ -99,9 +100,11 @@ def _source(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
 
 
 def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
+    holds = query.holds_data and not source.node.is_control
     if not isinstance(source.input, KafkaBinding):
-        return log_stream(spark, source.input, source.reader, query.parallelism)
-    reader = spark.readStream.format("kafka").options(**spark_options(source.input))
+        log = HeldLog(source.input) if holds else source.input
+        return log_stream(spark, log, source.reader, query.parallelism)
+    reader = spark.readStream.format("kafka").options(**spark_options(source.input, holds=holds))
     # Few large partitions would leave cores idle; Spark splits their offset ranges.
     reader = reader.option("minPartitions", query.parallelism)
     wanted = ["value", "partition", "offset"]

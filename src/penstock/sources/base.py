@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.records import BadRecord, RecordType
 
-__all__ = ["BadRecord", "ReplayableLog", "SourceChunk", "Split"]
+__all__ = ["BadRecord", "HeldLog", "ReplayableLog", "SourceChunk", "Split"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +65,33 @@ class ReplayableLog(Protocol):
 
     def lag(self, position: int) -> dict[str, Any]:
         """What waits behind `position`, for people: for example {"files": 3}."""
+
+
+@dataclass(frozen=True)
+class HeldLog:
+    """A log that stands still: nothing beyond where the reader is, though what was planned can be read again."""
+
+    log: ReplayableLog
+
+    def latest(self, start: int, *, limited: bool) -> int:  # noqa: ARG002  # as ReplayableLog
+        """Where the reader is."""
+        return start
+
+    def freeze(self) -> None:
+        """Nothing moves anyway."""
+
+    def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
+        """As of the log."""
+        return self.log.splits(start, end, parallelism)
+
+    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+        """As of the log."""
+        return self.log.read(split, record_type)
+
+    def forget(self, end: int) -> None:
+        """As of the log."""
+        self.log.forget(end)
+
+    def lag(self, position: int) -> dict[str, Any]:
+        """As of the log."""
+        return self.log.lag(position)

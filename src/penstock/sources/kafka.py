@@ -33,15 +33,22 @@ def preflight(binding: KafkaBinding) -> None:
         check_topic(binding, settings)
 
 
-def spark_options(binding: KafkaBinding) -> dict[str, str]:
-    """The options of Spark's Kafka source for a binding. Where to start only counts without a checkpoint."""
+def spark_options(binding: KafkaBinding, *, holds: bool = False) -> dict[str, str]:
+    """The options of Spark's Kafka source for a binding. Where to start only counts without a checkpoint.
+
+    With `holds` nothing new is read.
+    """
     client = _CLIENT_DEFAULTS | dict(binding.client)
     limit = binding.max_records_per_batch
+    limits = {"maxOffsetsPerTrigger": str(limit)} if limit is not None else {}
+    if holds:
+        # Spark waits for so many records, or for so long since 1970, the latter being when it thinks it last read.
+        limits = {"minOffsetsPerTrigger": str(2**63 - 1), "maxTriggerDelay": "100000d"}
     return {
         "kafka.bootstrap.servers": binding.servers,
         "subscribe": binding.topic,
         "startingOffsets": binding.start or "latest",
-        **({"maxOffsetsPerTrigger": str(limit)} if limit is not None else {}),
+        **limits,
         # Records that were deleted before they were read are an error, not a gap.
         "failOnDataLoss": "true",
         "includeHeaders": "false",

@@ -84,7 +84,10 @@ def run_slot(
             applied.append((command.id, target.scope))
             continue
         keys = KEYS if target.scope == "all" else [target.key] if target.scope == "key" else target.keys or []
-        applied += [(command.id, k) for k in keys if k in mine and register.admit_key(command, k) is None]
+        for key in keys:
+            if key in mine and register.stale_key(command, key) is None:
+                register.note_key(command, key)
+                applied.append((command.id, key))
     return applied
 
 

@@ -1,0 +1,257 @@
+"""Any interleaving, repetition, reordering and crash of commands and data: the same as the model in plain Python."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process_job import NOW, InProcessJob
+
+import penstock as ps
+
+KEYS = range(5)
+KINDS = ("limit", "label", "offset", "raise")
+
+
+@dataclass
+class Reading:
+    key: int
+    number: int
+    at: dt.datetime
+
+
+@dataclass
+class Seen:
+    key: int
+    number: int
+    limit: int | None
+    label: int | None
+    offset: int
+
+
+class Step(ps.ProcessFunction):
+    """Tells what holds for each reading."""
+
+    limit = ps.ValueState(int)
+    label = ps.TemporalState(int)
+    last = ps.ValueState(int)
+    offset = ps.Setting(int, 0)
+
+    @ps.on_command("limit")
+    def set_limit(self, value: int, ctx: ps.CommandContext) -> None:
+        self.limit.set(value)
+
+    @ps.on_command("label")
+    def set_label(self, value: int, ctx: ps.CommandContext) -> None:
+        self.label.set(value)
+
+    @ps.on_command("raise", new_keys=False)
+    def fail(self, value: int, ctx: ps.CommandContext) -> None:
+        self.limit.set(value)
+        if ctx.key % 2 == 0:
+            raise ValueError("even")
+
+    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
+        self.last.set(reading.number)
+        yield Seen(reading.key, reading.number, self.limit.get(), self.label.get(), self.offset.get())
+
+
+def job() -> ps.Job:
+    made = ps.Job("model", key_groups=4)
+    readings = made.data_stream("readings", schema=Reading, event_time="at")
+    readings.key_by("key").process("step", Step()).sink_to("seen")
+    return made
+
+
+@dataclass
+class Sent:
+    """A command as the model knows it. `keys` None is all keys, () the step."""
+
+    id: str
+    kind: str
+    keys: tuple[int, ...] | None
+    value: int
+    version: int | None
+    effective: int | None
+
+    def encoded(self) -> bytes:
+        target: dict[str, Any] = {"step": "step"}
+        if self.keys is None:
+            target["all"] = True
+        elif len(self.keys) == 1:
+            target["key"] = self.keys[0]
+        elif self.keys:
+            target["keys"] = self.keys
+        kind, payload = ("set", {"offset": self.value}) if self.kind == "offset" else (self.kind, self.value)
+        more = {} if self.effective is None else {"effective_at": hour(self.effective).isoformat()}
+        return msgspec.json.encode(
+            {
+                "id": self.id,
+                "kind": kind,
+                "target": target,
+                "payload": payload,
+                "version": self.version,
+                **more,
+            }
+        )
+
+
+def hour(number: int) -> dt.datetime:
+    return NOW + dt.timedelta(hours=number)
+
+
+Timeline = dict[int, int | None]
+
+
+@dataclass
+class Model:
+    """What should be: every key's own values, every id once, every version forward."""
+
+    ids: set[str] = field(default_factory=set)
+    versions: dict[tuple[str, Any], int] = field(default_factory=dict)
+    keys: set[int] = field(default_factory=set)
+    limits: dict[int, int] = field(default_factory=dict)
+    labels: dict[int, Timeline] = field(default_factory=dict)
+    offsets: Timeline = field(default_factory=dict)
+    to_all: list[Sent] = field(default_factory=list)
+
+    def command(self, sent: Sent) -> str | None:
+        """The final status; None for a duplicate."""
+        if sent.id in self.ids:
+            return None
+        self.ids.add(sent.id)
+        kind = "set" if sent.kind == "offset" else sent.kind
+        scope = "all" if sent.keys is None else "step" if not sent.keys else "keys"
+        if scope != "keys" and not self._is_new((kind, scope), sent.version):
+            return "REJECTED"
+        if scope == "step":
+            self.offsets[-99 if sent.effective is None else sent.effective] = sent.value
+            return "APPLIED"
+        found = sorted(self.keys) if sent.keys is None else sent.keys
+        done = [self._for_key(sent, kind, key) for key in found]
+        if sent.keys is None and sent.kind != "raise":
+            self.to_all.append(sent)
+        if "raised" in done:
+            return "DEGRADED"
+        return "REJECTED" if sent.keys is not None and set(done) == {"stale"} else "APPLIED"
+
+    def _is_new(self, what: tuple[str, Any], version: int | None) -> bool:
+        if version is None:
+            return True
+        if version < self.versions.get(what, -1):
+            return False
+        self.versions[what] = version
+        return True
+
+    def _for_key(self, sent: Sent, kind: str, key: int) -> str:
+        if sent.version is not None:
+            newest = max(self.versions.get((kind, key), -1), self.versions.get((kind, "all"), -1))
+            if sent.version < newest:
+                return "stale"
+        if sent.kind == "raise" and key % 2 == 0:
+            return "raised"
+        if sent.version is not None and sent.keys is not None:
+            self.versions[kind, key] = sent.version
+        self._apply(sent, key)
+        return "applied"
+
+    def _apply(self, sent: Sent, key: int) -> None:
+        self.keys.add(key)
+        if sent.kind == "label":
+            self.labels.setdefault(key, {})[-99 if sent.effective is None else sent.effective] = sent.value
+        else:
+            self.limits[key] = sent.value
+
+    def reading(self, reading: Reading) -> Seen:
+        if reading.key not in self.keys:
+            for sent in self.to_all:
+                self._apply(sent, reading.key)
+        self.keys.add(reading.key)
+        at = (reading.at - NOW) // dt.timedelta(hours=1)
+        return Seen(
+            reading.key,
+            reading.number,
+            self.limits.get(reading.key),
+            as_of(self.labels.get(reading.key, {}), at),
+            as_of(self.offsets, at) or 0,
+        )
+
+
+def as_of(timeline: Timeline, at: int) -> int | None:
+    """The temporal join, as plainly as can be."""
+    found = [time for time in timeline if time <= at]
+    return timeline[max(found)] if found else None
+
+
+@st.composite
+def commands(draw: st.DrawFn) -> Sent:
+    kind = draw(st.sampled_from(KINDS))
+    keys: Any = ()
+    if kind != "offset":
+        keys = draw(
+            st.none() | st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True).map(tuple)
+        )
+    effective = draw(st.none() | st.integers(-2, 2)) if kind in ("label", "offset") else None
+    return Sent(
+        f"{kind}-{draw(st.integers(0, 12))}",
+        kind,
+        keys,
+        draw(st.integers(0, 99)),
+        draw(st.none() | st.integers(0, 4)),
+        effective,
+    )
+
+
+batches = st.lists(
+    st.tuples(
+        st.lists(commands(), max_size=5),
+        st.lists(st.tuples(st.sampled_from(KEYS), st.integers(-3, 3)), max_size=6),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(batches, st.integers(1, 4), st.integers(0, 1000))
+@settings(max_examples=300, deadline=None)
+def test_commands_and_data_in_any_order_equal_the_model(plan: Any, partitions: int, seed: int) -> None:
+    """Over any number of tasks; a micro-batch that crashes is run again, in another order, and gives the same bytes."""
+    running, model, chance = InProcessJob(job(), partitions=partitions), Model(), random.Random(seed)
+    number = 0
+    for sent, readings, crashes in plan:
+        made = []
+        for key, at in readings:
+            made.append(Reading(key, number, hour(at)))
+            number += 1
+        inputs: Any = {"commands": [], "readings": []}
+        if sent:
+            # Commands may come over several partitions; their order is that of their places.
+            half = chance.randint(0, len(sent))
+            inputs["commands"] = [
+                (name, [s.encoded() for s in part])
+                for name, part in (("a", sent[:half]), ("b", sent[half:]))
+                if part
+            ]
+        if made:
+            inputs["readings"] = [("r", made)]
+        crashed = running.copy()
+        if crashes:
+            lost = crashed.run(inputs, seed=chance.randint(0, 99))
+        result = running.run(inputs, seed=chance.randint(0, 99))
+        if crashes:
+            assert (lost.data, lost.receipts) == (result.data, result.receipts)
+        expected = [(s.id, status) for s in sent if (status := model.command(s)) is not None]
+        finals = [
+            (r.id, r.status) for r in result.receipts if r.status in ("APPLIED", "REJECTED", "DEGRADED")
+        ]
+        assert finals == expected
+        assert sorted(result.records("seen"), key=lambda seen: seen.number) == [
+            model.reading(r) for r in made
+        ]
