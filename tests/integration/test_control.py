@@ -128,7 +128,7 @@ def feed(folders: Folders, stage: int) -> list[dict[str, Any]]:
 
 
 def crash_after_planning(folders: Folders, before: Path, after: Path, batch: int) -> None:
-    """Bring back what there was before a micro-batch, but for what Spark noted first: what belongs to it, and its time."""
+    """Bring back what there was before a micro-batch, and what Spark noted first: what belongs to it, and its time."""
     shutil.rmtree(folders.root)
     shutil.copytree(before, folders.root)
     shutil.copy(after / f"checkpoint/offsets/{batch}", folders.checkpoint / "offsets")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -14,13 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pika
 import pytest
-import rstream
-from job_process import JobProcess, await_true
-from rabbitmq_node import PASSWORD, RabbitNode, require_rabbitmq
+from rabbitmq_messages import publish
+from rabbitmq_node import RabbitNode
 from receiving_process import receiver
-from rooms import read_folder
 
 from penstock.bindings import Binding, parse_binding
 from penstock.errors import BindingError, ExternalSystemError, PenstockError
@@ -30,27 +24,18 @@ from penstock.sources.rabbitmq_stream import check_stream
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
-HELD = Path(__file__).with_name("held_job.py")
 KINDS = ["queue", "stream"]
-JOB = """
-import penstock as ps
-
-job = ps.Job("copy")
-job.data_stream("numbers", schema="number INT").sink_to("copies")
-"""
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
-    """A broker of this module's own, with a queue and a stream for each test that kills something."""
-    require_rabbitmq()
-    with RabbitNode(tmp_path_factory.mktemp("rabbitmq")) as started:
-        for test in ("order", "broker", "receiver", "job", "few-kills", "many-kills"):
-            check_queue(binding(started.queue_uri(f"{test}-queue", "?create=true")))  # type: ignore[arg-type]
-            check_stream(binding(started.stream_uri(f"{test}-stream", "?create=true")))  # type: ignore[arg-type]
-        # What was declared just before a kill may be lost.
-        started.restart()
-        yield started
+def node(rabbitmq: RabbitNode) -> RabbitNode:
+    """The broker, with a queue and a stream for each test that kills something."""
+    for test in ("order", "broker", "receiver", "few-kills", "many-kills"):
+        check_queue(binding(rabbitmq.queue_uri(f"{test}-queue", "?create=true")))  # type: ignore[arg-type]
+        check_stream(binding(rabbitmq.stream_uri(f"{test}-stream", "?create=true")))  # type: ignore[arg-type]
+    # What was declared just before a kill may be lost.
+    rabbitmq.restart()
+    return rabbitmq
 
 
 def binding(uri: str) -> Binding:
@@ -59,37 +44,6 @@ def binding(uri: str) -> Binding:
 
 def uri_of(node: RabbitNode, name: str, more: str = "") -> str:
     return node.queue_uri(name, more) if name.endswith("queue") else node.stream_uri(name, more)
-
-
-def publish(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
-    """Publish, and wait until the broker has taken everything."""
-    if name.endswith("queue"):
-        with node.connect() as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            for body in bodies:
-                properties = pika.BasicProperties(delivery_mode=2, message_id=str(hash(body)))
-                channel.basic_publish("", name, body, properties)
-    else:
-        asyncio.run(_publish_to_stream(node, name, bodies))
-
-
-async def _publish_to_stream(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
-    messages = [rstream.AMQPMessage(body=body) for body in bodies]
-    login = {"username": "tester", "password": PASSWORD}
-    confirmed = asyncio.Event()
-    left = len(messages)
-
-    def on_confirmation(_: rstream.ConfirmationStatus) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            confirmed.set()
-
-    async with rstream.Producer("127.0.0.1", node.stream_port, **login) as producer:
-        for message in messages:
-            await producer.send(name, message, on_publish_confirm=on_confirmation)
-        await asyncio.wait_for(confirmed.wait(), WAIT_S)
 
 
 def records(folder: Path) -> list[bytes]:
@@ -222,46 +176,6 @@ def test_many_kills_at_random_moments_cost_nothing(node: RabbitNode, kind: str, 
     victims = ["broker", "receiver"] * 8
     random.Random(kind).shuffle(victims)
     survive(node, f"many-kills-{kind}", tmp_path, victims)
-
-
-def test_a_job_killed_before_the_acknowledgement_writes_each_record_once(
-    node: RabbitNode, tmp_path: Path
-) -> None:
-    """Kill -9 of the driver when messages are journaled, and some copied, but none is acknowledged."""
-    (tmp_path / "job.py").write_text(JOB)
-    (tmp_path / "copies").mkdir()
-    held = tmp_path / "held"
-    arguments = [
-        str(tmp_path / "job.py"),
-        f"-Dnumbers={node.queue_uri('job-queue')}",
-        f"-Dcopies=jsonl:{tmp_path / 'copies'}",
-        f"--checkpoint={tmp_path / 'checkpoint'}",
-    ]
-    publish(node, "job-queue", [json.dumps({"number": number}).encode() for number in range(100)])
-    program = [str(HELD), str(held)]
-    with JobProcess(arguments, tmp_path, program=program) as job:
-        await_true(lambda: held.exists() or not job.running, lambda: job.err)
-        await_true(lambda: read_folder(tmp_path / "copies") or not job.running, lambda: job.err)
-        assert job.running, job.err
-        job.signal(signal.SIGKILL)
-        job.wait()
-        copied = len(read_folder(tmp_path / "copies"))
-        # All come again: the broker has heard of none.
-        wait_until(lambda: waiting(node, "job-queue") == 100)
-        publish(node, "job-queue", [json.dumps({"number": number}).encode() for number in range(100, 150)])
-        with JobProcess([*arguments, "--bounded"], tmp_path) as again:
-            result = again.wait()
-            assert result.code == 0, result.err
-    assert 0 < copied <= 100
-    found = [record["number"] for record in read_folder(tmp_path / "copies")]
-    assert sorted(found) == list(range(150))
-    assert waiting(node, "job-queue") == 0
-
-
-def waiting(node: RabbitNode, queue: str) -> int:
-    """How many messages wait in a queue; those that were delivered and not acknowledged do not count."""
-    with node.connect() as connection:
-        return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
 
 def test_a_stream_may_begin_at_its_end(node: RabbitNode, tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Messages: publish to a queue or stream of a RabbitMQ, and see what waits there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pika
+import rstream
+import xxhash
+from rabbitmq_node import PASSWORD, RabbitNode
+
+__all__ = ["publish", "waiting"]
+
+WAIT_S = 60.0
+
+
+def publish(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
+    """Publish, and wait until the broker has taken everything."""
+    if name.endswith("queue"):
+        with node.connect() as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for body in bodies:
+                properties = pika.BasicProperties(delivery_mode=2, message_id=xxhash.xxh64_hexdigest(body))
+                channel.basic_publish("", name, body, properties)
+    else:
+        asyncio.run(_publish_to_stream(node, name, bodies))
+
+
+async def _publish_to_stream(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
+    messages = [rstream.AMQPMessage(body=body) for body in bodies]
+    login = {"username": "tester", "password": PASSWORD}
+    confirmed = asyncio.Event()
+    left = len(messages)
+
+    def on_confirmation(_: rstream.ConfirmationStatus) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            confirmed.set()
+
+    async with rstream.Producer("127.0.0.1", node.stream_port, **login) as producer:
+        for message in messages:
+            await producer.send(name, message, on_publish_confirm=on_confirmation)
+        await asyncio.wait_for(confirmed.wait(), WAIT_S)
+
+
+def waiting(node: RabbitNode, queue: str) -> int:
+    """How many messages wait in a queue; those that were delivered and not acknowledged do not count."""
+    with node.connect() as connection:
+        return int(connection.channel().queue_declare(queue, passive=True).method.message_count)

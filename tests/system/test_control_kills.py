@@ -1,0 +1,262 @@
+"""Commands through kill -9 of the job and of the broker: each is applied once, none is lost, and its receipts agree.
+
+The commands add up, so one that is applied twice shows. The senders repeat themselves, as careful senders do.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from job_process import JobProcess, await_true, kill
+from rabbitmq_messages import publish, waiting
+from rabbitmq_node import RabbitNode
+from rooms import read_folder, write_file
+
+from penstock.bindings import parse_binding
+from penstock.jobs.receipts import read_receipts
+from penstock.local.kafka import KafkaBroker
+from penstock.sources.rabbitmq_queue import check_queue
+from penstock.sources.rabbitmq_stream import check_stream
+from topics import produce
+
+JOB = Path(__file__).with_name("counting_job.py")
+HELD = Path(__file__).with_name("held_job.py")
+SENSORS = range(20)
+VICTIMS = ("driver", "jvm", "worker", "broker")
+
+Command = dict[str, Any]
+
+
+class Way(Protocol):
+    """A way in for commands."""
+
+    uri: str | None
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Send, and wait until they are safe."""
+
+    def kill_broker(self) -> bool:
+        """Kill -9 what keeps the commands and start it again; whether there is such a thing."""
+
+
+class FolderWay:
+    """The folder in the checkpoint."""
+
+    uri = None
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "checkpoint" / "commands"
+        self._folder.mkdir(parents=True)
+        self._count = 0
+
+    def send(self, commands: Sequence[Command]) -> None:
+        self._count += 1
+        write_file(self._folder, f"{self._count:06}.jsonl", commands)
+
+    def kill_broker(self) -> bool:
+        return False
+
+
+class KafkaWay:
+    """A topic of some partitions."""
+
+    def __init__(self, kafka: KafkaBroker) -> None:
+        self._kafka = kafka
+        self._topic = f"commands-{time.time_ns()}"
+        kafka.create_topic(self._topic, 3)
+        self.uri = f"kafka://{kafka.bootstrap}/{self._topic}"
+
+    def send(self, commands: Sequence[Command]) -> None:
+        # By key, so that the commands of one sensor stay in order.
+        produce(
+            self._kafka.bootstrap,
+            self._topic,
+            [
+                (str(command["target"].get("key", 0)).encode(), json.dumps(command).encode())
+                for command in commands
+            ],
+        )
+
+    def kill_broker(self) -> bool:
+        return False
+
+
+class RabbitWay:
+    """A queue or a stream."""
+
+    def __init__(self, node: RabbitNode, name: str) -> None:
+        self.node = node
+        self.name = name
+        if name.endswith("queue"):
+            check_queue(parse_binding("commands", node.queue_uri(name, "?create=true"), "control"))  # type: ignore[arg-type]
+            self.uri = node.queue_uri(name)
+        else:
+            check_stream(parse_binding("commands", node.stream_uri(name, "?create=true"), "control"))  # type: ignore[arg-type]
+            self.uri = node.stream_uri(name)
+        # What was declared just before a kill may be lost.
+        node.restart()
+
+    def send(self, commands: Sequence[Command]) -> None:
+        publish(self.node, self.name, [json.dumps(command).encode() for command in commands])
+
+    def kill_broker(self) -> bool:
+        self.node.kill()
+        self.node.start()
+        return True
+
+
+class Run:
+    """A job under fire, what was sent to it, and what must come of it."""
+
+    def __init__(self, root: Path, way: Way, seed: str) -> None:
+        self.root = root
+        self.way = way
+        self.chance = random.Random(seed)
+        self.sent: list[Command] = []
+        self.read = 0
+        for name in ("readings", "sums", "seen"):
+            (root / name).mkdir()
+        self.arguments = [
+            str(JOB),
+            *(f"-D{name}=jsonl:{root / name}" for name in ("readings", "sums", "seen")),
+            f"--checkpoint={root / 'checkpoint'}",
+            *([] if way.uri is None else [f"-Dcommands={way.uri}"]),
+        ]
+
+    def send(self, count: int) -> None:
+        """New commands, some of them twice, some old ones again, and some readings."""
+        new = []
+        for _ in range(count):
+            number = len(self.sent)
+            amount = -1 if self.chance.random() < 0.1 else self.chance.randint(1, 9)
+            command = {
+                "id": f"c{number}",
+                "kind": "add",
+                "target": {"step": "sums", "key": self.chance.choice(SENSORS)},
+                "payload": amount,
+            }
+            self.sent.append(command)
+            new.append(command)
+        again = self.chance.sample(self.sent, min(len(self.sent), count // 2))
+        self.way.send([*new, *self.chance.sample(new, count // 2), *again])
+        readings = [{"sensor": self.chance.choice(SENSORS), "number": self.read + n} for n in range(count)]
+        self.read += count
+        write_file(self.root / "readings", f"{self.read:08}.jsonl", readings)
+
+    def applied(self) -> int:
+        """How many commands have come to their end."""
+        finals = ("APPLIED", "DEGRADED", "REJECTED")
+        checkpoint = self.root / "checkpoint"
+        return sum(r.status in finals for _, receipts in read_receipts(checkpoint) for r in receipts)
+
+    def survive(self, victims: Sequence[str]) -> None:
+        """Send commands; when some of them have been applied kill somebody at a random moment."""
+        self.job = JobProcess(self.arguments, self.root)
+        try:
+            for victim in victims:
+                before = self.applied()
+                self.send(20)
+                self._await_applied(before + 1)
+                self.send(20)
+                time.sleep(self.chance.uniform(0, 0.6))
+                assert self.job.running, self.job.err
+                self._kill(victim)
+            self.send(20)
+            self._await_applied(len(self.sent))
+            await_true(lambda: len(read_folder(self.root / "seen")) >= self.read, lambda: self.job.err)
+            self.job.signal(signal.SIGTERM)
+            result = self.job.wait()
+            assert result.code == 0, result.err
+        finally:
+            self.job.__exit__()
+
+    def _await_applied(self, count: int) -> None:
+        await_true(lambda: self.applied() >= count, lambda: f"{self.applied()} of {count}: {self.job.err}")
+
+    def _kill(self, victim: str) -> None:
+        job = self.job
+        if victim == "broker" and self.way.kill_broker():
+            return
+        if victim == "worker" and job.workers():
+            kill(self.chance.choice(job.workers()), signal.SIGKILL)
+            return
+        if victim == "jvm" and job.jvms():
+            kill(job.jvms()[0], signal.SIGKILL)
+        else:
+            job.signal(signal.SIGKILL)
+        job.wait()
+        job.__exit__()
+        self.job = JobProcess(self.arguments, self.root)
+
+    def check(self) -> None:
+        """Every command once: in its receipts, in what it emitted, in the sums, and in what readings saw."""
+        receipts = [r for _, found in read_receipts(self.root / "checkpoint") for r in found]
+        stories: dict[str, list[str]] = {}
+        for receipt in receipts:
+            stories.setdefault(receipt.id, []).append(receipt.status)
+        assert stories == {
+            c["id"]: ["ACCEPTED", "VALIDATED", "DEGRADED" if c["payload"] < 0 else "APPLIED"]
+            for c in self.sent
+        }
+        sums = read_folder(self.root / "sums")
+        good = {c["id"]: c for c in self.sent if c["payload"] > 0}
+        assert Counter(s["command"] for s in sums) == Counter(list(good))
+        totals: Counter[int] = Counter()
+        for one in sums:
+            totals[one["sensor"]] += good[one["command"]]["payload"]
+            assert one["total"] == totals[one["sensor"]]
+        seen = read_folder(self.root / "seen")
+        assert sorted(s["number"] for s in seen) == list(range(self.read))
+
+
+def fight(root: Path, way: Way, victims: Sequence[str]) -> None:
+    """A whole run."""
+    run = Run(root, way, f"{type(way).__name__} {len(victims)}")
+    run.survive(victims)
+    run.check()
+
+
+def test_commands_of_a_queue_survive_the_broker_and_the_driver(rabbitmq: RabbitNode, tmp_path: Path) -> None:
+    """One kill -9 of each, and before that one between the journal write and the acknowledgement."""
+    way = RabbitWay(rabbitmq, "commands-queue")
+    run = Run(tmp_path, way, "queue")
+    run.send(20)
+    held = tmp_path / "held"
+    with JobProcess(run.arguments, tmp_path, program=[str(HELD), str(held)]) as job:
+        await_true(lambda: held.exists() or not job.running, lambda: job.err)
+        assert job.running, job.err
+        job.signal(signal.SIGKILL)
+        job.wait()
+    # All come again: the broker has heard of none.
+    await_true(lambda: waiting(rabbitmq, "commands-queue") == 40, lambda: "the queue lost some")
+    run.survive(["broker", "driver"])
+    run.check()
+    await_true(lambda: waiting(rabbitmq, "commands-queue") == 0, lambda: "some were not acknowledged")
+
+
+WAYS: dict[str, Callable[..., Way]] = {
+    "folder": lambda root, kafka, node: FolderWay(root),
+    "kafka": lambda root, kafka, node: KafkaWay(kafka),
+    "queue": lambda root, kafka, node: RabbitWay(node, "chaos-queue"),
+    "stream": lambda root, kafka, node: RabbitWay(node, "chaos-stream"),
+}
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("way", WAYS)
+def test_commands_survive_many_kills(
+    way: str, tmp_path: Path, kafka: KafkaBroker, rabbitmq: RabbitNode
+) -> None:
+    """Twelve kills -9 for each way in."""
+    victims = list(VICTIMS) * 3
+    random.Random(way).shuffle(victims)
+    fight(tmp_path, WAYS[way](tmp_path, kafka, rabbitmq), victims)
