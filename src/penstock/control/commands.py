@@ -35,6 +35,7 @@ DEFAULT_MOST_BYTES: Final = 1 << 20
 """The largest command that is taken unless another limit is set."""
 
 _MOST_ID_BYTES: Final = 128
+_TIMES: Final = ("issued_at", "effective_at", "expires_at")
 
 
 class CommandError(Exception):
@@ -133,25 +134,24 @@ def _id_of(data: bytes) -> str:
 def check(command: Command) -> None:
     """Raise CommandError for what the types alone do not forbid."""
     target = command.target
-    reasons = [
-        (not command.id, "the id is empty"),
-        (len(command.id.encode()) > _MOST_ID_BYTES, f"the id is longer than {_MOST_ID_BYTES} bytes"),
-        (not command.kind, "the kind is empty"),
-        (
-            not target.step and (target.key is not None or target.keys is not None or target.all),
-            "the target names keys but no step",
-        ),
-        (
-            (target.key is not None) + (target.keys is not None) + target.all > 1,
-            "the target has more than one of key, keys and all",
-        ),
-        (target.keys is not None and not target.keys, "the target has an empty list of keys"),
-        (command.version is not None and command.version < 0, "the version is negative"),
-    ]
-    for wrong, reason in reasons:
-        if wrong:
-            raise CommandError(reason, command.id[:_MOST_ID_BYTES])
-    for name in ("issued_at", "effective_at", "expires_at"):
+    reason = ""
+    if not command.id:
+        reason = "the id is empty"
+    elif len(command.id) > _MOST_ID_BYTES or len(command.id.encode()) > _MOST_ID_BYTES:
+        reason = f"the id is longer than {_MOST_ID_BYTES} bytes"
+    elif not command.kind:
+        reason = "the kind is empty"
+    elif command.version is not None and command.version < 0:
+        reason = "the version is negative"
+    elif (target.key is not None) + (target.keys is not None) + target.all > 1:
+        reason = "the target has more than one of key, keys and all"
+    elif not target.step and (target.key is not None or target.keys is not None or target.all):
+        reason = "the target names keys but no step"
+    elif target.keys is not None and not target.keys:
+        reason = "the target has an empty list of keys"
+    if reason:
+        raise CommandError(reason, command.id[:_MOST_ID_BYTES])
+    for name in _TIMES:
         at = getattr(command, name)
         if at is not None and at.tzinfo is None:
             raise CommandError(f"{name} has no time zone", command.id)

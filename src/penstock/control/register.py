@@ -10,12 +10,16 @@ import datetime as dt
 from typing import Any, Final
 
 import msgspec
+import xxhash
 
 from penstock.control.commands import Command
 
 __all__ = ["DEFAULT_IDS_KEPT", "Refusal", "Register"]
 
 DEFAULT_IDS_KEPT: Final = 100_000
+
+# Ids are kept as their hashes (XXH3, 128 bits), which take less room than most ids do.
+_DIGEST_BYTES: Final = 16
 
 # Scopes whose versions are kept side by side: a command to a step says nothing about the step's keys.
 _KEYED: Final = "keyed"
@@ -29,7 +33,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    ids: list[str]
+    ids: bytes
     versions: list[tuple[str, str, int]]
     key_versions: list[tuple[str, Any, int]]
 
@@ -38,8 +42,9 @@ class Register:
     """What one slot of a step knows about commands. `stored` is what an earlier `dump` gave, or None."""
 
     def __init__(self, stored: bytes | None = None, ids_kept: int = DEFAULT_IDS_KEPT) -> None:
-        found = _Stored([], [], []) if stored is None else msgspec.msgpack.decode(stored, type=_Stored)
-        self._ids: dict[str, None] = dict.fromkeys(found.ids)
+        found = _Stored(b"", [], []) if stored is None else msgspec.msgpack.decode(stored, type=_Stored)
+        ids = found.ids
+        self._ids = dict.fromkeys(ids[i : i + _DIGEST_BYTES] for i in range(0, len(ids), _DIGEST_BYTES))
         self._ids_kept: Final = ids_kept
         self._versions = {(kind, scope): version for kind, scope, version in found.versions}
         self._key_versions = {(kind, _hashable(key)): version for kind, key, version in found.key_versions}
@@ -47,9 +52,13 @@ class Register:
 
     def seen(self, command_id: str) -> bool:
         """Take note of an id; whether it was known before."""
-        if command_id in self._ids:
+        digest = xxhash.xxh3_128_digest(command_id.encode())
+        if digest in self._ids:
             return True
-        self._remember(command_id)
+        self._ids[digest] = None
+        if len(self._ids) > self._ids_kept:
+            del self._ids[next(iter(self._ids))]
+        self.changed = True
         return False
 
     def admit(self, command: Command, now: dt.datetime) -> Refusal | None:
@@ -81,17 +90,11 @@ class Register:
             self._key_versions[command.kind, _plain(key)] = command.version
             self.changed = True
 
-    def _remember(self, command_id: str) -> None:
-        self._ids[command_id] = None
-        if len(self._ids) > self._ids_kept:
-            del self._ids[next(iter(self._ids))]
-        self.changed = True
-
     def dump(self) -> bytes:
         """The register as bytes, the same for the same history."""
         versions = [(kind, scope, version) for (kind, scope), version in self._versions.items()]
         key_versions = [(kind, key, version) for (kind, key), version in self._key_versions.items()]
-        return msgspec.msgpack.encode(_Stored(list(self._ids), versions, key_versions))
+        return msgspec.msgpack.encode(_Stored(b"".join(self._ids), versions, key_versions))
 
 
 def stale(version: int, newest: int) -> str:

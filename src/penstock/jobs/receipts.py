@@ -9,16 +9,16 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.bindings import FilesBinding
 from penstock.control.receipts import Receipt
+from penstock.jobs.checkpoint import write_atomically
 from penstock.records import record_type
 from penstock.sinks.base import Sink, TaskContext
-from penstock.sinks.files import FilesSink
 from penstock.streams.graph import RECEIPTS
 
 __all__ = ["RECEIPT_TYPE", "ReceiptWriter", "kept_receipts", "read_receipts"]
 
 RECEIPT_TYPE: Final = record_type(Receipt)
+_encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Receipt)
 
 
@@ -30,38 +30,40 @@ def kept_receipts(checkpoint: Path) -> Path:
 class ReceiptWriter:
     """Writes the receipts of each micro-batch, also when it is replayed after a crash, exactly once.
 
-    They are kept in the checkpoint; `bound` is the sink that they go to besides, if any.
+    They are kept in the checkpoint, one file for each micro-batch; `bound` is the sink that they go to besides, if any.
     """
 
     def __init__(self, checkpoint: Path, lineage: str, bound: Sink | None) -> None:
-        folder = str(kept_receipts(checkpoint))
-        # Under a name of its own, since the bound sink keeps a note in the checkpoint too.
-        kept = FilesSink(FilesBinding(f"kept-{RECEIPTS}", f"jsonl:{folder}", "jsonl", folder))
-        self._sinks: Final[list[Sink]] = [kept] if bound is None else [kept, bound]
+        self._bound: Final = bound
         self._checkpoint: Final = checkpoint
         self._lineage: Final = lineage
 
     def prepare(self) -> None:
-        """Prepare the sinks, once per start."""
+        """Prepare, once per start."""
         kept_receipts(self._checkpoint).mkdir(parents=True, exist_ok=True)
-        for sink in self._sinks:
-            sink.prepare(self._lineage, str(self._checkpoint))
+        if self._bound is not None:
+            self._bound.prepare(self._lineage, str(self._checkpoint))
 
     def write(self, batch_id: int, receipts: Sequence[Receipt]) -> None:
         """Write the receipts of a micro-batch; called again with the same after a crash."""
         if not receipts:
             return
-        batch = RECEIPT_TYPE.batch(receipts)
+        path = kept_receipts(self._checkpoint) / f"part-{batch_id:010}.jsonl"
+        if not path.exists():
+            write_atomically(path, _encoder.encode_lines(receipts))
+        if self._bound is not None:
+            self._send(self._bound, batch_id, receipts)
+
+    def _send(self, sink: Sink, batch_id: int, receipts: Sequence[Receipt]) -> None:
         keys = pa.array([receipt.id.encode() for receipt in receipts], pa.binary())
-        for sink in self._sinks:
-            task = sink.task(TaskContext(batch_id, 0, 0, self._lineage), RECEIPT_TYPE)
-            try:
-                task.write(batch, keys)
-                message = task.finish()
-            except BaseException:
-                task.abort()
-                raise
-            sink.commit(batch_id, [message])
+        task = sink.task(TaskContext(batch_id, 0, 0, self._lineage), RECEIPT_TYPE)
+        try:
+            task.write(RECEIPT_TYPE.batch(receipts), keys)
+            message = task.finish()
+        except BaseException:
+            task.abort()
+            raise
+        sink.commit(batch_id, [message])
 
 
 def read_receipts(checkpoint: Path, after: str = "") -> Iterator[tuple[str, list[Receipt]]]:

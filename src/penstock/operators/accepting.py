@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,12 +15,13 @@ from penstock.control.commands import Command, CommandError
 from penstock.control.orders import Order
 from penstock.control.receipts import Place
 from penstock.operators.handlers import BUILT_IN_KINDS, Handler
+from penstock.state.group_state import key_values
 from penstock.state.history import TemporalState
 from penstock.state.key_groups import key_groups
 from penstock.state.shared import Setting
 from penstock.state.values import ValueState
 
-__all__ = ["AcceptedStep", "Accepting", "key_array"]
+__all__ = ["AcceptedStep", "Accepting", "named_keys", "payload_decoder"]
 
 _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "set": ("key", "keys", "all", "step"),
@@ -30,6 +32,8 @@ _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "trace": ("step", "job"),
 }
 _HANDLER_SCOPES: Final = {"key": ("key", "keys", "all"), "step": ("step", "job")}
+# What an unfit key raises on its way into a column.
+_NOT_A_KEY: Final = (ValueError, TypeError, OverflowError, pa.ArrowException, msgspec.ValidationError)
 # Kinds of penstock's own that a step takes only with a handler of its own.
 _NEEDS_HANDLER: Final = ("load-model", "dump-state")
 
@@ -49,7 +53,7 @@ class AcceptedStep:
     timed: bool
     has_cache: bool
 
-    @property
+    @functools.cached_property
     def kinds(self) -> dict[str, tuple[str, ...]]:
         """The kinds of commands that the step takes, with their scopes."""
         found = dict(_SCOPES)
@@ -72,17 +76,65 @@ class Accepting:
     steps: Mapping[str, AcceptedStep]
     key_groups: int
 
-    def order(self, command: Command, place: Place) -> Order:
-        """The order of a command; with a refusal when no step takes it."""
-        first = next(iter(self.steps))
-        judge = command.target.step if command.target.step in self.steps else first
+    def orders(self, commands: Sequence[tuple[Place, Command]]) -> list[Order]:
+        """The orders of some commands; with a refusal where no step takes one."""
+        checked = [(place, command, self._refusal(command)) for place, command in commands]
+        good = [command for _, command, refusal in checked if not refusal]
         try:
-            groups = self._checked(command)
+            groups = self._key_groups(good)
+        except _NOT_A_KEY:
+            return [self._order(place, command, refusal) for place, command, refusal in checked]
+        left = iter(groups)
+        return [
+            self.refused(place, command, refusal)
+            if refusal
+            else Order(place, command, command.target.step, "", next(left))
+            for place, command, refusal in checked
+        ]
+
+    def _order(self, place: Place, command: Command, refusal: str) -> Order:
+        """The order of one command whose keys have still to be tried."""
+        if not refusal:
+            try:
+                (groups,) = self._key_groups([command])
+            except _NOT_A_KEY as e:
+                kind = self.steps[command.target.step].key_type
+                refusal = f"the target has a key that is no {kind}: {e}"
+            else:
+                return Order(place, command, command.target.step, "", groups)
+        return self.refused(place, command, refusal)
+
+    def refused(self, place: Place, command: Command, refusal: str) -> Order:
+        """The order of a command that must not be carried out."""
+        judge = command.target.step if command.target.step in self.steps else next(iter(self.steps))
+        # A refused command keeps its payload out of the way of the steps.
+        short = msgspec.structs.replace(command, payload=msgspec.Raw(b"null"))
+        return Order(place, short, judge, refusal)
+
+    def _key_groups(self, commands: Sequence[Command]) -> list[Sequence[int]]:
+        """For each command the key groups of the keys that it names; all keys of a step are hashed at once."""
+        found: list[Sequence[int]] = [()] * len(commands)
+        places: dict[str, list[int]] = {}
+        keys: dict[str, list[Any]] = {}
+        for place, command in enumerate(commands):
+            target = command.target
+            named = [target.key] if target.key is not None else target.keys
+            if named is not None:
+                places.setdefault(target.step, []).extend([place] * len(named))
+                keys.setdefault(target.step, []).extend(named)
+        for step, named in keys.items():
+            groups = key_groups(key_array(named, self.steps[step].key_type), self.key_groups).tolist()
+            for place, group in zip(places[step], groups, strict=True):
+                found[place] = (*found[place], group)
+        return found
+
+    def _refusal(self, command: Command) -> str:
+        """Why a command is not taken, whatever its keys; empty when it is."""
+        try:
+            self._check(command)
         except CommandError as e:
-            # A refused command keeps its payload out of the way of the steps.
-            short = msgspec.structs.replace(command, payload=msgspec.Raw(b"null"))
-            return Order(place, short, judge, str(e))
-        return Order(place, command, judge, "", groups)
+            return str(e)
+        return ""
 
     def malformed(self, error: CommandError, place: Place) -> Order:
         """The order for what is no command."""
@@ -95,11 +147,11 @@ class Accepting:
             return [command.target.step]
         return [name for name, step in self.steps.items() if "job" in step.kinds.get(command.kind, ())]
 
-    def _checked(self, command: Command) -> Sequence[int]:
-        """The key groups of the command's keys. CommandError when it is not taken."""
+    def _check(self, command: Command) -> None:
         target = command.target
         if not target.step:
-            return self._checked_for_job(command)
+            self._check_for_job(command)
+            return
         step = self.steps.get(target.step)
         if step is None:
             raise CommandError(f"the job has no step {target.step!r}; it has {', '.join(self.steps)}")
@@ -112,15 +164,8 @@ class Accepting:
             )
         self._check_payload(command, step)
         self._check_time(command, step)
-        if target.scope not in ("key", "keys"):
-            return ()
-        keys = [target.key] if target.keys is None else target.keys
-        try:
-            return tuple(int(g) for g in key_groups(key_array(keys, step.key_type), self.key_groups))
-        except (ValueError, TypeError, pa.ArrowException, msgspec.ValidationError) as e:
-            raise CommandError(f"the target has a key that is no {step.key_type}: {e}") from None
 
-    def _checked_for_job(self, command: Command) -> Sequence[int]:
+    def _check_for_job(self, command: Command) -> None:
         takers = self.takers(command)
         if not takers:
             kinds = {kind: scopes for step in self.steps.values() for kind, scopes in step.kinds.items()}
@@ -130,20 +175,19 @@ class Accepting:
         for taker in takers:
             self._check_payload(command, self.steps[taker])
             self._check_time(command, self.steps[taker])
-        return ()
 
     def _check_payload(self, command: Command, step: AcceptedStep) -> None:
         handler = step.handlers.get(command.kind)
         try:
             if handler is not None:
-                msgspec.json.decode(command.payload, type=handler.payload_type)
+                payload_decoder(handler.payload_type).decode(command.payload)
             elif command.kind in ("set", "reload-config"):
                 self._check_values(command, step)
         except msgspec.DecodeError as e:
             raise CommandError(f"the payload does not fit: {e}") from None
 
     def _check_values(self, command: Command, step: AcceptedStep) -> None:
-        values = msgspec.json.decode(command.payload, type=dict[str, msgspec.Raw])
+        values = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)
         shared = command.target.scope == "step"
         known: Mapping[str, Any] = step.settings if shared else step.states
         for name, raw in values.items():
@@ -182,6 +226,12 @@ def _unknown(kind: str, who: str, kinds: Mapping[str, Any]) -> str:
     return f"{who} takes no command {kind!r}; it takes {', '.join(kinds)}"
 
 
+@functools.lru_cache(maxsize=256)
+def payload_decoder(payload_type: Any) -> msgspec.json.Decoder[Any]:
+    """What reads payloads of a type."""
+    return msgspec.json.Decoder(payload_type)
+
+
 def key_array(keys: Sequence[Any], key_type: pa.DataType) -> pa.Array:
     """Keys as they stand in a command's JSON, as a column of the step's key type.
 
@@ -195,6 +245,14 @@ def key_array(keys: Sequence[Any], key_type: pa.DataType) -> pa.Array:
         columns = [_column(column, kind) for column, kind in zip(zip(*rows, strict=True), parts, strict=True)]
         return pa.StructArray.from_arrays(columns, fields=list(key_type))
     return _column(keys, key_type)
+
+
+def named_keys(keys: Sequence[Any], key_type: pa.DataType) -> list[Any]:
+    """Accepted keys as user code sees them."""
+    # The common types are in JSON what they are in Python.
+    if pa.types.is_integer(key_type) or pa.types.is_string(key_type):
+        return list(keys)
+    return key_values(key_array(keys, key_type))
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

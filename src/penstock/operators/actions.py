@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.control.commands import Command
 from penstock.control.orders import Order, decode_orders, encode_orders
+from penstock.operators.accepting import payload_decoder
 from penstock.operators.binding import Binding
 from penstock.operators.functions import CommandContext
 from penstock.operators.step import StepCore
@@ -26,7 +27,7 @@ def action_of(command: Command, binding: Binding) -> Action:
     core = binding.core
     handler = core.handlers.get(command.kind)
     if handler is not None:
-        payload = msgspec.json.decode(command.payload, type=handler.payload_type)
+        payload = payload_decoder(handler.payload_type).decode(command.payload)
         method = getattr(binding.function, handler.method)
         return lambda ctx: method(payload, ctx)
     values = _values(command, core)
@@ -40,7 +41,7 @@ def action_of(command: Command, binding: Binding) -> Action:
 
 
 def _values(command: Command, core: StepCore) -> dict[str, Any]:
-    raw = msgspec.json.decode(command.payload, type=dict[str, msgspec.Raw])
+    raw = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)
     declared: Any = core.shared if command.target.scope == "step" else core.states
     return {name: declared[name].value_of(value) for name, value in raw.items()}
 

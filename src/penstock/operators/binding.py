@@ -29,8 +29,12 @@ class Binding:
         self.cursor: Final = Cursor(None, [])
         self.function: Final = copy.copy(core.function)
         self.states: dict[str, BoundValueState] = {}
-        for (name, declared), spec in zip(core.states.items(), core.specs, strict=True):
-            self.states[name] = _bound(declared, spec, self.cursor, kind)
+        self._entered: GroupState | None = None
+        self._nowhere = {
+            name: _no_column(name, spec) for name, spec in zip(core.states, core.specs, strict=True)
+        }
+        for name, declared in core.states.items():
+            self.states[name] = _bound(declared, self._nowhere[name], self.cursor, kind)
         self.shared_states: Final[dict[str, Any]] = dict(shared.bind(self.cursor))
         for name, state in [*self.states.items(), *self.shared_states.items()]:
             if name != CONTROL_VERSION:
@@ -38,14 +42,17 @@ class Binding:
 
     def enter(self, group: GroupState) -> None:
         """From now on the states speak of the keys of a group."""
+        self._entered = group
         for name, state in self.states.items():
             state.move(group.columns[name])
 
     def leave(self) -> None:
         """From now on the code runs for the whole step again."""
         self.cursor.key = None
-        for (name, state), spec in zip(self.states.items(), self.core.specs, strict=True):
-            state.move(_no_column(name, spec))
+        if self._entered is not None:
+            self._entered = None
+            for name, state in self.states.items():
+                state.move(self._nowhere[name])
 
     def refresh(self) -> None:
         """The states of the current group were flushed or preloaded; look at them anew."""
@@ -69,9 +76,8 @@ class Binding:
 
 
 def _bound(
-    declared: ValueState[Any], spec: StateSpec, cursor: Cursor, kind: type[BoundValueState]
+    declared: ValueState[Any], nowhere: StateColumn, cursor: Cursor, kind: type[BoundValueState]
 ) -> BoundValueState:
-    nowhere = _no_column(declared.name, spec)
     if not isinstance(declared, TemporalState):
         return kind(nowhere, cursor)
     state = declared.bound(kind)(nowhere, cursor)

@@ -14,7 +14,7 @@ from penstock.control.orders import Order
 from penstock.control.receipts import Outcome, Report
 from penstock.control.register import Register
 from penstock.errors import SchemaError
-from penstock.operators.accepting import key_array
+from penstock.operators.accepting import named_keys
 from penstock.operators.actions import Action, Standing, action_of
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
@@ -22,7 +22,7 @@ from penstock.operators.functions import CommandContext, ConnectedProcessFunctio
 from penstock.operators.group_run import event_times, open_group
 from penstock.operators.step import MAIN, Emission, StepCore, StepResult, reason_of
 from penstock.records import VERSION_FIELD, RecordType
-from penstock.state.group_state import GroupState, key_values
+from penstock.state.group_state import GroupState
 from penstock.state.shared import SharedStates
 from penstock.state.values import BoundValueState
 
@@ -148,11 +148,11 @@ class Steering:
     def _for_named_keys(self, order: Order) -> None:
         target = order.command.target
         named = [target.key] if target.keys is None else target.keys
-        keys = key_values(key_array(named, self._core.key_type))
-        places = zip(keys, order.key_groups, strict=True)
+        if self._own.isdisjoint(order.key_groups):
+            return
+        places = zip(named_keys(named, self._core.key_type), order.key_groups, strict=True)
         own = dict.fromkeys((key, group) for key, group in places if group in self._own)
-        if own:
-            self._for_keys(order, list(own), sorted({group for _, group in own}))
+        self._for_keys(order, list(own), sorted({group for _, group in own}))
 
     def _for_keys(self, order: Order, keys: list[tuple[Any, int]], groups: Sequence[int]) -> None:
         """Carry out a command for each of some keys."""
@@ -179,7 +179,7 @@ class Steering:
                 self._register.note_key(command, key)
             else:
                 failed.setdefault(group, error)
-        binding.leave()
+        binding.cursor.key = None
         counts: dict[str, Any] = {"key_groups": list(groups), "keys": touched, "replies": context.replies}
         if failed:
             first = failed[min(failed)]
@@ -216,6 +216,7 @@ class Steering:
 
     def _whole_step(self, action: Action, context: Context, order: Order) -> Exception | None:
         self._visited = 0
+        self._binding.leave()
         self.shared.writable = True
         try:
             return self._attempt(action, context, order)
@@ -267,6 +268,7 @@ class Steering:
         context = Context(self._binding.cursor, self._outputs)
         context.enter(source.stream, self._emitted)
         context.open_keys(lambda: self._through_keys(context))
+        self._binding.leave()
         for row, record in enumerate(source.record_type.objects(block.batch)):
             mark = len(self._emitted)
             self._emitted.origin = functools.partial(self._letter_of_record, block, row)

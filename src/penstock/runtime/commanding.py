@@ -58,26 +58,26 @@ class CommandReader:
 
     def _read(self, chunk: SourceChunk) -> tuple[list[Order], list[DeadLetter]]:
         accepting = self.plan.accepting
-        orders = []
-        letters = []
+        commands: list[tuple[Place, Command]] = []
+        refused: list[Order] = []
+        letters: list[DeadLetter] = []
         for place, raw in self._places(chunk):
             try:
                 command = self._decode(raw)
             except CommandError as e:
-                orders.append(accepting.malformed(e, place))
-                letters.append(
-                    DeadLetter(str(e), COMMANDS, "", place.partition, place.offset, raw[:_SHOWN_BYTES])
-                )
+                refused.append(accepting.malformed(e, place))
+                shown = raw[:_SHOWN_BYTES]
+                letters.append(DeadLetter(str(e), COMMANDS, "", place.partition, place.offset, shown))
                 continue
             try:
-                orders.append(accepting.order(self._with_content(command, place), place))
+                commands.append((place, self._with_content(command, place)))
             except CommandError as e:
-                orders.append(accepting.malformed(e, place))
+                refused.append(accepting.refused(place, command, str(e)))
         for bad in chunk.bad:
             place = Place(COMMANDS, bad.partition, bad.offset)
-            orders.append(accepting.malformed(CommandError(bad.reason), place))
+            refused.append(accepting.malformed(CommandError(bad.reason), place))
             letters.append(DeadLetter.of_bad_record(COMMANDS, bad))
-        return orders, letters
+        return [*accepting.orders(commands), *refused], letters
 
     def _places(self, chunk: SourceChunk) -> Iterator[tuple[Place, bytes]]:
         assert chunk.raw is not None

@@ -1,0 +1,286 @@
+"""Control: how soon a command to all keys is applied, and what a storm of commands costs the data beside it.
+
+The temperature-control job holds one key for each sensor. First a command sets the last command of all of them, some
+times over, and the time is taken from its file's appearance to its receipt. Then the job reads readings from a folder
+without an end, with and without commands beside, by turns: commands to single sensors come over a Kafka topic at a
+fixed rate. The data rate is that of the micro-batches that end within the time of the storm. Every command must have
+its receipt in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.batches import batch_ends
+from benchmarks.processes import EXAMPLE, end_session, python_process
+from benchmarks.report import Column, print_json, print_table
+from benchmarks.topics import producer
+from benchmarks.workload import Rooms
+from penstock.jobs.receipts import read_receipts
+from penstock.local.kafka import KafkaBroker
+
+__all__ = ["Sizes", "main", "measure"]
+
+_PATIENCE_S: Final = 300.0
+_FINAL: Final = ("APPLIED", "DEGRADED", "REJECTED")
+_TICK_S: Final = 0.02
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured: keys held, commands to all of them, and a storm of so many a second for so long."""
+
+    keys: int = 100_000
+    to_all: int = 5
+    commands_per_s: int = 10_000
+    seconds: int = 60
+    rounds: int = 3
+    file_rows: int = 500_000
+    files_per_batch: int = 2
+    cores: int = 2
+
+
+class _Job:
+    """The example job as a process, which reads folders of its own without an end."""
+
+    def __init__(self, folder: Path, sizes: Sizes, commands: str | None) -> None:
+        self.folder = folder
+        self.checkpoint = folder / "checkpoint"
+        arguments = [
+            str(EXAMPLE / "job.py"),
+            "--checkpoint",
+            str(self.checkpoint),
+            "--cores",
+            str(sizes.cores),
+        ]
+        bindings = {
+            "readings": f"parquet:{folder / 'readings'}?max_files_per_batch={sizes.files_per_batch}",
+            "settings": f"parquet:{folder / 'settings'}",
+            "heaters": f"parquet:{folder / 'heaters'}",
+        }
+        if commands is not None:
+            bindings["commands"] = commands
+        for name, uri in bindings.items():
+            arguments += ["-D", f"{name}={uri}"]
+        self._process = python_process("benchmarks.run_job", arguments, folder / "stderr.log")
+        self._seen = ""
+        self._finals = 0
+
+    def finals(self) -> int:
+        """How many commands have come to their end so far; all of them must have been applied."""
+        for name, receipts in read_receipts(self.checkpoint, after=self._seen):
+            self._seen = name
+            for receipt in receipts:
+                if receipt.status in _FINAL:
+                    self._finals += 1
+                    if receipt.status != "APPLIED":
+                        raise RuntimeError(f"{receipt.id} is {receipt.status}: {receipt.reason}")
+        return self._finals
+
+    def await_true(self, what: str, condition: Any, poll_s: float = 0.05) -> None:
+        """Wait, and fail when the job has ended or it takes too long."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not condition():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"The job did not come to {what}; see {self.folder / 'stderr.log'}.")
+            time.sleep(poll_s)
+
+    def end(self) -> None:
+        """Stop it, and whatever it has left behind."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.communicate(timeout=60)
+        finally:
+            end_session(self._process)
+
+
+@contextmanager
+def _running(
+    folder: Path, sizes: Sizes, rows: int, files: int, commands: str | None = None
+) -> Iterator[_Job]:
+    """The job with so many files of readings before it, all the same one under different names."""
+    rooms = Rooms(sizes.keys, 0.45)
+    for name in ("readings", "settings", "heaters"):
+        (folder / name).mkdir(parents=True)
+    sensors = np.arange(sizes.keys)
+    delta = np.full(sizes.keys, rooms.delta)
+    settings = {"sensor_id": sensors, "desired": rooms.desired, "up_delta": delta, "down_delta": delta}
+    pq.write_table(pa.table(settings), folder / "settings" / "0.parquet")
+    part = rooms.readings(rows, 0)
+    readings = {"sensor_id": part.sensor_id.astype(np.int64), "temperature": part.temperature}
+    pq.write_table(pa.table(readings), folder / "one.parquet")
+    for number in range(files):
+        os.link(folder / "one.parquet", folder / "readings" / f"{number:06d}.parquet")
+    job = _Job(folder, sizes, commands)
+    try:
+        job.await_true("its first micro-batches", lambda: len(batch_ends(job.checkpoint)) >= min(files, 2))
+        yield job
+    finally:
+        job.end()
+
+
+def measure_all_keys(folder: Path, sizes: Sizes) -> list[float]:
+    """For each of some commands to all keys the seconds from its file's appearance to its receipt."""
+    taken = []
+    with _running(folder, sizes, 1_000, 1) as job:
+        time.sleep(2)
+        for number in range(sizes.to_all):
+            command = {
+                "id": f"all-{number}",
+                "kind": "set",
+                "target": {"step": "thermostat", "all": True},
+                "payload": {"last_command": ("ON", "OFF")[number % 2]},
+            }
+            new = job.checkpoint / "commands" / f".{number}"
+            new.write_text(json.dumps(command))
+            begin = time.monotonic()
+            new.rename(new.with_name(f"{number}.jsonl"))
+            job.await_true("its receipt", lambda number=number: job.finals() > number, 0.005)
+            taken.append(time.monotonic() - begin)
+        _check_reached(job, sizes)
+    return taken
+
+
+def _check_reached(job: _Job, sizes: Sizes) -> None:
+    reached = {
+        receipt.keys
+        for _, receipts in read_receipts(job.checkpoint)
+        for receipt in receipts
+        if receipt.status == "APPLIED"
+    }
+    if reached != {sizes.keys}:
+        raise RuntimeError(f"Commands to all keys reached {reached} of {sizes.keys} keys.")
+
+
+def measure_storm(folder: Path, sizes: Sizes, broker: KafkaBroker, *, storm: bool) -> tuple[float, float]:
+    """Readings a second over the time of the storm, and the seconds until the last receipt behind its end."""
+    topic = f"commands-{folder.name}"
+    broker.create_topic(topic, 2)
+    files = 4 * sizes.seconds * max(1, 1_000_000 // sizes.file_rows)
+    uri = f"kafka://{broker.bootstrap}/{topic}"
+    with _running(folder, sizes, sizes.file_rows, files, uri) as job:
+        begin = time.time()
+        sender = threading.Thread(target=_send, args=(broker, topic, sizes))
+        if storm:
+            sender.start()
+        time.sleep(sizes.seconds)
+        end = time.time()
+        if storm:
+            sender.join()
+            count = sizes.commands_per_s * sizes.seconds
+            job.await_true("all receipts", lambda: job.finals() >= count)
+        late = time.time() - end
+        ends = batch_ends(job.checkpoint)
+    within = [time_s for time_s in ends if begin <= time_s <= end]
+    rows = (len(within) - 1) * sizes.file_rows * sizes.files_per_batch
+    return rows / (within[-1] - within[0]), late
+
+
+def _send(broker: KafkaBroker, topic: str, sizes: Sizes) -> None:
+    """Commands to single sensors at a steady rate."""
+    client = producer(broker, **{"linger.ms": 20})
+    begin = time.monotonic()
+    count = sizes.commands_per_s * sizes.seconds
+    sent = 0
+    while sent < count:
+        due = min(count, int((time.monotonic() - begin) * sizes.commands_per_s))
+        for number in range(sent, due):
+            key = number * 7919 % sizes.keys
+            command = (
+                f'{{"id":"c{number}","kind":"set","target":{{"step":"thermostat","key":{key}}},'
+                f'"payload":{{"last_command":"{("ON", "OFF")[number % 2]}"}}}}'
+            )
+            client.produce(topic, command.encode(), str(key).encode())
+        sent = due
+        client.poll(0)
+        time.sleep(_TICK_S)
+    if client.flush(30):
+        raise RuntimeError("The broker did not take all commands in time.")
+
+
+def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Measure both; raises RuntimeError when a command was lost or not applied."""
+    to_all = measure_all_keys(work / "all", sizes)
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    late = []
+    with KafkaBroker() as broker:
+        for number in range(sizes.rounds):
+            for storm in (False, True):
+                place = work / f"{'storm' if storm else 'calm'}-{number}"
+                rate, behind = measure_storm(place, sizes, broker, storm=storm)
+                rates[storm].append(rate)
+                late += [behind] if storm else []
+                print(f"{place.name}: {rate:,.0f} rows/s", file=sys.stderr, flush=True)
+    calm, stormy = statistics.median(rates[False]), statistics.median(rates[True])
+    ratios = [with_storm / without for without, with_storm in zip(rates[False], rates[True], strict=True)]
+    return {
+        "keys": sizes.keys,
+        "all_keys_s": round(statistics.median(to_all), 3),
+        "all_keys_worst_s": round(max(to_all), 3),
+        "commands_per_s": sizes.commands_per_s,
+        "seconds": sizes.seconds,
+        "rows_per_s_without": round(calm),
+        "rows_per_s_with": round(stormy),
+        "ratio": round(statistics.median(ratios), 2),
+        "last_receipt_after_s": round(max(late), 1),
+        "lost": 0,
+    }
+
+
+def main() -> None:
+    """Measure, print a table, and with --json the result as the last line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.control", description=__doc__)
+    default = Sizes()
+    for name in (
+        "keys",
+        "to_all",
+        "commands_per_s",
+        "seconds",
+        "rounds",
+        "file_rows",
+        "files_per_batch",
+        "cores",
+    ):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(default, name))
+    parser.add_argument("--json", action="store_true")
+    given = vars(parser.parse_args())
+    as_json = given.pop("json")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
+        result = measure(Sizes(**given), Path(work))
+    title = f"Control at {result['keys']:,} keys"
+    rows = [
+        ["a command to all keys, to its receipt: median", f"{result['all_keys_s']:.2f} s"],
+        ["the same: worst", f"{result['all_keys_worst_s']:.2f} s"],
+        ["readings without commands", f"{result['rows_per_s_without']:,} a second"],
+        [
+            f"readings beside {result['commands_per_s']:,} commands a second",
+            f"{result['rows_per_s_with']:,} a second",
+        ],
+        ["ratio, median of the rounds", f"{result['ratio']:.2f}"],
+        ["last receipt after the storm's end", f"{result['last_receipt_after_s']:.1f} s"],
+        ["commands lost", str(result["lost"])],
+    ]
+    print_table(title, [Column("", left=True), Column("")], rows)
+    if as_json:
+        print_json(result)
+
+
+if __name__ == "__main__":
+    main()
