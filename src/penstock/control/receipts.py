@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
 
-__all__ = ["FINAL", "Outcome", "Place", "Receipt", "Report", "Status", "Trace", "merged"]
+__all__ = [
+    "FINAL",
+    "Batch",
+    "Outcome",
+    "Place",
+    "Receipt",
+    "Report",
+    "Status",
+    "Story",
+    "Trace",
+    "stories",
+]
 
 Status = Literal["ACCEPTED", "VALIDATED", "REJECTED", "APPLIED", "DEGRADED"]
 Outcome = Literal["applied", "degraded", "refused", "duplicate"]
@@ -42,7 +54,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     """What one slot did with a command.
 
     `failed` has the key groups in which a handler raised, `key_groups` those that the command touched, and `keys` the
-    number of keys in them. `replies` are what handlers answered, with the keys they answered for.
+    number of keys in them. `replies` are what handlers answered, with the keys they answered for. `alone` tells that no
+    other slot reports on the command.
     """
 
     place: Place
@@ -58,6 +71,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     keys: int = 0
     replies: Sequence[tuple[Any, Any]] = ()
     trace: Trace | None = None
+    alone: bool = False
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,14 +96,36 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     details: str = ""
 
 
-def merged(
-    reports: Iterable[Report], batch: int, at: dt.datetime, records_of: Callable[[str], int] | None = None
-) -> list[Receipt]:
-    """The receipts of one micro-batch, in the order of the commands; the same for any order of the reports.
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Receipt)
+
+
+class Story(msgspec.Struct, frozen=True, array_like=True):
+    """What became of one command in a micro-batch: its receipts as JSON Lines, and its place, by which stories sort."""
+
+    place: Place
+    lines: bytes
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """The receipts."""
+        return _decoder.decode_lines(self.lines)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch: its number, its time, and how many records each step has processed up to and with it."""
+
+    number: int
+    at: dt.datetime
+    records: Mapping[str, int] = field(default_factory=dict)
+
+
+def stories(reports: Iterable[Report], batch: Batch) -> list[Story]:
+    """The stories of a micro-batch, in the order of the commands; the same for any order of the reports.
 
     A command that only duplicates an earlier one has none: the earlier one has its own. What could not be admitted is
-    ACCEPTED, that is read, and REJECTED; the rest is ACCEPTED, VALIDATED, and APPLIED or DEGRADED. `records_of` gives
-    the number of records that a step has processed, for traces.
+    ACCEPTED, that is read, and REJECTED; the rest is ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
     """
     commands: dict[Place, list[Report]] = {}
     for report in reports:
@@ -98,20 +134,16 @@ def merged(
             commands[report.place] = [report]
         else:
             found.append(report)
-    receipts: list[Receipt] = []
-    for place in sorted(commands):
-        receipts += _receipts(commands[place], batch, at, records_of)
-    return receipts
+    told = [(place, _receipts(commands[place], batch)) for place in sorted(commands)]
+    return [Story(place, _encoder.encode_lines(receipts)) for place, receipts in told if receipts]
 
 
-def _receipts(
-    reports: list[Report], batch: int, at: dt.datetime, records_of: Callable[[str], int] | None
-) -> list[Receipt]:
+def _receipts(reports: list[Report], batch: Batch) -> list[Receipt]:
     outcomes = {report.outcome for report in reports}
     if outcomes == {"duplicate"}:
         return []
     first = reports[0]
-    known = (first.kind, first.target, first.version, first.issued_by, batch, at)
+    known = (first.kind, first.target, first.version, first.issued_by, batch.number, batch.at)
     accepted = Receipt(first.id, "ACCEPTED", *known)
     if outcomes <= {"refused", "duplicate"}:
         reason = min(report.reason for report in reports if report.outcome == "refused")
@@ -121,7 +153,7 @@ def _receipts(
         len({group for report in reports for group in report.key_groups}),
         sum(report.keys for report in reports),
     )
-    details = _details(reports, records_of)
+    details = _details(reports, batch)
     if "degraded" not in outcomes:
         return [accepted, validated, Receipt(first.id, "APPLIED", *known, "", *counts, [], details)]
     failed = sorted({group for report in reports for group in report.failed})
@@ -129,10 +161,10 @@ def _receipts(
     return [accepted, validated, Receipt(first.id, "DEGRADED", *known, reason, *counts, failed, details)]
 
 
-def _details(reports: list[Report], records_of: Callable[[str], int] | None) -> str:
+def _details(reports: list[Report], batch: Batch) -> str:
     traces = [report.trace for report in reports if report.trace is not None]
     if traces:
-        return _encoded(_steps(traces, records_of))
+        return _encoded(_steps(traces, batch))
     replies = [reply for report in reports for reply in report.replies]
     if not replies:
         return ""
@@ -142,7 +174,7 @@ def _details(reports: list[Report], records_of: Callable[[str], int] | None) -> 
     return _encoded(sorted(([key, answer] for key, answer in replies), key=_encoded)[:_MOST_REPLIES])
 
 
-def _steps(traces: list[Trace], records_of: Callable[[str], int] | None) -> list[dict[str, Any]]:
+def _steps(traces: list[Trace], batch: Batch) -> list[dict[str, Any]]:
     """What each step says of itself, in the order in which records pass the steps."""
     found = []
     for level, step in sorted({(trace.level, trace.step) for trace in traces}):
@@ -154,7 +186,7 @@ def _steps(traces: list[Trace], records_of: Callable[[str], int] | None) -> list
                 "level": level,
                 "key_groups": sum(trace.key_groups for trace in parts),
                 "keys": sum(trace.keys for trace in parts),
-                "records": 0 if records_of is None else records_of(step),
+                "records": batch.records.get(step, 0),
                 "paused": any(trace.paused for trace in parts),
                 "settings": settings,
             }

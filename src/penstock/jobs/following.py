@@ -12,16 +12,17 @@ import msgspec
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
-from penstock.control.receipts import FINAL, Receipt, merged
+from penstock.control.receipts import Batch, Story, stories
 from penstock.errors import JobFailedError
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.checkpoint import Checkpoint
-from penstock.runtime.packing import DEAD_LETTERS, REPORTS, reports_of
+from penstock.runtime.packing import DEAD_LETTERS, REPORTS, STORIES, reports_of
 
 __all__ = ["STOPPING", "Follower", "Progress", "RunSummary"]
 
 STOPPING: Final = "The job is stopping and begins no other micro-batch."
 _COUNTS_FILE: Final = "counts.json"
+_stories: Final = msgspec.msgpack.Decoder(list[Story])
 
 
 class _StepCounts(msgspec.Struct):
@@ -100,22 +101,20 @@ class Follower:
         for name, found in messages.items():
             self._bound.sinks[name][0].commit(batch_id, found)
         self._count(batch_id, reports)
-        self._bound.receipts.write(batch_id, self._receipts(batch_id, reports))
+        self._bound.receipts.write(batch_id, self._stories(batch_id, reports))
         # Last, so that a replay counts anew what a crash has left uncounted.
         self._checkpoint.save(_COUNTS_FILE, self._counts)
 
-    def _receipts(self, batch_id: int, reports: list[Any]) -> list[Receipt]:
-        found = [reports_of(bytes(report.body)) for report in reports if report.kind == REPORTS]
-        if not found:
-            return []
-        receipts = merged(
-            (report for _, slot_reports in found for report in slot_reports),
-            batch_id,
-            max(at for at, _ in found),
-            lambda step: self._counts.records.get(step, 0),
-        )
-        self.progress.commands += sum(receipt.status in FINAL for receipt in receipts)
-        return receipts
+    def _stories(self, batch_id: int, reports: list[Any]) -> list[Story]:
+        """What became of the commands of the micro-batch, in their order."""
+        found = [s for r in reports if r.kind == STORIES for s in _stories.decode(bytes(r.body))]
+        together = [reports_of(bytes(report.body)) for report in reports if report.kind == REPORTS]
+        if together:
+            at = max(at for at, _ in together)
+            batch = Batch(batch_id, at, self._counts.records)
+            found += stories((report for _, slot_reports in together for report in slot_reports), batch)
+        self.progress.commands += len(found)
+        return sorted(found, key=lambda story: story.place)
 
     def _count(self, batch_id: int, reports: list[Any]) -> None:
         progress = self.progress
@@ -134,7 +133,7 @@ class Follower:
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
-            elif report.kind == REPORTS:
+            elif report.kind in (REPORTS, STORIES):
                 continue
             elif report.name == DEAD_LETTERS:
                 progress.dead_letters += report.total

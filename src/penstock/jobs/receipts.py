@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.control.receipts import Receipt
+from penstock.control.receipts import Receipt, Story
 from penstock.jobs.checkpoint import write_atomically
 from penstock.records import record_type
 from penstock.sinks.base import Sink, TaskContext
@@ -18,7 +18,6 @@ from penstock.streams.graph import RECEIPTS
 __all__ = ["RECEIPT_TYPE", "ReceiptWriter", "kept_receipts", "read_receipts"]
 
 RECEIPT_TYPE: Final = record_type(Receipt)
-_encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Receipt)
 
 
@@ -44,15 +43,15 @@ class ReceiptWriter:
         if self._bound is not None:
             self._bound.prepare(self._lineage, str(self._checkpoint))
 
-    def write(self, batch_id: int, receipts: Sequence[Receipt]) -> None:
+    def write(self, batch_id: int, stories: Sequence[Story]) -> None:
         """Write the receipts of a micro-batch; called again with the same after a crash."""
-        if not receipts:
+        if not stories:
             return
         path = kept_receipts(self._checkpoint) / f"part-{batch_id:010}.jsonl"
         if not path.exists():
-            write_atomically(path, _encoder.encode_lines(receipts))
+            write_atomically(path, b"".join(story.lines for story in stories))
         if self._bound is not None:
-            self._send(self._bound, batch_id, receipts)
+            self._send(self._bound, batch_id, [receipt for story in stories for receipt in story.receipts])
 
     def _send(self, sink: Sink, batch_id: int, receipts: Sequence[Receipt]) -> None:
         keys = pa.array([receipt.id.encode() for receipt in receipts], pa.binary())

@@ -111,7 +111,7 @@ class Steering:
         self._own: Final = frozenset(slot.key_groups)
         self._table: Final = table
         self._groups: Final[dict[int, GroupState]] = {}
-        self._outputs: Final = [name for name in core.outputs if name != MAIN]
+        self._outputs: Final = frozenset(name for name in core.outputs if name != MAIN)
         self._emitted: Final = _Emitted(self._binding, first=slot.first)
         self._visited = 0
         self.result: Final = StepResult()
@@ -127,12 +127,12 @@ class Steering:
         command = order.command
         if order.refusal:
             if not self._register.seen(command.id) and self._first:
-                self.reports.append(report_of(order, "refused", order.refusal))
+                self.reports.append(report_of(order, "refused", order.refusal, alone=True))
             return
         refusal = self._register.admit(command, now)
         if refusal is not None:
             if self._first and not refusal.duplicate:
-                self.reports.append(report_of(order, "refused", refusal.reason))
+                self.reports.append(report_of(order, "refused", refusal.reason, alone=True))
             return
         scope = command.target.scope
         if scope == "all":
@@ -147,10 +147,15 @@ class Steering:
 
     def _for_named_keys(self, order: Order) -> None:
         target = order.command.target
-        named = [target.key] if target.keys is None else target.keys
+        if target.keys is None:
+            (group,) = order.key_groups
+            if group in self._own:
+                (key,) = named_keys([target.key], self._core.key_type)
+                self._for_keys(order, [(key, group)], order.key_groups)
+            return
         if self._own.isdisjoint(order.key_groups):
             return
-        places = zip(named_keys(named, self._core.key_type), order.key_groups, strict=True)
+        places = zip(named_keys(target.keys, self._core.key_type), order.key_groups, strict=True)
         own = dict.fromkeys((key, group) for key, group in places if group in self._own)
         self._for_keys(order, list(own), sorted({group for _, group in own}))
 
@@ -180,7 +185,8 @@ class Steering:
             else:
                 failed.setdefault(group, error)
         binding.cursor.key = None
-        counts: dict[str, Any] = {"key_groups": list(groups), "keys": touched, "replies": context.replies}
+        counts: dict[str, Any] = {"key_groups": groups, "keys": touched, "replies": context.replies}
+        counts["alone"] = command.target.key is not None
         if failed:
             first = failed[min(failed)]
             self.result.dead_letters.append(dead_letter_of(order, first, self._core.step))
@@ -188,7 +194,7 @@ class Steering:
                 report_of(order, "degraded", _in_short(first), failed=sorted(failed), **counts)
             )
         elif refused and not touched and command.target.scope != "all":
-            self.reports.append(report_of(order, "refused", refused))
+            self.reports.append(report_of(order, "refused", refused, alone=counts["alone"]))
         else:
             self.reports.append(report_of(order, "applied", **counts))
 

@@ -29,6 +29,7 @@ __all__ = [
     "PACKED_DDL",
     "PACKED_SCHEMA",
     "REPORTS",
+    "STORIES",
     "PackedRow",
     "counts_row",
     "from_bytes",
@@ -56,6 +57,7 @@ PACKED_SCHEMA: Final = pa.schema(
 COUNTS: Final = "counts"
 ORDERS: Final = "orders"
 REPORTS: Final = "reports"
+STORIES: Final = "stories"
 _reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report]])
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 

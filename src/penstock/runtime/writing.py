@@ -10,15 +10,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.control.receipts import Batch, stories
 from penstock.operators.blocks import KEY, MESSAGE_KEY, Records
 from penstock.records import RecordType
 from penstock.runtime.packing import (
     COUNTS,
     DEAD_LETTERS,
     REPORTS,
+    STORIES,
     PackedRow,
     from_bytes,
     packed_batches,
+    reports_of,
+    reports_row,
 )
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import Router
@@ -104,6 +108,18 @@ def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
             yield PackedRow._make((*values, bodies[i].as_buffer()))
 
 
+def _told(row: PackedRow, batch_id: int) -> Iterator[tuple[str, str, int, int, bytes]]:
+    """Reports of steps on commands: those that stand alone become stories here, the others where all come together."""
+    at, reports = reports_of(bytes(row.body))
+    alone = [report for report in reports if report.alone]
+    if alone:
+        told = stories(alone, Batch(batch_id, at))
+        yield (STORIES, row.partition, row.key_group, len(told), msgspec.msgpack.encode(told))
+    if len(alone) < len(reports):
+        rest = [report for report in reports if not report.alone]
+        yield (REPORTS, row.partition, row.key_group, 0, reports_row(row.partition, 0, at, rest).body)
+
+
 @dataclass(frozen=True)
 class Writer:
     """Writes the rows for sinks, and reports what was written and counted.
@@ -130,7 +146,7 @@ class Writer:
                     kind, name, key_group, count = msgspec.msgpack.decode(row.body)
                     reports.append((kind, name, key_group, count, b""))
                 elif row.destination == REPORTS:
-                    reports.append((REPORTS, row.partition, row.key_group, 0, bytes(row.body)))
+                    reports += _told(row, batch_id)
                 else:
                     self._write(row, tasks, counts, context)
             for name, task in tasks.items():

@@ -5,14 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import random
 
-from penstock.control.receipts import Outcome, Place, Report, merged
+from penstock.control.receipts import Batch, Outcome, Place, Receipt, Report, stories
 
-AT = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+BATCH = Batch(8, dt.datetime(2026, 11, 21, tzinfo=dt.UTC))
 
 
 def report(offset: int, outcome: Outcome, **more: object) -> Report:
     place = Place("commands", "00000", offset)
     return Report(place, f"id-{offset}", "set", "rules/*", 3, "ann", outcome, **more)  # type: ignore[arg-type]
+
+
+def told(reports: list[Report]) -> list[Receipt]:
+    return [receipt for story in stories(reports, BATCH) for receipt in story.receipts]
 
 
 REPORTS = [
@@ -31,11 +35,11 @@ REPORTS = [
 def test_each_command_has_its_story() -> None:
     """Counts are summed over the slots; the worst outcome counts; a duplicate is no news."""
     random.Random(1).shuffle(REPORTS)
-    receipts = merged(REPORTS, batch=8, at=AT)
-    stories: dict[str, list[str]] = {}
+    receipts = told(REPORTS)
+    found: dict[str, list[str]] = {}
     for receipt in receipts:
-        stories.setdefault(receipt.id, []).append(receipt.status)
-    assert stories == {
+        found.setdefault(receipt.id, []).append(receipt.status)
+    assert found == {
         "id-1": ["ACCEPTED", "VALIDATED", "APPLIED"],
         "id-2": ["ACCEPTED", "REJECTED"],
         "id-4": ["ACCEPTED", "VALIDATED", "DEGRADED"],
@@ -56,8 +60,8 @@ def test_each_command_has_its_story() -> None:
 
 def test_the_order_of_reports_does_not_matter() -> None:
     """Tasks finish in any order; a replay writes the same bytes."""
-    expected = merged(REPORTS, batch=8, at=AT)
+    expected = told(REPORTS)
     for seed in range(20):
         shuffled = list(REPORTS)
         random.Random(seed).shuffle(shuffled)
-        assert merged(shuffled, batch=8, at=AT) == expected
+        assert told(shuffled) == expected

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 import penstock as ps
-from penstock.control.receipts import Receipt, merged
+from penstock.control.receipts import Batch, Receipt, Story, stories
 from penstock.operators.blocks import DeadLetter, Records
 from penstock.records import RecordType
 from penstock.runtime.commanding import CommandReader
@@ -23,6 +23,7 @@ from penstock.runtime.packing import (
     DEAD_LETTERS,
     ORDERS,
     REPORTS,
+    STORIES,
     PackedRow,
     packed_batches,
     reports_of,
@@ -117,12 +118,16 @@ class BatchResult:
     @property
     def receipts(self) -> list[Receipt]:
         """What became of the commands."""
-        found = [reports_of(body) for kind, _, _, _, body in self.reports if kind == REPORTS]
-        records = self.counts("records")
-        reports = [report for _, slot_reports in found for report in slot_reports]
-        return merged(
-            reports, 0, max((at for at, _ in found), default=EPOCH), lambda step: records.get(step, 0)
-        )
+        told = [
+            msgspec.msgpack.decode(body, type=list[Story])
+            for kind, _, _, _, body in self.reports
+            if kind == STORIES
+        ]
+        together = [reports_of(body) for kind, _, _, _, body in self.reports if kind == REPORTS]
+        reports = [report for _, slot_reports in together for report in slot_reports]
+        batch = Batch(0, max((at for at, _ in together), default=EPOCH), self.counts("records"))
+        found = [*(story for some in told for story in some), *stories(reports, batch)]
+        return [r for story in sorted(found, key=lambda story: story.place) for r in story.receipts]
 
     def records(self, sink: str) -> list[Any]:
         return self.sinks[sink].records if sink in self.sinks else []
