@@ -56,8 +56,6 @@ class Register:
         if digest in self._ids:
             return True
         self._ids[digest] = None
-        if len(self._ids) > self._ids_kept:
-            del self._ids[next(iter(self._ids))]
         self.changed = True
         return False
 
@@ -91,10 +89,11 @@ class Register:
             self.changed = True
 
     def dump(self) -> bytes:
-        """The register as bytes, the same for the same history."""
+        """The register as bytes, the same for the same history; the oldest ids are left out when there are too many."""
+        ids = list(self._ids)[-self._ids_kept :]
         versions = [(kind, scope, version) for (kind, scope), version in self._versions.items()]
         key_versions = [(kind, key, version) for (kind, key), version in self._key_versions.items()]
-        return msgspec.msgpack.encode(_Stored(b"".join(self._ids), versions, key_versions))
+        return msgspec.msgpack.encode(_Stored(b"".join(ids), versions, key_versions))
 
 
 def stale(version: int, newest: int) -> str:

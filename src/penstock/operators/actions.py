@@ -58,7 +58,8 @@ class Standing:
     @classmethod
     def of(cls, stored: bytes) -> Standing:
         """From the stored form."""
-        return cls({_identity(order): order for order in decode_orders(stored)} if stored else {})
+        orders = [order for order in decode_orders(stored) if isinstance(order, Order)] if stored else []
+        return cls({_identity(order): order for order in orders})
 
     def dump(self) -> bytes:
         """The stored form."""

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.control.orders import Order
+from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Report, Trace
 from penstock.errors import UnstorableValueError
 from penstock.operators.actions import Standing, action_of
@@ -41,7 +41,7 @@ class SlotRun:
         core.clear_cache(self.header.cache_generation)
 
     def steer(
-        self, orders: Sequence[Order], now: dt.datetime, blocks: Sequence[Block]
+        self, orders: Sequence[Order | Glimpse], now: dt.datetime, blocks: Sequence[Block]
     ) -> tuple[StepResult, list[Report]]:
         """Carry out commands and let broadcast control records take effect, for all key groups of the slot."""
         ordered = sorted(blocks, key=lambda block: block.order)
@@ -59,7 +59,11 @@ class SlotRun:
         return steering.result, steering.reports
 
     def _steered(
-        self, orders: Sequence[Order], now: dt.datetime, blocks: Sequence[Block], kind: type[BoundValueState]
+        self,
+        orders: Sequence[Order | Glimpse],
+        now: dt.datetime,
+        blocks: Sequence[Block],
+        kind: type[BoundValueState],
     ) -> Steering:
         header = Header.of(self._tables.header)
         steering = Steering(self._core, header, self._slot, self._tables.table, kind)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from penstock.control.orders import Order
+from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Outcome, Report
 from penstock.control.register import Register
 from penstock.errors import SchemaError
@@ -79,11 +80,17 @@ def _letter_of(order: Order, reason: str, step: str) -> DeadLetter:
     return DeadLetter(reason, place.stream, step, place.partition, place.offset, raw)
 
 
-class Slot(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Slot:
     """A task's share of the key groups of a step; `first` tells that it is the first of them."""
 
     key_groups: Sequence[int]
     first: bool
+
+    @functools.cached_property
+    def own(self) -> frozenset[int]:
+        """The key groups, to look them up."""
+        return frozenset(self.key_groups)
 
 
 class Steering:
@@ -108,7 +115,7 @@ class Steering:
         self._standing: Final = Standing.of(header.standing)
         self._first: Final = slot.first
         self._key_groups: Final = slot.key_groups
-        self._own: Final = frozenset(slot.key_groups)
+        self._own: Final = slot.own
         self._table: Final = table
         self._groups: Final[dict[int, GroupState]] = {}
         self._outputs: Final = frozenset(name for name in core.outputs if name != MAIN)
@@ -122,19 +129,23 @@ class Steering:
 
     # -- commands --
 
-    def command(self, order: Order, now: dt.datetime) -> None:
+    def command(self, order: Order | Glimpse, now: dt.datetime) -> None:
         """Carry out a command, or say why not."""
+        if isinstance(order, Glimpse):
+            self._register.seen(order.id)
+            return
         command = order.command
         if order.refusal:
             if not self._register.seen(command.id) and self._first:
                 self.reports.append(report_of(order, "refused", order.refusal, alone=True))
             return
         refusal = self._register.admit(command, now)
-        if refusal is not None:
-            if self._first and not refusal.duplicate:
-                self.reports.append(report_of(order, "refused", refusal.reason, alone=True))
-            return
         scope = command.target.scope
+        if refusal is not None:
+            # Of a command to single keys only the slots that have them see more than its id.
+            if (self._first or scope in ("key", "keys")) and not refusal.duplicate:
+                self.reports.append(report_of(order, "refused", refusal.reason, alone=scope != "keys"))
+            return
         if scope == "all":
             self._for_keys(order, list(self._all_keys()), self._key_groups)
             self._standing.add(order, self._core)

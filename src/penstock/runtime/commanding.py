@@ -10,9 +10,10 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.commands import Command, CommandError, CommandFormat, decode_command
-from penstock.control.orders import Order, encode_orders
+from penstock.control.orders import Glimpse, Order, encode_orders
 from penstock.control.receipts import Place
 from penstock.operators.blocks import DeadLetter
+from penstock.operators.steering import Slot
 from penstock.records import record_type
 from penstock.runtime.packing import ORDERS, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
@@ -51,10 +52,11 @@ class CommandReader:
         for chunk in chunks:
             orders, letters = self._read(chunk)
             yield from dead_letter_rows(letters, self.plan)
-            if orders:
-                body = encode_orders(orders)
-                for group in self.plan.first_key_groups:
-                    yield PackedRow(ORDERS, group, 0, chunk.partition, 0, body)
+            if not orders:
+                continue
+            for slot in self.plan.slot_of.values():
+                body = encode_orders([_seen_by(slot, order) for order in orders])
+                yield PackedRow(ORDERS, slot.key_groups[0], 0, chunk.partition, 0, body)
 
     def _read(self, chunk: SourceChunk) -> tuple[list[Order], list[DeadLetter]]:
         accepting = self.plan.accepting
@@ -98,3 +100,12 @@ class CommandReader:
         name = f"{place.partition}-{place.offset}"
         content = self.fetched.json_of(uri, name, command.id)
         return msgspec.structs.replace(command, payload=msgspec.Raw(content))
+
+
+def _seen_by(slot: Slot, order: Order) -> Order | Glimpse:
+    """An order as a slot sees it: whole when the slot has to do with it."""
+    if order.refusal:
+        concerned = slot.first
+    else:
+        concerned = not order.key_groups or any(group in slot.own for group in order.key_groups)
+    return order if concerned else Glimpse(order.place, order.judge, order.command.id)

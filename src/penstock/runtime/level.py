@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 import pyarrow as pa
 
-from penstock.control.orders import Order, decode_orders
+from penstock.control.orders import Glimpse, Order, decode_orders
 from penstock.operators.blocks import KEY, Block
 from penstock.operators.slot_run import SlotRun
 from penstock.operators.steering import Slot
@@ -81,7 +81,7 @@ class Level:
         return self._plan.slot_of[int(self._plan.slots[row.key_group])]
 
 
-def _orders(rows: list[PackedRow]) -> tuple[list[Order], dt.datetime]:
+def _orders(rows: list[PackedRow]) -> tuple[list[Order | Glimpse], dt.datetime]:
     """All orders of the micro-batch in the order of their places, and the time of the micro-batch."""
     orders = [order for row in rows for order in decode_orders(row.body)]
     milliseconds = max((row.first_offset for row in rows), default=0)
@@ -93,7 +93,7 @@ class _Work:
     """What a slot has for one step: packed rows, orders with the time of the micro-batch, and which slot it is."""
 
     rows: list[PackedRow]
-    orders: list[Order]
+    orders: list[Order | Glimpse]
     at: dt.datetime
     slot: Slot
 
@@ -113,17 +113,17 @@ class _StepRunner:
         self._data = len(node.edges) - 1
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
 
-    def takes(self, orders: list[Order]) -> bool:
+    def takes(self, orders: list[Order | Glimpse]) -> bool:
         """Whether one of the orders is for the step."""
         return any(self._is_for(order) for order in orders)
 
-    def orders_for(self, orders: list[Order]) -> list[Order]:
+    def orders_for(self, orders: list[Order | Glimpse]) -> list[Order | Glimpse]:
         """The orders for the step."""
         return [order for order in orders if self._is_for(order)]
 
-    def _is_for(self, order: Order) -> bool:
+    def _is_for(self, order: Order | Glimpse) -> bool:
         step = self._node.step
-        if order.refusal:
+        if isinstance(order, Glimpse) or order.refusal:
             return order.judge == step
         target = order.command.target.step
         return target == step if target else step in self._plan.accepting.takers(order.command)
