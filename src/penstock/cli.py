@@ -1,20 +1,17 @@
-"""The command line: `penstock run`, `penstock demo`."""
+"""The command line: `penstock run`, `penstock demo`, `penstock control`."""
 
 from __future__ import annotations
 
-import enum
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 import penstock
-from penstock.errors import PenstockError
+from penstock.cli_control import control_app
+from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr
 
 __all__ = ["app", "main"]
 
@@ -25,40 +22,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_stderr = Console(stderr=True, highlight=False)
-
-
-class Output(enum.StrEnum):
-    """How results are printed."""
-
-    text = "text"
-    json = "json"
-
-
-OutputOption = Annotated[
-    Output, typer.Option("-o", "--output", help="Print the result as text or as one JSON line.")
-]
+app.add_typer(control_app, name="control")
 
 
 def main() -> None:
     """Entry point of the `penstock` command."""
     app()
-
-
-@contextmanager
-def _errors_as_sentences() -> Iterator[None]:
-    """Turn penstock's errors into a sentence on stderr and an exit code."""
-    try:
-        yield
-    except PenstockError as e:
-        _stderr.print(f"[bold red]Error:[/] {_escaped(str(e))}", soft_wrap=True)
-        raise typer.Exit(e.exit_code) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 @app.command()
@@ -105,7 +74,7 @@ def run(
     Exit codes: 0 finished or stopped, 1 the job failed, 2 wrong use (arguments, bindings, job file, checkpoint, or a
     bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
-    with _errors_as_sentences():
+    with errors_as_sentences():
         from penstock.bindings import split_definition
         from penstock.jobs.display import RunDisplay
         from penstock.jobs.loading import load_job
@@ -129,8 +98,8 @@ def run(
         runner = JobRunner(loaded.job, settings, loaded.code)
         print(runner.job_id, flush=True)
         for note in runner.notes:
-            _stderr.print(f"[yellow]Note:[/] {_escaped(note)}", soft_wrap=True)
-        with RunDisplay(_stderr, loaded.job.name) as display:
+            stderr.print(f"[yellow]Note:[/] {escaped(note)}", soft_wrap=True)
+        with RunDisplay(stderr, loaded.job.name) as display:
             summary = runner.run(on_progress=display.update)
         if output is Output.json:
             print(msgspec.json.encode(asdict(summary)).decode(), flush=True)
@@ -148,7 +117,7 @@ def demo(
     output: OutputOption = Output.text,
 ) -> None:
     """Run simulated rooms and the job that keeps them warm, with a live view."""
-    with _errors_as_sentences():
+    with errors_as_sentences():
         from penstock.demo.run import run_demo
 
         summary = run_demo(seconds=seconds, sensors=sensors, kafka=kafka, json_output=output is Output.json)

@@ -45,6 +45,12 @@ class CheckpointError(PenstockError):
     fault = "user"
 
 
+class CommandRefusedError(PenstockError):
+    """A command is refused before it is sent, since the job cannot take it, or is malformed."""
+
+    fault = "user"
+
+
 class StrictModeError(PenstockError):
     """A record could not be processed and the job runs with `--strict`."""
 

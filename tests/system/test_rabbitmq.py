@@ -17,7 +17,9 @@ from rabbitmq_node import RabbitNode
 from receiving_process import receiver
 
 from penstock.bindings import Binding, parse_binding
+from penstock.control.commands import Command, decode_command
 from penstock.errors import BindingError, ExternalSystemError, PenstockError
+from penstock.jobs.sending import send_command
 from penstock.sources.journal import JournalLog
 from penstock.sources.rabbitmq_queue import check_queue
 from penstock.sources.rabbitmq_stream import check_stream
@@ -219,3 +221,17 @@ def test_a_stream_is_no_queue(node: RabbitNode) -> None:
     """A stream's messages are not taken away by acknowledging them, so reading it like a queue is refused."""
     with pytest.raises(BindingError, match=r"is a stream\. Bind it with rabbitmq-stream://"):
         check_queue(binding(node.queue_uri("order-stream")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_commands_can_be_sent(node: RabbitNode, kind: str, tmp_path: Path) -> None:
+    """The broker has confirmed them when the call returns, and a job reads them as they were sent."""
+    uri = uri_of(node, f"commands-{kind}", "?create=true")
+    sent = [Command(id=f"c{number}", kind="pause") for number in range(3)]
+    for command in sent:
+        send_command(command, binding(uri))
+    with receiver(tmp_path, uri, bounded=True) as receiving:
+        receiving.wait_for_end(threading.Event())
+    assert [decode_command(record) for record in records(tmp_path)] == sent
+    with pytest.raises(BindingError, match="does not exist"):
+        send_command(sent[0], binding(uri_of(node, f"nowhere-{kind}")))

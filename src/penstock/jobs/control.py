@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import urllib.parse
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from penstock.bindings import Binding, redacted
+from penstock.bindings import Binding, FilesBinding, redacted
+from penstock.errors import CheckpointError
 from penstock.operators.accepting import AcceptedStep, Accepting
 
-__all__ = ["CONTROL_FILE", "ControlEntry", "StepEntry", "control_entry"]
+__all__ = ["CONTROL_FILE", "ControlEntry", "StepEntry", "control_entry", "read_control_entry"]
 
 CONTROL_FILE: Final = "control.json"
 
@@ -36,8 +39,31 @@ def control_entry(job: str, accepting: Accepting | None, binding: Binding | None
     if accepting is None or binding is None:
         return ControlEntry(job, "", {})
     return ControlEntry(
-        job, redacted(binding.uri), {name: _step_entry(step) for name, step in accepting.steps.items()}
+        job, _place_of(binding), {name: _step_entry(step) for name, step in accepting.steps.items()}
     )
+
+
+def read_control_entry(checkpoint: Path) -> ControlEntry:
+    """The entry in a checkpoint. Raises CheckpointError when there is none, or it cannot be read."""
+    path = checkpoint / CONTROL_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ControlEntry)
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(
+            f"{checkpoint} is no checkpoint of a job that was started ({CONTROL_FILE} is not there). "
+            "Name the folder that penstock run --checkpoint was given."
+        ) from None
+    except (OSError, msgspec.MsgspecError) as e:
+        raise CheckpointError(
+            f"{path} cannot be read: {e}. Start the job again, which writes it anew."
+        ) from e
+
+
+def _place_of(binding: Binding) -> str:
+    """The URI, which must mean the same to a sender whose working folder is another."""
+    if isinstance(binding, FilesBinding):
+        return f"{binding.format}:{urllib.parse.quote(binding.directory)}"
+    return redacted(binding.uri)
 
 
 def _step_entry(step: AcceptedStep) -> StepEntry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,14 +11,24 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.receipts import Receipt, Story
+from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import write_atomically
 from penstock.records import record_type
 from penstock.sinks.base import Sink, TaskContext
 from penstock.streams.graph import RECEIPTS
 
-__all__ = ["RECEIPT_TYPE", "ReceiptWriter", "kept_receipts", "read_receipts"]
+__all__ = [
+    "RECEIPT_TYPE",
+    "ReceiptWriter",
+    "kept_receipts",
+    "plain",
+    "read_receipts",
+    "receipt_files",
+    "receipts_in",
+]
 
 RECEIPT_TYPE: Final = record_type(Receipt)
+_encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Receipt)
 
 
@@ -65,16 +76,45 @@ class ReceiptWriter:
         sink.commit(batch_id, [message])
 
 
+def receipt_files(checkpoint: Path, after: str = "") -> list[str]:
+    """The names of the files of receipts that a checkpoint keeps, in the order in which they were written.
+
+    Only those that were written after the file `after`, if it is given.
+    """
+    try:
+        names = os.listdir(kept_receipts(checkpoint))  # noqa: PTH208  # there may be hundreds of thousands
+    except FileNotFoundError:
+        return []
+    return sorted(n for n in names if n > after and n.startswith("part-") and n.endswith(".jsonl"))
+
+
+def receipts_in(checkpoint: Path, name: str, command_id: str | None = None) -> list[Receipt]:
+    """The receipts in one file, in order; with an id only those of that command.
+
+    Raises CheckpointError when the file cannot be read.
+    """
+    path = kept_receipts(checkpoint) / name
+    try:
+        data = path.read_bytes()
+        # Most files are not asked for, and looking for bytes is faster than decoding.
+        if command_id is not None and _encoder.encode(command_id) not in data:
+            return []
+        found = [_decoder.decode(line) for line in data.splitlines()]
+    except (OSError, msgspec.MsgspecError) as e:
+        raise CheckpointError(
+            f"The receipts in {path} cannot be read: {e}. Restore the file, or delete it."
+        ) from e
+    return found if command_id is None else [receipt for receipt in found if receipt.id == command_id]
+
+
 def read_receipts(checkpoint: Path, after: str = "") -> Iterator[tuple[str, list[Receipt]]]:
     """The receipts that a checkpoint keeps, file by file in order, of the files whose names are beyond `after`."""
-    for path in sorted(kept_receipts(checkpoint).glob("part-*.jsonl")):
-        if path.name > after:
-            yield path.name, [_decoder.decode(line) for line in path.read_bytes().splitlines()]
+    for name in receipt_files(checkpoint, after):
+        yield name, receipts_in(checkpoint, name)
 
 
 def plain(receipt: Receipt) -> dict[str, Any]:
-    """A receipt as plain values, its details as what they are."""
-    found: dict[str, Any] = msgspec.to_builtins(receipt)
-    if receipt.details:
-        found["details"] = msgspec.json.decode(receipt.details)
+    """A receipt as plain values, with all fields, its details as what they are."""
+    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.asdict(receipt))
+    found["details"] = msgspec.json.decode(receipt.details) if receipt.details else None
     return found

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.bindings import KafkaBinding
+from penstock.bindings import KafkaBinding, redacted
+from penstock.errors import BindingError
 from penstock.kafka_topics import check_topic
 
-__all__ = ["preflight", "spark_options"]
+__all__ = ["client_settings", "preflight", "spark_options"]
 
 _CLIENT_DEFAULTS: Final = {
     # Only records of committed transactions count; without transactions this changes nothing.
@@ -31,6 +32,17 @@ def preflight(binding: KafkaBinding) -> None:
     settings = _librdkafka_settings(binding.client)
     if settings is not None:
         check_topic(binding, settings)
+
+
+def client_settings(binding: KafkaBinding) -> dict[str, str]:
+    """A binding's settings for clients of librdkafka. BindingError for what only Java's client understands."""
+    settings = _librdkafka_settings(binding.client)
+    if settings is None:
+        raise BindingError(
+            f"Stream {binding.stream!r}: the settings of {redacted(binding.uri)!r} are for Kafka's Java client alone. "
+            "Secure the connection with PEM certificates or a plain login, or send with a Kafka client of your own."
+        )
+    return settings
 
 
 def spark_options(binding: KafkaBinding, *, holds: bool = False) -> dict[str, str]:

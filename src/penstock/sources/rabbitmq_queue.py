@@ -17,8 +17,10 @@ from pika.exceptions import (
     ChannelClosedByBroker,
     ConnectionClosedByBroker,
     IncompatibleProtocolError,
+    NackError,
     ProbableAccessDeniedError,
     ProbableAuthenticationError,
+    UnroutableError,
 )
 
 from penstock.bindings import QueueBinding
@@ -27,7 +29,7 @@ from penstock.sources.rabbitmq import Problems
 from penstock.sources.receiver import IDLE_S, Group, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
 
-__all__ = ["QueueReceiver", "check_queue"]
+__all__ = ["QueueReceiver", "check_queue", "publish_to_queue"]
 
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
@@ -44,6 +46,15 @@ def check_queue(binding: QueueBinding) -> None:
     """
     with _QueueConnection(binding):
         pass
+
+
+def publish_to_queue(binding: QueueBinding, body: bytes, message_id: str) -> None:
+    """Publish one durable message, and wait until the broker has it.
+
+    Raises ExternalSystemError or BindingError, with a sentence on what is wrong.
+    """
+    with _QueueConnection(binding) as connection:
+        connection.publish(body, message_id)
 
 
 class QueueReceiver(Receiver["_QueueConnection"]):
@@ -211,6 +222,19 @@ class _QueueConnection:
             with _lost():
                 self._channel.basic_ack(tag, multiple=True)
 
+    def publish(self, body: bytes, message_id: str) -> None:
+        """Publish one durable message; returns when the broker has confirmed it."""
+        properties = pika.BasicProperties(delivery_mode=2, message_id=message_id)
+        try:
+            self._channel.confirm_delivery()
+            self._channel.basic_publish("", self._binding.queue, body, properties, mandatory=True)
+        except (UnroutableError, NackError) as e:
+            raise self._problems.refused(f"the message is not taken, {type(e).__name__}") from None
+        except ChannelClosedByBroker as e:
+            raise self._problems.refused(e.reply_text) from None
+        except AMQPError as e:
+            raise self._problems.unreachable(_reason(e)) from e
+
     def _count(self) -> int:
         with _lost():
             return int(self._channel.queue_declare(self._binding.queue, passive=True).method.message_count)
@@ -226,6 +250,8 @@ class _QueueConnection:
             ssl_options=context,
             socket_timeout=_CONNECT_S,
             stack_timeout=_ANSWER_S,
+            # A broker that is short of memory or disk takes no messages, and says so.
+            blocked_connection_timeout=_ANSWER_S,
             client_properties={"connection_name": f"penstock {self._binding.stream}"},
         )
         try:

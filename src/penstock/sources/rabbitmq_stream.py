@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rstream import schema
+from rstream import AMQPMessage, schema
 from rstream.client import Client
 from rstream.connection import ConnectionClosed
 from rstream.constants import OffsetType
@@ -33,9 +33,10 @@ from penstock.sources.journal import JournalWriter
 from penstock.sources.rabbitmq import Problems
 from penstock.sources.receiver import Group, Receiver
 
-__all__ = ["StreamReceiver", "check_stream"]
+__all__ = ["StreamReceiver", "check_stream", "publish_to_stream"]
 
 _CONNECT_S: Final = 5.0
+_ANSWER_S: Final = 10.0
 _CLOSE_S: Final = 2.0
 _ALIVE_S: Final = 10.0
 _PATIENCE_S: Final = 30.0
@@ -45,6 +46,7 @@ _CHUNKS_AHEAD: Final = 10
 _MOST_RECORDS: Final = 50_000
 _READING: Final = 0
 _PROBE: Final = 1
+_PUBLISHING: Final = 0
 _OFFSET: Final = struct.Struct("<q")
 
 _T = TypeVar("_T")
@@ -58,6 +60,18 @@ def check_stream(binding: RabbitStreamBinding) -> None:
     with _StreamConnection(binding) as connection, suppress(OSError):
         # A stream that was just created may not be ready; whether it may be read is known then, too.
         connection.end()
+
+
+def publish_to_stream(binding: RabbitStreamBinding, body: bytes) -> None:
+    """Publish one message, and wait until the broker has it.
+
+    Raises ExternalSystemError or BindingError, with a sentence on what is wrong.
+    """
+    try:
+        with _StreamConnection(binding) as connection:
+            connection.publish(body)
+    except ConnectionError as e:
+        raise Problems(binding).unreachable(e) from e
 
 
 class StreamReceiver(Receiver["_StreamConnection"]):
@@ -161,6 +175,10 @@ class _StreamConnection:
         """Let the broker send what is in the stream from an offset on."""
         self._run(self._subscribe(_READING, schema.OffsetSpec.from_params(OffsetType.OFFSET, offset)))
 
+    def publish(self, body: bytes) -> None:
+        """Publish one message; returns when the broker has confirmed it."""
+        self._run(asyncio.wait_for(self._publish(bytes(AMQPMessage(body=body))), _ANSWER_S))
+
     def messages(self, timeout_s: float) -> Iterator[tuple[int, bytes]]:
         """What came, with its offsets, after waiting for it when there is nothing yet."""
         self._run(self._wait(timeout_s))
@@ -253,6 +271,35 @@ class _StreamConnection:
             leader, _ = await self._clients[-1].query_leader_and_replicas(name)
             client = await asyncio.wait_for(self._connected(leader.host, leader.port), _CONNECT_S)
             await client.subscribe(name, number, start, credit)
+
+    async def _publish(self, message: bytes) -> None:
+        answer: asyncio.Future[int] = self._loop.create_future()
+
+        def confirmed(_: schema.PublishConfirm) -> None:
+            if not answer.done():
+                answer.set_result(0)
+
+        def refused(frame: schema.PublishError) -> None:
+            if not answer.done():
+                answer.set_result(frame.errors[0].response_code)
+
+        try:
+            await self._declare_publisher(self._clients[-1])
+        except (StreamNotAvailable, StreamDoesNotExist):
+            # The node has no replica of the stream; its leader is elsewhere.
+            leader, _ = await self._clients[-1].query_leader_and_replicas(self._binding.name)
+            await asyncio.wait_for(self._connected(leader.host, leader.port), _CONNECT_S)
+            await self._declare_publisher(self._clients[-1])
+        client = self._clients[-1]
+        client.add_handler(schema.PublishConfirm, confirmed, name="confirmed")
+        client.add_handler(schema.PublishError, refused, name="refused")
+        await client.publish([schema.Message(0, None, message)], _PUBLISHING)
+        code = await answer
+        if code:
+            raise self._problems.refused(f"the message is not taken, code {code}")
+
+    async def _declare_publisher(self, client: Client) -> None:
+        await client.declare_publisher(self._binding.name, None, _PUBLISHING)
 
     async def _wait(self, timeout_s: float) -> None:
         client = self._clients[-1]

@@ -1,0 +1,49 @@
+"""What all commands of the command line print alike: results as text or JSON, and errors as sentences."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from penstock.errors import PenstockError
+
+__all__ = ["Output", "OutputOption", "errors_as_sentences", "escaped", "stderr"]
+
+stderr: Final = Console(stderr=True, highlight=False)
+
+
+class Output(enum.StrEnum):
+    """How results are printed."""
+
+    text = "text"
+    json = "json"
+
+
+OutputOption = Annotated[
+    Output, typer.Option("-o", "--output", help="Print the result as text or as one JSON line.")
+]
+
+
+@contextmanager
+def errors_as_sentences(external_code: int = 3) -> Iterator[None]:
+    """Turn penstock's errors into a sentence on stderr and an exit code.
+
+    `external_code` is the exit code for a system beside penstock that does not answer or refuses.
+    """
+    try:
+        yield
+    except PenstockError as e:
+        stderr.print(f"[bold red]Error:[/] {escaped(str(e))}", soft_wrap=True)
+        raise typer.Exit(external_code if e.fault == "external" else e.exit_code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def escaped(text: str) -> str:
+    """A text without markup, whatever is in it."""
+    return text.replace("[", r"\[")

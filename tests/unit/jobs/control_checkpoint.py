@@ -1,0 +1,66 @@
+"""A checkpoint as senders see it: what the job takes, a folder for commands, and receipts that a test writes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.control.receipts import Receipt
+from penstock.jobs.control import CONTROL_FILE, ControlEntry, StepEntry
+from penstock.jobs.receipts import kept_receipts
+
+__all__ = ["AT", "ENTRY", "make_checkpoint", "receipts", "write_receipts"]
+
+AT = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+
+_KINDS = {
+    "set": ("key", "keys", "all"),
+    "limit": ("key", "keys", "all"),
+    "pause": ("step", "job"),
+}
+ENTRY = ControlEntry(
+    "rooms",
+    "jsonl:/nowhere",
+    {
+        "heat": StepEntry("int64", _KINDS, ("limit",), ()),
+        "names": StepEntry("string", {"set": ("key", "keys")}, ("limit",), ()),
+        "pairs": StepEntry("struct<a: int64 not null, b: string not null>", _KINDS, ("limit",), ()),
+    },
+)
+
+
+def make_checkpoint(folder: Path, commands: str | None = None) -> Path:
+    """A checkpoint whose commands wait in its own folder, unless a URI says where."""
+    (folder / "commands").mkdir(parents=True)
+    kept_receipts(folder).mkdir()
+    place = f"jsonl:{folder / 'commands'}" if commands is None else commands
+    entry = msgspec.structs.replace(ENTRY, commands=place)
+    (folder / CONTROL_FILE).write_bytes(msgspec.json.encode(entry))
+    return folder
+
+
+def receipts(command_id: str, final: str, batch: int, **more: Any) -> list[Receipt]:
+    """The story of a command in one micro-batch."""
+    fields = {
+        "kind": "set",
+        "target": "heat/1",
+        "version": None,
+        "issued_by": "ann",
+        "batch": batch,
+        "at": AT + dt.timedelta(seconds=batch),
+    }
+    first = ["ACCEPTED"] if final == "REJECTED" else ["ACCEPTED", "VALIDATED"]
+    told = [Receipt(command_id, status, **fields) for status in first]
+    return [*told, Receipt(command_id, final, **{**fields, **more})]
+
+
+def write_receipts(checkpoint: Path, batch: int, found: list[Receipt]) -> None:
+    """Write the file of a micro-batch as a job does, by a rename."""
+    hidden = checkpoint / f".{batch}.{os.getpid()}"
+    lines = [msgspec.json.encode(receipt) for receipt in found]
+    hidden.write_bytes(b"\n".join(lines) + b"\n")
+    hidden.rename(kept_receipts(checkpoint) / f"part-{batch:010}.jsonl")
