@@ -25,8 +25,8 @@ class PageView:
 class Flag:
     """Who has a feature from `effective_at` on; without that time from the beginning.
 
-    A flag that is not enabled is off for everybody. Users in `allow` have it always, of the others `percent` out of 100.
-    `version` numbers the changes of all flags together.
+    A flag that is not enabled is off for everybody. Users in `allow` have it always, of the others `percent` out of
+    100. `version` numbers the changes of all flags together.
     """
 
     name: str

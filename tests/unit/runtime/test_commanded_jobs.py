@@ -347,6 +347,44 @@ def test_broadcast_state_is_the_same_for_every_key_also_for_later_ones() -> None
     assert msgspec.json.decode(applied.details) == {"a": 3, "b": 7}
 
 
+@dataclass
+class Share:
+    percent: int
+
+    def __post_init__(self) -> None:
+        if self.percent > 100:
+            raise ValueError("more than there is")
+
+
+class Shares(ps.ConnectedProcessFunction):
+    shares = ps.BroadcastState(int, Share)
+
+    def process_control(self, share: Share, ctx: ps.Context) -> None:
+        self.shares.put(share.percent, share)
+
+    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
+        yield Seen(reading.sensor, None, 0, sum(self.shares))
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+def test_a_control_record_that_its_class_refuses_is_a_dead_letter(broadcast: bool) -> None:
+    """Columnar formats bring it as far as the step; the records around it take effect."""
+    made = ps.Job("job", key_groups=8)
+    readings = made.data_stream("readings", schema=Reading)
+    shares = made.control_stream("shares", schema=Share)
+    control = shares.broadcast() if broadcast else shares.key_by("percent")
+    readings.key_by("sensor").connect(control).process("shares", Shares()).sink_to("seen")
+    refused = Share(3)
+    refused.percent = 300
+    result = InProcessJob(made, partitions=3).run(
+        {"shares": [("s", [Share(1), refused, Share(5)])], "readings": [("a", [Reading(7, 1)])]}
+    )
+    letters = [letter for letter in result.dead_letters if "more than there is" in letter.reason]
+    assert [(letter.stream, letter.offset) for letter in letters] == [("shares", 1)]
+    if broadcast:
+        assert [seen.total for seen in result.records("seen")] == [6]
+
+
 def test_a_paused_step_holds_its_data_in_order() -> None:
     """Nothing is lost; controls still take effect; after resume it is as if the data had come then."""
     driver = Driver()
