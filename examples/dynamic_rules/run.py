@@ -1,5 +1,6 @@
 """Run the job on four hours of payments, change its rules before each, and show what came of it."""
 
+import json
 import sys
 import tempfile
 import time
@@ -34,20 +35,20 @@ def main() -> None:
         console.print()
         console.print(alerts_table(hours))
         console.print(receipts_table(receipts))
-        console.print(
-            f"\n{rules_in_force(receipts)}\nOne job, never restarted: {time.monotonic() - began:.0f} s."
-        )
+        console.print("\nIn force at the end, as the job replies to list-rules:")
+        for rule in replied(receipts, "list-rules"):
+            console.print(f"  {rule['name']} v{rule['version']}: {rule['measure']} over {rule['threshold']}")
+        console.print(f"\nOne job, never restarted, {time.monotonic() - began:.0f} s.")
 
 
 def play(job: RunningJob, number: int, console: Console) -> list[Record]:
     """Change the rules, then let an hour of payments come; the alerts of that hour."""
     files = job.folder / "feed" / str(number)
     known = len(read(job.folder / "alerts"))
-    for stream in ("rules", "commands"):
-        job.hand_in(stream, files / f"{stream}.jsonl")
-        job.settle()
-    job.hand_in("payments", files / "payments.jsonl")
-    job.settle()
+    for stream in ("rules", "commands", "payments"):
+        if (files / f"{stream}.jsonl").exists():
+            job.hand_in(stream, files / f"{stream}.jsonl")
+            job.settle()
     alerts = read(job.folder / "alerts")[known:]
     console.print(f"[bold]Hour {number}[/]: {STAGES[number - 1].title}; [bold]{len(alerts)}[/] alerts")
     for alert in alerts[:1]:
@@ -80,10 +81,10 @@ def receipts_table(receipts: list[Record]) -> Table:
     return table
 
 
-def rules_in_force(receipts: list[Record]) -> str:
-    """What the job has replied to `list-rules`."""
-    (listed,) = (receipt for receipt in receipts if receipt["kind"] == "list-rules")
-    return f"In force at the end, as the job says: {listed['details']}"
+def replied(receipts: list[Record], kind: str) -> Any:
+    """What the job has replied to the command of a kind."""
+    (receipt,) = (one for one in receipts if one["kind"] == kind)
+    return json.loads(receipt["details"])
 
 
 if __name__ == "__main__":

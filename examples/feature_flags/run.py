@@ -88,11 +88,13 @@ def switched_off(exposures: list[Record]) -> int:
     had: set[str] = set()
     lost: set[str] = set()
     for one in sorted(exposures, key=lambda one: str(one["at"])):
-        if one["flag"] == "new-checkout":
-            (had if one["variant"] == "on" else lost).add(one["user"])
-            if one["variant"] == "on":
-                lost.discard(one["user"])
-    return len(had & lost)
+        if one["flag"] != "new-checkout":
+            continue
+        if one["variant"] == "on":
+            had.add(one["user"])
+        elif one["user"] in had:
+            lost.add(one["user"])
+    return len(lost)
 
 
 if __name__ == "__main__":
