@@ -157,7 +157,8 @@ class Driver:
         self.minute = 0
         self.sent = 0
 
-    def run(self, commands: list[tuple[str, Any]], rules: list[Record], payments: list[Record]) -> None:
+    def run(self, commands: list[tuple[str, Any]], rules: list[Record], payments: list[Record]) -> list[str]:
+        """The rules that gave alerts, in their order."""
         sent = [self.command(kind, payload) for kind, payload in commands]
         timed = [self.timed(payment) for payment in payments]
         # An account's payments come from one partition, for there is no order between partitions.
@@ -196,6 +197,7 @@ class Driver:
         assert found == {account: alerts for account, alerts in wanted.items() if alerts}
         degraded = sum(status == "DEGRADED" for status, _ in expected.values())
         assert len(result.dead_letters) == degraded
+        return [alert.rule for alert in result.records("alerts")]
 
     def command(self, kind: str, payload: Any) -> Record:
         self.sent += 1
@@ -237,3 +239,23 @@ def test_a_late_payment_is_judged_by_its_own_time(late_minutes: int) -> None:
     (alert,) = result.records("alerts")
     assert alert.at == at[2]
     assert alert.why == "count of 2 payments is 2, over 1"
+
+
+def test_one_rule_is_paused_resumed_cleared_and_deleted() -> None:
+    """Others go on; a paused rule does not see what comes meanwhile, and a cleared one begins anew."""
+    driver = Driver(partitions=3)
+    payment = {"account": "A1", "country": "DE", "merchant": "fuel", "amount": 5, "minute": 0, "late": 0}
+    rule = {"version": 1, "measure": "sum", "threshold": 9, "action": "look", **WINDOWS["a"]}
+    driver.run([], [{"name": "a", **rule}, {"name": "d", **rule, "threshold": 1}], [payment])
+    expected = {
+        "": ["a", "d"],
+        "pause-rule": ["d"],
+        "resume-rule": ["a", "d"],
+        "clear-rule": ["d"],
+        "delete-rule": ["d"],
+        "add-rule": ["d"],
+    }
+    for kind, alerts in expected.items():
+        payload = {"name": "a", **rule} if kind == "add-rule" else "a"
+        assert driver.run([(kind, payload)] if kind else [], [], [payment]) == alerts, kind
+    assert driver.run([], [], [payment]) == ["d", "a"]
