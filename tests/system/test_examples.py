@@ -61,7 +61,7 @@ def test_rules_change_while_payments_come() -> None:
 
 
 def test_flags_hold_from_the_time_they_say() -> None:
-    """Views come in no order, and yet the hours are told apart: 10 %, 50 % from noon, all from 16:00; killed and back."""
+    """Views come in no order, yet the hours are told apart: 10 %, 50 % from noon, all from 16:00; killed, and back."""
     out = story("feature_flags")
     for hour in range(8, 20):
         found = [re.fullmatch(r"█* *(\d+)% v(\d)", cell) for cell in cells(out, f"{hour:02}:00")[1:]]
