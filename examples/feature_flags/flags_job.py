@@ -74,9 +74,8 @@ class Assign(ps.ConnectedProcessFunction):
         for name, schedule in self.schedules.items():
             place = bisect.bisect_right(schedule, view.at, key=start)
             if place:
-                variant, why = (
-                    ("off", "killed") if name in killed else assigned(view.user, schedule[place - 1])
-                )
+                flag = schedule[place - 1]
+                variant, why = ("off", "killed") if name in killed else assigned(view.user, flag)
                 yield Exposure(view.user, name, variant, why, view.at)
 
 
