@@ -261,9 +261,6 @@ def test_one_rule_is_paused_resumed_cleared_and_deleted() -> None:
     assert driver.run([], [], [payment]) == ["d", "a"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="fields that a payload leaves out are missing in what is replied of it"
-)
 def test_a_listed_rule_is_whole_however_it_came() -> None:
     """Also with the fields that its command has left at their defaults."""
     job = InProcessJob(JOB)

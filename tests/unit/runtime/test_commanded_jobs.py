@@ -12,6 +12,7 @@ import pytest
 from in_process_job import NOW, BatchResult, InProcessJob
 
 import penstock as ps
+from penstock.state.values import completed
 
 UTC = dt.UTC
 
@@ -455,3 +456,73 @@ def test_settings_come_from_a_file(tmp_path: Any) -> None:
         "readings": [("a", [Reading(1, 1)])],
     }
     assert before.run(inputs).data == result.data
+
+
+@dataclass
+class Count:
+    limit: int
+    times: int
+
+
+class Counter(ps.ProcessFunction):
+    """Counts what an earlier step says, under another key."""
+
+    times = ps.ValueState(int)
+    step = ps.Setting(int, 1)
+
+    def process_record(self, seen: Seen, ctx: ps.Context) -> Iterator[Count]:
+        self.times.set((self.times.get() or 0) + self.step.get())
+        yield Count(ctx.key, self.times.get() or 0)
+
+
+def chain() -> ps.Job:
+    made = ps.Job("chain", key_groups=8)
+    readings = made.data_stream("readings", schema=Reading, event_time="at")
+    rules = made.control_stream("rules", schema=Rule, effective_at="at", version="version")
+    seen = readings.key_by("sensor").connect(rules.broadcast()).process("limits", Limits())
+    seen.side_output("heard").sink_to("heard")
+    seen.key_by("total").process("counter", Counter()).sink_to("counts")
+    return made
+
+
+def test_a_trace_goes_through_all_steps_behind_the_data() -> None:
+    """Also steps behind other keyed steps: each tells what it has processed with this micro-batch, in their order."""
+    job = InProcessJob(chain(), partitions=3)
+    readings = [Reading(sensor, 1) for sensor in range(9)]
+    commands = [
+        command("set", {"step": 5}, to="counter"),
+        command("trace", to="job"),
+        command("pause", to="job"),
+        command("resume", to="limits"),
+    ]
+    result = job.run(
+        {"commands": [("c", commands)], "readings": [("a", readings)], "rules": [("r", [Rule("x", 4)])]}
+    )
+    traced = next(receipt for receipt in result.receipts if receipt.details)
+    first, second = msgspec.json.decode(traced.details)
+    assert (first["step"], first["level"], first["keys"], first["records"], first["paused"]) == (
+        "limits",
+        0,
+        9,
+        9,
+        False,
+    )
+    assert (second["step"], second["level"], second["keys"], second["paused"]) == ("counter", 1, 0, True)
+    assert (first["settings"], second["settings"]) == ({"offset": 0, "rules": 1}, {"step": 5})
+    result = job.run({"commands": [("c", [command("resume", to="job"), command("trace", id="2", to="job")])]})
+    assert [count.times for count in result.records("counts")] == [5 * n for n in range(1, 10)]
+    traced = next(receipt for receipt in result.receipts if receipt.details)
+    _, second = msgspec.json.decode(traced.details)
+    assert (second["keys"], second["records"], second["paused"]) == (1, 9, False)
+
+
+@dataclass
+class Listed:
+    name: str
+    weight: int = 3
+
+
+def test_a_payload_has_its_defaults_wherever_it_goes() -> None:
+    """Fields that a sender leaves out are kept, stored and replied like others."""
+    found = completed(msgspec.json.decode(b'[{"name": "x"}]', type=list[Listed]))
+    assert msgspec.to_builtins(found) == [{"name": "x", "weight": 3}]
