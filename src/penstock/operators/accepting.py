@@ -19,9 +19,9 @@ from penstock.state.group_state import key_values
 from penstock.state.history import TemporalState
 from penstock.state.key_groups import key_groups
 from penstock.state.shared import Setting
-from penstock.state.values import ValueState
+from penstock.state.values import ValueState, completed
 
-__all__ = ["AcceptedStep", "Accepting", "named_keys", "payload_decoder"]
+__all__ = ["AcceptedStep", "Accepting", "named_keys", "payload_decoder", "payload_of"]
 
 _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "set": ("key", "keys", "all", "step"),
@@ -180,7 +180,7 @@ class Accepting:
         handler = step.handlers.get(command.kind)
         try:
             if handler is not None:
-                payload_decoder(handler.payload_type).decode(command.payload)
+                payload_of(command, handler.payload_type)
             elif command.kind in ("set", "reload-config"):
                 self._check_values(command, step)
         except msgspec.DecodeError as e:
@@ -224,6 +224,11 @@ def _unknown(kind: str, who: str, kinds: Mapping[str, Any]) -> str:
     if kind in _NEEDS_HANDLER:
         return f"{who} has no handler for {kind!r}; write one with on_command({kind!r})"
     return f"{who} takes no command {kind!r}; it takes {', '.join(kinds)}"
+
+
+def payload_of(command: Command, payload_type: Any) -> Any:
+    """A command's payload. msgspec.DecodeError when it is not of the type."""
+    return completed(payload_decoder(payload_type).decode(command.payload))
 
 
 @functools.lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.control.commands import Command
 from penstock.control.orders import Order, decode_orders, encode_orders
-from penstock.operators.accepting import payload_decoder
+from penstock.operators.accepting import payload_decoder, payload_of
 from penstock.operators.binding import Binding
 from penstock.operators.functions import CommandContext
 from penstock.operators.step import StepCore
@@ -27,7 +27,7 @@ def action_of(command: Command, binding: Binding) -> Action:
     core = binding.core
     handler = core.handlers.get(command.kind)
     if handler is not None:
-        payload = payload_decoder(handler.payload_type).decode(command.payload)
+        payload = payload_of(command, handler.payload_type)
         method = getattr(binding.function, handler.method)
         return lambda ctx: method(payload, ctx)
     values = _values(command, core)

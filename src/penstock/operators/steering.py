@@ -286,13 +286,15 @@ class Steering:
         context.enter(source.stream, self._emitted)
         context.open_keys(lambda: self._through_keys(context))
         self._binding.leave()
-        for row, record in enumerate(source.record_type.objects(block.batch)):
+        for row in range(block.batch.num_rows):
             mark = len(self._emitted)
             self._emitted.origin = functools.partial(self._letter_of_record, block, row)
             cursor = self._binding.cursor
             cursor.time = None if times is None else times[row]
             self.shared.writable = True
             try:
+                # One by one, since the class of the records is the user's and may refuse some of them.
+                (record,) = source.record_type.objects(block.batch.slice(row, 1))
                 for item in function.process_control(record, context) or ():
                     self._emitted.side_output(MAIN, item)
                 self._binding.leave()

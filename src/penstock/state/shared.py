@@ -15,7 +15,7 @@ import msgspec
 from penstock.errors import SchemaError, StateError
 from penstock.state.group_state import Cursor
 from penstock.state.history import DEFAULT_VERSIONS, Version, as_of, revised
-from penstock.state.values import StateSpec, fitted, json_decoder, undo_of, value_spec
+from penstock.state.values import StateSpec, completed, fitted, json_decoder, undo_of, value_spec
 
 __all__ = ["BroadcastState", "Setting", "SharedStates", "declared_shared"]
 
@@ -68,7 +68,7 @@ class Setting(_Declared, Generic[T]):
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
         """A value from JSON. msgspec.DecodeError when it is not of the declared type."""
-        return json_decoder(self._value_type).decode(data)
+        return completed(json_decoder(self._value_type).decode(data))
 
     def check(self) -> None:
         """SchemaError when the type cannot be stored, or the default is not of it."""

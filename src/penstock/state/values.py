@@ -26,6 +26,7 @@ __all__ = [
     "StateSpec",
     "Undo",
     "ValueState",
+    "completed",
     "fitted",
     "json_decoder",
     "take_back",
@@ -99,7 +100,7 @@ class ValueState(Generic[T]):
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
         """A value from JSON. msgspec.DecodeError when it is not of the declared type."""
-        return json_decoder(self._value_type).decode(data)
+        return completed(json_decoder(self._value_type).decode(data))
 
     def spec(self) -> StateSpec:
         """How the state is stored. SchemaError when its type cannot be."""
@@ -305,6 +306,28 @@ class StateColumns:
         if everywhere:
             return stored
         return stored.take(pa.array(np.cumsum(self._present) - 1, mask=~self._present))
+
+
+def completed(value: Any) -> Any:
+    """A value from JSON with the fields of dataclasses that it left at their defaults.
+
+    msgspec leaves these to the class, and then leaves them out when it writes the value again.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            found = completed(getattr(value, field.name))
+            if field.name not in getattr(value, "__dict__", {field.name: found}):
+                object.__setattr__(value, field.name, found)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            completed(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            completed(item)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            completed(getattr(value, name))
+    return value
 
 
 def value_spec(name: str, value_type: Any) -> StateSpec:

@@ -12,6 +12,7 @@ import pytest
 from in_process_job import NOW, BatchResult, InProcessJob
 
 import penstock as ps
+from penstock.state.values import completed
 
 UTC = dt.UTC
 
@@ -347,6 +348,44 @@ def test_broadcast_state_is_the_same_for_every_key_also_for_later_ones() -> None
     assert msgspec.json.decode(applied.details) == {"a": 3, "b": 7}
 
 
+@dataclass
+class Share:
+    percent: int
+
+    def __post_init__(self) -> None:
+        if self.percent > 100:
+            raise ValueError("more than there is")
+
+
+class Shares(ps.ConnectedProcessFunction):
+    shares = ps.BroadcastState(int, Share)
+
+    def process_control(self, share: Share, ctx: ps.Context) -> None:
+        self.shares.put(share.percent, share)
+
+    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
+        yield Seen(reading.sensor, None, 0, sum(self.shares))
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+def test_a_control_record_that_its_class_refuses_is_a_dead_letter(broadcast: bool) -> None:
+    """Columnar formats bring it as far as the step; the records around it take effect."""
+    made = ps.Job("job", key_groups=8)
+    readings = made.data_stream("readings", schema=Reading)
+    shares = made.control_stream("shares", schema=Share)
+    control = shares.broadcast() if broadcast else shares.key_by("percent")
+    readings.key_by("sensor").connect(control).process("shares", Shares()).sink_to("seen")
+    refused = Share(3)
+    refused.percent = 300
+    result = InProcessJob(made, partitions=3).run(
+        {"shares": [("s", [Share(1), refused, Share(5)])], "readings": [("a", [Reading(7, 1)])]}
+    )
+    letters = [letter for letter in result.dead_letters if "more than there is" in letter.reason]
+    assert [(letter.stream, letter.offset) for letter in letters] == [("shares", 1)]
+    if broadcast:
+        assert [seen.total for seen in result.records("seen")] == [6]
+
+
 def test_a_paused_step_holds_its_data_in_order() -> None:
     """Nothing is lost; controls still take effect; after resume it is as if the data had come then."""
     driver = Driver()
@@ -417,3 +456,73 @@ def test_settings_come_from_a_file(tmp_path: Any) -> None:
         "readings": [("a", [Reading(1, 1)])],
     }
     assert before.run(inputs).data == result.data
+
+
+@dataclass
+class Count:
+    limit: int
+    times: int
+
+
+class Counter(ps.ProcessFunction):
+    """Counts what an earlier step says, under another key."""
+
+    times = ps.ValueState(int)
+    step = ps.Setting(int, 1)
+
+    def process_record(self, seen: Seen, ctx: ps.Context) -> Iterator[Count]:
+        self.times.set((self.times.get() or 0) + self.step.get())
+        yield Count(ctx.key, self.times.get() or 0)
+
+
+def chain() -> ps.Job:
+    made = ps.Job("chain", key_groups=8)
+    readings = made.data_stream("readings", schema=Reading, event_time="at")
+    rules = made.control_stream("rules", schema=Rule, effective_at="at", version="version")
+    seen = readings.key_by("sensor").connect(rules.broadcast()).process("limits", Limits())
+    seen.side_output("heard").sink_to("heard")
+    seen.key_by("total").process("counter", Counter()).sink_to("counts")
+    return made
+
+
+def test_a_trace_goes_through_all_steps_behind_the_data() -> None:
+    """Also steps behind other keyed steps: each tells what it has processed with this micro-batch, in their order."""
+    job = InProcessJob(chain(), partitions=3)
+    readings = [Reading(sensor, 1) for sensor in range(9)]
+    commands = [
+        command("set", {"step": 5}, to="counter"),
+        command("trace", to="job"),
+        command("pause", to="job"),
+        command("resume", to="limits"),
+    ]
+    result = job.run(
+        {"commands": [("c", commands)], "readings": [("a", readings)], "rules": [("r", [Rule("x", 4)])]}
+    )
+    traced = next(receipt for receipt in result.receipts if receipt.details)
+    first, second = msgspec.json.decode(traced.details)
+    assert (first["step"], first["level"], first["keys"], first["records"], first["paused"]) == (
+        "limits",
+        0,
+        9,
+        9,
+        False,
+    )
+    assert (second["step"], second["level"], second["keys"], second["paused"]) == ("counter", 1, 0, True)
+    assert (first["settings"], second["settings"]) == ({"offset": 0, "rules": 1}, {"step": 5})
+    result = job.run({"commands": [("c", [command("resume", to="job"), command("trace", id="2", to="job")])]})
+    assert [count.times for count in result.records("counts")] == [5 * n for n in range(1, 10)]
+    traced = next(receipt for receipt in result.receipts if receipt.details)
+    _, second = msgspec.json.decode(traced.details)
+    assert (second["keys"], second["records"], second["paused"]) == (1, 9, False)
+
+
+@dataclass
+class Listed:
+    name: str
+    weight: int = 3
+
+
+def test_a_payload_has_its_defaults_wherever_it_goes() -> None:
+    """Fields that a sender leaves out are kept, stored and replied like others."""
+    found = completed(msgspec.json.decode(b'[{"name": "x"}]', type=list[Listed]))
+    assert msgspec.to_builtins(found) == [{"name": "x", "weight": 3}]

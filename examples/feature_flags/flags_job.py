@@ -1,0 +1,96 @@
+"""Tell which user sees which variant of a feature, by flags that change while the job runs."""
+
+import bisect
+import datetime as dt
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import penstock as ps
+
+MOST_VERSIONS = 100
+BEGINNING = dt.datetime.min.replace(tzinfo=dt.UTC)
+
+
+@dataclass
+class PageView:
+    """A page that a user looked at, and when."""
+
+    user: str
+    page: str
+    at: dt.datetime
+
+
+@dataclass
+class Flag:
+    """Who has a feature from `effective_at` on; without that time from the beginning.
+
+    A flag that is not enabled is off for everybody. Users in `allow` have it always, of the others `percent` out of
+    100. `version` numbers the changes of all flags together.
+    """
+
+    name: str
+    version: int
+    enabled: bool = True
+    percent: float = 0.0
+    allow: list[str] = field(default_factory=list)
+    effective_at: dt.datetime | None = None
+
+
+@dataclass
+class Exposure:
+    """The variant of a feature that a user saw on a page, and why."""
+
+    user: str
+    flag: str
+    variant: str
+    why: str
+    at: dt.datetime
+
+
+def bucket(user: str, flag: str) -> float:
+    """The place of a user between 0 and 100, another one for each flag, but the same on every machine and for ever."""
+    digest = hashlib.blake2b(f"{flag}/{user}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") * 100 / 2**64
+
+
+def start(flag: Flag) -> dt.datetime:
+    """The time from which a version of a flag holds."""
+    return flag.effective_at or BEGINNING
+
+
+class Assign(ps.ConnectedProcessFunction):
+    """Assigns a variant of every flag to every page view, as the flags were at the time of the view."""
+
+    schedules = ps.BroadcastState(str, list[Flag])
+    killed = ps.Setting(list[str], [])
+
+    def process_control(self, flag: Flag, ctx: ps.Context) -> None:
+        others = [known for known in self.schedules.get(flag.name) or [] if start(known) != start(flag)]
+        self.schedules.put(flag.name, sorted([*others, flag], key=start)[-MOST_VERSIONS:])
+
+    def process_record(self, view: PageView, ctx: ps.Context) -> Iterator[Exposure]:
+        killed = self.killed.get()
+        for name, schedule in self.schedules.items():
+            place = bisect.bisect_right(schedule, view.at, key=start)
+            if place:
+                flag = schedule[place - 1]
+                variant, why = ("off", "killed") if name in killed else assigned(view.user, flag)
+                yield Exposure(view.user, name, variant, why, view.at)
+
+
+def assigned(user: str, flag: Flag) -> tuple[str, str]:
+    """The variant of a user under a version of a flag, and why."""
+    if not flag.enabled:
+        return "off", "disabled"
+    if user in flag.allow:
+        return "on", "allowed"
+    return ("on" if bucket(user, flag.name) < flag.percent else "off"), f"{flag.percent:g} %"
+
+
+job = ps.Job("feature-flags")
+views = job.data_stream("views", schema=PageView, event_time="at")
+flags = job.control_stream("flags", schema=Flag, effective_at="effective_at", version="version")
+
+assigning = views.key_by("user").connect(flags.broadcast()).process("assign", Assign())
+assigning.stamp_control_version().sink_to("exposures")

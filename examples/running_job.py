@@ -1,0 +1,88 @@
+"""A running job: `penstock run` in a process of its own, which is handed files and commands; shared by the examples."""
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+Record = dict[str, Any]
+
+FINAL = ("APPLIED", "DEGRADED", "REJECTED")
+PATIENCE_S = 120.0
+
+
+def read(folder: Path) -> list[Record]:
+    """All records in the JSON Lines files of a folder."""
+    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.open()]
+
+
+class RunningJob:
+    """A job on folders: `folder/NAME` for each stream and sink, `folder/checkpoint` for the job itself.
+
+    Use it as a context manager; at the end the job is stopped between two micro-batches.
+    """
+
+    def __init__(self, job_file: Path, folder: Path, *, streams: Sequence[str], sinks: Sequence[str]) -> None:
+        self.folder = folder
+        self.checkpoint = folder / "checkpoint"
+        for name in streams:
+            (folder / name).mkdir(parents=True)
+        places = [f"-D{name}=jsonl:{folder / name}" for name in (*streams, *sinks)]
+        self._arguments = ["run", str(job_file), "--checkpoint", str(self.checkpoint), *places]
+        self._numbers = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        with (self.folder / "log").open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.cli", *self._arguments], stdout=log, stderr=log
+            )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def hand_in(self, stream: str, file: Path) -> None:
+        """Let a stream have a file: it is moved into the stream's folder, so that it appears whole."""
+        where = self.checkpoint if stream == "commands" else self.folder
+        target = where / stream / f"{next(self._numbers):06}.jsonl"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(target)
+
+    def send(self, *commands: Record) -> None:
+        """Send commands."""
+        file = self.folder / "commands.tmp"
+        file.write_text("".join(json.dumps(command) + "\n" for command in commands))
+        self.hand_in("commands", file)
+
+    def receipts(self) -> list[Record]:
+        """What became of the commands so far: the last receipt of each, but for those of `settle`."""
+        found = read(self.checkpoint / "receipts")
+        return [one for one in found if one["status"] in FINAL and not one["id"].startswith("settle-")]
+
+    def settle(self) -> None:
+        """Wait until the job has done with all that was handed in before.
+
+        The micro-batch that answers the first trace may have looked for files before the last one was there. The one
+        that answers the second began later.
+        """
+        for _ in range(2):
+            number = next(self._numbers)
+            self.send({"id": f"settle-{number}", "kind": "trace"})
+            self._await_answer(f"settle-{number}")
+
+    def _await_answer(self, command_id: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(one["id"] == command_id for one in read(self.checkpoint / "receipts")):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                log = (self.folder / "log").read_text()
+                raise RuntimeError(f"The job in {self.folder} does not answer. It said:\n{log[-2000:]}")
+            time.sleep(0.05)

@@ -1,0 +1,274 @@
+"""The dynamic-rules example: alerts and receipts are those of a model in plain Python that never forgets a payment."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from in_process_job import NOW, InProcessJob
+
+from penstock.jobs.definition import Job
+from penstock.jobs.loading import load_job
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "dynamic_rules"
+JOB: Job = load_job(str(EXAMPLE / "rules_job.py")).job
+rules_job: Any = sys.modules["rules_job"]
+
+Record = dict[str, Any]
+# What a rule looks back on belongs to its name, so that an update never asks for what was not kept.
+WINDOWS: dict[str, Record] = {"a": {"last": 2}, "b": {"minutes": 3}, "c": {"minutes": 10}, "d": {}}
+MOST_LATE_MINUTES = 3
+
+
+class Model:
+    """What the job must do, one thing after the other; it keeps every payment that a rule has ever measured."""
+
+    def __init__(self) -> None:
+        self.rules: dict[str, Record] = {}
+        self.seen: dict[tuple[str, str], list[Record]] = defaultdict(list)
+        self.controls = 0
+
+    def command(self, kind: str, payload: Any) -> tuple[str, Any]:
+        """The status of a command, and what it replies."""
+        name = payload["name"] if isinstance(payload, dict) else payload
+        rule = self.rules.get(name)
+        if kind in ("delete-rule", "pause-rule", "resume-rule", "update-rule") and rule is None:
+            return "DEGRADED", None
+        if kind == "add-rule" and rule is not None:
+            return "DEGRADED", None
+        if kind == "update-rule" and rule is not None and payload["version"] <= rule["version"]:
+            return "DEGRADED", None
+        self.controls += 1
+        if kind in ("add-rule", "update-rule"):
+            self.rules[name] = payload
+        elif kind in ("pause-rule", "resume-rule"):
+            self.rules[name] = {**self.rules[name], "paused": kind == "pause-rule"}
+        elif kind in ("clear-rule", "delete-rule"):
+            self.forget(name)
+            if kind == "delete-rule":
+                del self.rules[name]
+        else:
+            names = [known for known, one in self.rules.items() if not one.get("paused")]
+            return "APPLIED", names
+        return "APPLIED", None
+
+    def take_rule(self, rule: Record) -> None:
+        self.controls += 1
+        if rule.get("deleted"):
+            self.forget(rule["name"])
+            self.rules.pop(rule["name"], None)
+        else:
+            self.rules[rule["name"]] = rule
+
+    def forget(self, name: str) -> None:
+        for account, rule in list(self.seen):
+            if rule == name:
+                del self.seen[account, rule]
+
+    def judge(self, payment: Record) -> list[tuple[str, int, int, str]]:
+        """Rule, its version, the control version, and why, of each alert."""
+        alerts = []
+        for name, rule in self.rules.items():
+            fits = (
+                not rule.get("paused")
+                and payment["amount"] > rule.get("amount_over", 0)
+                and payment["country"] in (rule.get("country_in") or [payment["country"]])
+                and payment["merchant"] in (rule.get("merchant_in") or [payment["merchant"]])
+            )
+            if not fits:
+                continue
+            history = self.seen[payment["account"], name]
+            history.append(payment)
+            if "minutes" in rule:
+                span = dt.timedelta(minutes=rule["minutes"])
+                measured = [one for one in history if payment["at"] - span < one["at"] <= payment["at"]]
+            else:
+                measured = history[-rule.get("last", 1) :]
+            total = len(measured)
+            if rule["measure"] == "sum":
+                total = sum(one["amount"] for one in measured)
+            if total > rule["threshold"]:
+                why = f"{rule['measure']} of {len(measured)} payments is {total}, over {rule['threshold']}"
+                alerts.append((name, rule["version"], self.controls, why))
+        return alerts
+
+
+names = st.sampled_from(list(WINDOWS))
+some_countries = st.lists(st.sampled_from(["DE", "US"]), max_size=1)
+some_merchants = st.lists(st.sampled_from(["fuel", "books", "travel"]), max_size=2)
+
+
+@st.composite
+def any_rule(draw: st.DrawFn, *, deletable: bool = False) -> Record:
+    name = draw(names)
+    measure = draw(st.sampled_from(["count", "sum"]))
+    found = {
+        "name": name,
+        "version": draw(st.integers(1, 4)),
+        "measure": measure,
+        "threshold": draw(st.integers(0, 3) if measure == "count" else st.integers(0, 30)),
+        "action": "look",
+        "amount_over": draw(st.sampled_from([0, 0, 3])),
+        "country_in": draw(some_countries),
+        "merchant_in": draw(some_merchants),
+        **WINDOWS[name],
+    }
+    if deletable and draw(st.booleans()):
+        found["deleted"] = True
+    return found
+
+
+any_command = st.one_of(
+    st.tuples(st.sampled_from(["add-rule", "update-rule"]), any_rule()),
+    st.tuples(st.sampled_from(["delete-rule", "pause-rule", "resume-rule", "clear-rule"]), names),
+    st.just(("list-rules", None)),
+)
+any_payment = st.fixed_dictionaries(
+    {
+        "account": st.sampled_from(["A1", "A2", "A3", "A4"]),
+        "country": st.sampled_from(["DE", "US"]),
+        "merchant": st.sampled_from(["fuel", "books", "travel"]),
+        "amount": st.integers(1, 12),
+        "minute": st.integers(0, 2),
+        "late": st.integers(0, MOST_LATE_MINUTES),
+    }
+)
+any_batch = st.tuples(
+    st.lists(any_command, max_size=3),
+    st.lists(any_rule(deletable=True), max_size=2),
+    st.lists(any_payment, max_size=12),
+)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Driver:
+    """The job beside its model; each micro-batch is run twice, in two orders, and must give the same bytes."""
+
+    def __init__(self, partitions: int) -> None:
+        self.job = InProcessJob(JOB, partitions=partitions)
+        self.model = Model()
+        self.minute = 0
+        self.sent = 0
+
+    def run(self, commands: list[tuple[str, Any]], rules: list[Record], payments: list[Record]) -> list[str]:
+        """The rules that gave alerts, in their order."""
+        sent = [self.command(kind, payload) for kind, payload in commands]
+        timed = [self.timed(payment) for payment in payments]
+        # An account's payments come from one partition, for there is no order between partitions.
+        halves: list[list[Record]] = [
+            [p for p in timed if (p["account"] in ("A1", "A3")) == half] for half in (True, False)
+        ]
+        inputs = {
+            "commands": [("c", [msgspec.json.encode(one) for one in sent])],
+            "rules": [("r", [msgspec.convert(rule, rules_job.Rule) for rule in rules])],
+            "payments": [(f"p{n}", [rules_job.Payment(**p) for p in half]) for n, half in enumerate(halves)],
+        }
+        inputs = {name: [run for run in runs if run[1]] for name, runs in inputs.items()}  # type: ignore[misc]
+        again = self.job.copy()
+        result = self.job.run(inputs, seed=1)
+        replay = again.run(inputs, seed=2)
+        assert (replay.data, replay.receipts, again.states) == (
+            result.data,
+            result.receipts,
+            self.job.states,
+        )
+        expected = {one["id"]: self.model.command(one["kind"], one["payload"]) for one in sent}
+        for rule in rules:
+            self.model.take_rule(rule)
+        final = {one.id: one for one in result.receipts}
+        assert {i: one.status for i, one in final.items()} == {
+            i: status for i, (status, _) in expected.items()
+        }
+        for i, (_, listed) in expected.items():
+            if listed is not None:
+                assert [rule["name"] for rule in msgspec.json.decode(final[i].details)] == listed
+        wanted, found = defaultdict(list), defaultdict(list)
+        for payment in [*halves[0], *halves[1]]:
+            wanted[payment["account"]] += self.model.judge(payment)
+        for alert in result.records("alerts"):
+            found[alert.account].append((alert.rule, alert.rule_version, alert.control_version, alert.why))
+        assert found == {account: alerts for account, alerts in wanted.items() if alerts}
+        degraded = sum(status == "DEGRADED" for status, _ in expected.values())
+        assert len(result.dead_letters) == degraded
+        return [alert.rule for alert in result.records("alerts")]
+
+    def command(self, kind: str, payload: Any) -> Record:
+        self.sent += 1
+        return {"id": f"{self.sent}", "kind": kind, "target": {"step": "judge"}, "payload": payload}
+
+    def timed(self, payment: Record) -> Record:
+        """The payment with its own time: behind the newest one by no more than it may be late."""
+        self.minute += payment["minute"]
+        at = NOW + dt.timedelta(minutes=self.minute - payment["late"])
+        return {**{name: payment[name] for name in ("account", "country", "merchant", "amount")}, "at": at}
+
+
+@patient
+@given(run=st.lists(any_batch, max_size=5), partitions=st.integers(1, 4))
+def test_alerts_and_receipts_are_those_of_the_model(run: list[Any], partitions: int) -> None:
+    """Whatever happens to the rules between and beside the payments, for any number of tasks and any order."""
+    driver = Driver(partitions)
+    for commands, rules, payments in run:
+        driver.run(commands, rules, payments)
+
+
+def test_a_rule_that_does_not_fit_is_rejected() -> None:
+    """The receipt tells what is wrong with it; the rules stay as they are."""
+    job = InProcessJob(JOB, partitions=2)
+    payload = {"name": "a", "version": 1, "measure": "average", "threshold": 1, "action": "look"}
+    command = {"id": "x", "kind": "add-rule", "target": {"step": "judge"}, "payload": payload}
+    result = job.run({"commands": [("c", [msgspec.json.encode(command)])]})
+    assert result.receipts[-1].status == "REJECTED"
+    assert "'average'" in result.receipts[-1].reason
+
+
+@pytest.mark.parametrize("late_minutes", [0, 10])
+def test_a_late_payment_is_judged_by_its_own_time(late_minutes: int) -> None:
+    """What came before it in time counts, what came after it does not, up to one window of lateness."""
+    rule = rules_job.Rule("r", 1, "count", 1, "look", minutes=10)
+    at = [NOW, NOW + dt.timedelta(minutes=15), NOW + dt.timedelta(minutes=15 - late_minutes)]
+    payments = [rules_job.Payment("A1", "DE", "fuel", 1, time) for time in at]
+    result = InProcessJob(JOB).run({"rules": [("r", [rule])], "payments": [("p", payments)]})
+    (alert,) = result.records("alerts")
+    assert alert.at == at[2]
+    assert alert.why == "count of 2 payments is 2, over 1"
+
+
+def test_one_rule_is_paused_resumed_cleared_and_deleted() -> None:
+    """Others go on; a paused rule does not see what comes meanwhile, and a cleared one begins anew."""
+    driver = Driver(partitions=3)
+    payment = {"account": "A1", "country": "DE", "merchant": "fuel", "amount": 5, "minute": 0, "late": 0}
+    rule = {"version": 1, "measure": "sum", "threshold": 9, "action": "look", **WINDOWS["a"]}
+    driver.run([], [{"name": "a", **rule}, {"name": "d", **rule, "threshold": 1}], [payment])
+    expected = {
+        "": ["a", "d"],
+        "pause-rule": ["d"],
+        "resume-rule": ["a", "d"],
+        "clear-rule": ["d"],
+        "delete-rule": ["d"],
+        "add-rule": ["d"],
+    }
+    for kind, alerts in expected.items():
+        payload = {"name": "a", **rule} if kind == "add-rule" else "a"
+        assert driver.run([(kind, payload)] if kind else [], [], [payment]) == alerts, kind
+    assert driver.run([], [], [payment]) == ["d", "a"]
+
+
+def test_a_listed_rule_is_whole_however_it_came() -> None:
+    """Also with the fields that its command has left at their defaults."""
+    job = InProcessJob(JOB)
+    rule = {"name": "a", "version": 1, "measure": "count", "threshold": 1, "action": "look"}
+    commands = [
+        {"id": kind, "kind": kind, "target": {"step": "judge"}, "payload": payload}
+        for kind, payload in {"add-rule": rule, "list-rules": None}.items()
+    ]
+    result = job.run({"commands": [("c", [msgspec.json.encode(command) for command in commands])]})
+    (listed,) = msgspec.json.decode(result.receipts[-1].details)
+    assert (listed.get("last"), listed.get("paused")) == (1, False)
