@@ -13,9 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from google.protobuf import text_format
-
-# The job of another folder of tests, by its path from `tests/unit`.
-from runtime.in_process_job import InProcessJob
+from in_process_job import InProcessJob
 
 import penstock as ps
 from penstock.control.commands import Command, decode_command
