@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency chaos clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ bench-kafka: setup ## Kafka to Kafka, 8 M readings
 
 bench-latency: setup ## Kafka to Kafka at 200 records a second
 	@$(BIN)/python -m benchmarks.latency $(ARGS)
+
+bench-control: setup ## a command to 100k keys, and 10,000 commands a second beside data
+	@$(BIN)/python -m benchmarks.control $(ARGS)
 
 chaos: setup ## at least 30 kills each on Kafka, on folders and on RabbitMQ
 	@$(BIN)/python -m pytest tests/system -m chaos --timeout=3600 $(ARGS)

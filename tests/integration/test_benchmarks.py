@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import kafka, keyed_state, latency
+from benchmarks import control, kafka, keyed_state, latency
 from benchmarks.workload import OFF, ON, Commands, Mismatch, Readings, Rooms, expected_commands, mismatch
 
 
@@ -100,3 +100,14 @@ def test_latency_in_its_small_form(tmp_path: Path) -> None:
     for prefix in ("", "broker_"):
         assert 0 < result[f"{prefix}p50_ms"] <= result[f"{prefix}p95_ms"] <= result[f"{prefix}p99_ms"]
     latency.show(result)
+
+
+def test_control_in_its_small_form(tmp_path: Path) -> None:
+    """Every command is applied (`measure` raises otherwise), and the JSON has its keys."""
+    sizes = control.Sizes(
+        keys=300, to_all=2, commands_per_s=200, seconds=3, rounds=1, file_rows=2_000, files_per_batch=1
+    )
+    result = control.measure(sizes, tmp_path, calm=False)
+    assert result["all_keys_s"] > 0
+    assert result["rows_per_s_with"] > 0
+    assert result["lost"] == 0

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 __all__ = [
+    "COMMANDS",
     "DEFAULT_MOST_BYTES",
     "Command",
     "CommandError",
@@ -30,6 +31,9 @@ __all__ = [
 
 Scope = Literal["key", "keys", "all", "step", "job"]
 CommandFormat = Literal["json", "protobuf"]
+
+COMMANDS: Final = "commands"
+"""The name of the stream of commands that every job with a keyed step has."""
 
 DEFAULT_MOST_BYTES: Final = 1 << 20
 """The largest command that is taken unless another limit is set."""

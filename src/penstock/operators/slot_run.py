@@ -6,16 +6,17 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.control.commands import COMMANDS
 from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Report, Trace
 from penstock.errors import UnstorableValueError
 from penstock.operators.actions import Standing, action_of
 from penstock.operators.binding import Binding
-from penstock.operators.blocks import Block
+from penstock.operators.blocks import Block, DeadLetter
 from penstock.operators.functions import CommandContext, Context
 from penstock.operators.group_run import Greeting, GroupRun
 from penstock.operators.steering import Header, Slot, Steering, dead_letter_of, report_of
-from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection
+from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
 from penstock.state.group_tables import GroupTables
 from penstock.state.shared import SharedStates
 from penstock.state.values import BoundValueState, CheckedValueState
@@ -26,7 +27,7 @@ __all__ = ["SlotRun"]
 class SlotRun:
     """A step in one slot: `tables` holds the states of the slot's key groups, and is changed.
 
-    `records` counts the data records that were processed.
+    `records` counts the data records that were processed; `dead_letters` has what went wrong before the first of them.
     """
 
     def __init__(self, core: StepCore, slot: Slot, tables: GroupTables) -> None:
@@ -38,7 +39,15 @@ class SlotRun:
         self._plain: Binding | None = None
         self._traced: list[Order] = []
         self.records = 0
-        core.clear_cache(self.header.cache_generation)
+        self.dead_letters = self._cleared_cache()
+
+    def _cleared_cache(self) -> list[DeadLetter]:
+        """Clear the function's cache, should a command have asked for that while this worker did not see the slot."""
+        try:
+            self._core.clear_cache(self.header.cache_generation)
+        except Exception as e:  # user code may raise anything
+            return [DeadLetter(reason_of(e), COMMANDS, self._core.step, "clear-cache", 0, b"")]
+        return []
 
     def steer(
         self, orders: Sequence[Order | Glimpse], now: dt.datetime, blocks: Sequence[Block]
@@ -55,7 +64,6 @@ class SlotRun:
         self.header, self._shared = steering.header, steering.shared
         self._plain = None
         self._traced = steering.traced
-        self._core.clear_cache(self.header.cache_generation)
         return steering.result, steering.reports
 
     def _steered(

@@ -121,6 +121,8 @@ class Steering:
         self._outputs: Final = frozenset(name for name in core.outputs if name != MAIN)
         self._emitted: Final = _Emitted(self._binding, first=slot.first)
         self._visited = 0
+        self._at_a_key = False
+        self._raised_at_key = False
         self.result: Final = StepResult()
         self.reports: Final[list[Report]] = []
         self.traced: Final[list[Order]] = []
@@ -225,7 +227,8 @@ class Steering:
         if error is None:
             self.reports.append(report_of(order, "applied", **counts))
             return
-        if self._first:
+        # What raises for the whole step raises in every slot, and is told once.
+        if self._first or self._raised_at_key:
             self.result.dead_letters.append(dead_letter_of(order, error, self._core.step))
         self.reports.append(
             report_of(order, "degraded", _in_short(error), failed=list(self._key_groups), **counts)
@@ -245,6 +248,7 @@ class Steering:
         """Carry out an action; when it raises, nothing of it is left."""
         cursor = self._binding.cursor
         mark = len(self._emitted)
+        self._at_a_key = False
         self._emitted.origin = lambda reason: _letter_of(order, reason, self._core.step)
         cursor.time = order.command.effective_at
         try:
@@ -252,13 +256,27 @@ class Steering:
                 self._emitted.side_output(MAIN, item)
             self._binding.note_version(order.command.version)
         except Exception as e:  # user code may raise anything
-            cursor.take_back()
+            self._take_back(order.command.version)
             self._emitted.forget(mark)
             return e
         finally:
             cursor.time = None
         cursor.undo.clear()
         return None
+
+    def _take_back(self, version: int | None) -> None:
+        """Undo what the running code has changed.
+
+        Code for the whole step that raises at a key does so in one slot only. What it did to the shared states before
+        stays, as it does in the other slots, for these must remain the same.
+        """
+        self._raised_at_key = self._at_a_key
+        self._at_a_key = False
+        self._binding.cursor.take_back(self.shared.own if self._raised_at_key else None)
+        if self._raised_at_key:
+            self._binding.leave()
+            self._binding.note_version(version)
+            self._binding.cursor.undo.clear()
 
     def _built_in(self, order: Order) -> None:
         kind = order.command.kind
@@ -270,6 +288,14 @@ class Steering:
             self.header.paused = kind == "pause"
         else:
             assert kind == "clear-cache", kind
+            try:
+                self._core.clear_cache(self.header.cache_generation + 1)
+            except Exception as e:  # user code may raise anything
+                groups = list(self._key_groups)
+                self.result.dead_letters.append(dead_letter_of(order, e, self._core.step))
+                self.reports.append(report_of(order, "degraded", _in_short(e), failed=groups))
+                return
+            # Other workers clear theirs when they next see the slot.
             self.header.cache_generation += 1
         self.reports.append(report_of(order, "applied", key_groups=list(self._key_groups)))
 
@@ -288,6 +314,7 @@ class Steering:
         self._binding.leave()
         for row in range(block.batch.num_rows):
             mark = len(self._emitted)
+            self._at_a_key = False
             self._emitted.origin = functools.partial(self._letter_of_record, block, row)
             cursor = self._binding.cursor
             cursor.time = None if times is None else times[row]
@@ -300,9 +327,10 @@ class Steering:
                 self._binding.leave()
                 self._binding.note_version(None if versions is None else versions[row])
             except Exception as e:  # user code may raise anything
-                cursor.take_back()
+                self._take_back(None if versions is None else versions[row])
                 self._emitted.forget(mark)
-                if self._first:
+                # What raises for the whole step raises in every slot, and is told once.
+                if self._first or self._raised_at_key:
                     self.result.dead_letters.append(self._letter_of_record(block, row, reason_of(e)))
             cursor.undo.clear()
             cursor.time = None
@@ -348,7 +376,10 @@ class Steering:
                     entered = group
                 self._binding.cursor.key = key
                 self._visited += 1
+                # A loop that is left by an exception is closed here, before anybody else hears of it.
+                self._at_a_key = True
                 yield key
+                self._at_a_key = False
         finally:
             self._binding.leave()
 

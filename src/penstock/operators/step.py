@@ -120,8 +120,8 @@ class StepCore:
     def clear_cache(self, generation: int) -> None:
         """Clear the function's cache in this worker, unless that was done for this generation or a later one."""
         if generation > self.cache_generation:
-            self.function.clear_cache()
             self.cache_generation = generation
+            self.function.clear_cache()
 
 
 @contextmanager

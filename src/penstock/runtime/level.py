@@ -132,6 +132,7 @@ class _StepRunner:
         """Run the step on all that is there for it in one slot."""
         tables = GroupTables(states.load(self._node.id))
         run = SlotRun(self._core, work.slot, tables)
+        yield from dead_letter_rows(run.dead_letters, self._plan)
         first = work.slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
         rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows

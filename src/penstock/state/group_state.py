@@ -8,7 +8,7 @@ built when it is first used and written back to the table by `flush`, so the two
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,10 +38,11 @@ class Cursor:
     undo: list[Undo]
     time: dt.datetime | None = None
 
-    def take_back(self) -> None:
-        """Undo what the current record has changed."""
+    def take_back(self, keep: Callable[[dict[Any, Any]], bool] | None = None) -> None:
+        """Undo what the current record has changed, but for values of which `keep` says so."""
         for undo in reversed(self.undo):
-            take_back(undo)
+            if keep is None or not keep(undo[0]):
+                take_back(undo)
         self.undo.clear()
 
 

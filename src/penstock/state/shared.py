@@ -189,6 +189,10 @@ class SharedStates:
         """The content of a broadcast state."""
         return self._mappings[name]
 
+    def own(self, values: dict[Any, Any]) -> bool:
+        """Whether these are the values of one of the states, as the cursor notes them."""
+        return values is self.settings or any(values is mapping for mapping in self._mappings.values())
+
     @property
     def timed(self) -> bool:
         """Whether a setting holds from an event time on."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from penstock.control.commands import COMMANDS
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.keys import KeySelector
@@ -31,7 +32,6 @@ __all__ = [
 
 # Streams that every job has: commands that enter it, receipts that tell what became of them, and the place for records
 # that cannot be processed.
-COMMANDS: Final = "commands"
 RECEIPTS: Final = "receipts"
 DEAD_LETTERS: Final = "dead-letters"
 _TAKEN: Final = {

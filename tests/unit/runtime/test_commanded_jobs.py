@@ -12,6 +12,7 @@ import pytest
 from in_process_job import NOW, BatchResult, InProcessJob
 
 import penstock as ps
+from penstock.jobs.settings import RunSettings
 from penstock.state.values import completed
 
 UTC = dt.UTC
@@ -53,6 +54,8 @@ class Limits(ps.ConnectedProcessFunction):
         self.cached = 0
 
     def clear_cache(self) -> None:
+        if self.cached == 13:
+            raise OSError("thirteen")
         self.cached = 0
 
     @ps.on_command("set-limit")
@@ -79,6 +82,14 @@ class Limits(ps.ConnectedProcessFunction):
             ctx.reply(self.limit.get())
         if more == 13:
             raise ValueError("thirteen")
+
+    @ps.on_command("weigh", scope="step")
+    def weigh(self, weight: int, ctx: ps.CommandContext) -> None:
+        self.rules.put("weight", weight)
+        for key in ctx.keys():
+            self.limit.set(weight)
+            if key == weight:
+                raise ValueError(f"not at {key}")
 
     @ps.on_command("rules", scope="step")
     def tell_rules(self, payload: None, ctx: ps.CommandContext) -> None:
@@ -301,6 +312,29 @@ def test_a_handler_of_the_whole_step_goes_through_all_keys() -> None:
     assert driver.limits(*range(5)) == {sensor: sensor + 10 for sensor in range(5)}
 
 
+def test_a_handler_that_raises_at_a_key_leaves_all_tasks_with_the_same_shared_state() -> None:
+    """Only the task that has the key undoes what was done to its keys; what all did before they came to keys stays."""
+    driver = Driver()
+    driver.run(readings=[Reading(sensor, 1) for sensor in range(8)])
+    result = driver.run(command("weigh", 3))
+    assert outcome(result) == {"weigh-None-3": "DEGRADED"}
+    assert len(result.dead_letters) == 1
+    found = driver.run(readings=[Reading(sensor, 1) for sensor in range(8)]).records("seen")
+    assert {seen.total for seen in found} == {3}
+    limits = {seen.sensor: seen.limit for seen in found}
+    assert limits[3] == 1
+    assert set(limits.values()) == {1, 3}
+
+
+def test_a_command_of_ten_megabytes_is_refused() -> None:
+    """By default, with a receipt that says the limit and the command's own id."""
+    driver = Driver()
+    driver.job.max_command_bytes = RunSettings().max_command_bytes
+    result = driver.run(command("set-limit", 5, key=1, id="huge", issued_by="x" * 10_000_000))
+    assert [(r.id, r.status) for r in result.receipts] == [("huge", "ACCEPTED"), ("huge", "REJECTED")]
+    assert "at most 1048576 are taken" in result.receipts[-1].reason
+
+
 def test_settings_hold_for_the_whole_step() -> None:
     """At the cut, or from an event time on, for records in any order."""
     driver = Driver()
@@ -439,6 +473,11 @@ def test_the_cache_is_cleared_in_every_worker() -> None:
     driver.run(readings=[Reading(1, 1)])
     assert outcome(driver.run(command("clear-cache", id="again"))) == {"again": "APPLIED"}
     assert function.cached == 0
+    function.cached = 13
+    assert outcome(driver.run(command("clear-cache", id="third"))) == {"third": "DEGRADED"}
+    result = driver.run(command("set-limit", 5, key=1))
+    assert outcome(result) == {"set-limit-1-5": "APPLIED"}
+    assert all("thirteen" in letter.reason for letter in result.dead_letters)
 
 
 def test_settings_come_from_a_file(tmp_path: Any) -> None:

@@ -74,3 +74,11 @@ def test_the_check_connects_as_spark_would_or_not_at_all(
     monkeypatch.setattr(kafka, "check_topic", lambda _, settings: seen.append(settings))
     preflight(bind(query))
     assert seen == ([] if checked_with is None else [checked_with])
+
+
+def test_a_topic_that_is_held_waits_for_more_than_there_is() -> None:
+    """The limit of a micro-batch gives way, which Spark would refuse below the least number of records."""
+    options = spark_options(bind(), holds=True)
+    assert options["minOffsetsPerTrigger"] == str(2**63 - 1)
+    assert "maxOffsetsPerTrigger" not in options
+    assert "minOffsetsPerTrigger" not in spark_options(bind())
