@@ -1,4 +1,4 @@
-"""What system tests share: a real RabbitMQ for those that need one."""
+"""What system tests share: a real RabbitMQ and a real S3 server for those that need one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from rabbitmq_node import RabbitNode, require_rabbitmq
+from s3_server import S3Server
 
 
 @pytest.fixture(scope="session")
@@ -13,4 +14,11 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
     """A broker for the whole session. Restart it behind what was declared, which a kill may lose otherwise."""
     require_rabbitmq()
     with RabbitNode(tmp_path_factory.mktemp("rabbitmq")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server for the whole session. Tests take buckets of their own."""
+    with S3Server(tmp_path_factory.mktemp("s3")) as started:
         yield started

