@@ -90,8 +90,8 @@ class Judge(ps.ConnectedProcessFunction):
 
     def process_control(self, rule: Rule, ctx: ps.Context) -> None:
         if rule.deleted:
-            self.forget(rule.name, ctx)
             self.rules.remove(rule.name)
+            self.forget(rule.name, ctx)
         else:
             self.rules.put(rule.name, rule)
 

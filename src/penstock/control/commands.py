@@ -20,6 +20,7 @@ import msgspec
 __all__ = [
     "COMMANDS",
     "DEFAULT_MOST_BYTES",
+    "NOT_UNDERSTOOD",
     "Command",
     "CommandError",
     "CommandFormat",
@@ -27,6 +28,7 @@ __all__ = [
     "Target",
     "check",
     "decode_command",
+    "in_short",
 ]
 
 Scope = Literal["key", "keys", "all", "step", "job"]
@@ -37,6 +39,9 @@ COMMANDS: Final = "commands"
 
 DEFAULT_MOST_BYTES: Final = 1 << 20
 """The largest command that is taken unless another limit is set."""
+
+NOT_UNDERSTOOD: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+"""What decoding raises for data that somebody sent: not only what it is meant to raise."""
 
 _MOST_ID_BYTES: Final = 128
 _TIMES: Final = ("issued_at", "effective_at", "expires_at")
@@ -122,8 +127,8 @@ def decode_command(
     else:
         try:
             command = _decoder.decode(data)
-        except msgspec.DecodeError as e:
-            raise CommandError(str(e), _id_of(data)) from None
+        except NOT_UNDERSTOOD as e:
+            raise CommandError(in_short(e), _id_of(data)) from None
     check(command)
     return command
 
@@ -131,8 +136,14 @@ def decode_command(
 def _id_of(data: bytes) -> str:
     try:
         return _id_decoder.decode(data).id[:_MOST_ID_BYTES]
-    except msgspec.DecodeError:
+    except NOT_UNDERSTOOD:
         return ""
+
+
+def in_short(error: BaseException) -> str:
+    """What is wrong, in a line of text that can be written anywhere."""
+    said = str(error) if isinstance(error, msgspec.MsgspecError) else f"{type(error).__name__}: {error}"
+    return " ".join(said.encode("utf-8", "backslashreplace").decode().split())[:500]
 
 
 def check(command: Command) -> None:
@@ -145,8 +156,8 @@ def check(command: Command) -> None:
         reason = f"the id is longer than {_MOST_ID_BYTES} bytes"
     elif not command.kind:
         reason = "the kind is empty"
-    elif command.version is not None and command.version < 0:
-        reason = "the version is negative"
+    elif command.version is not None and not 0 <= command.version < 1 << 63:
+        reason = "the version is negative or has more than 63 bits"
     elif (target.key is not None) + (target.keys is not None) + target.all > 1:
         reason = "the target has more than one of key, keys and all"
     elif not target.step and (target.key is not None or target.keys is not None or target.all):
@@ -157,5 +168,11 @@ def check(command: Command) -> None:
         raise CommandError(reason, command.id[:_MOST_ID_BYTES])
     for name in _TIMES:
         at = getattr(command, name)
-        if at is not None and at.tzinfo is None:
+        if at is None:
+            continue
+        if at.tzinfo is None:
             raise CommandError(f"{name} has no time zone", command.id)
+        try:
+            at.astimezone(dt.UTC)
+        except OverflowError:
+            raise CommandError(f"{name} lies outside of the years 1 to 9999", command.id) from None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from google.protobuf.message import DecodeError
 
-from penstock.control.commands import Command, CommandError, Target
+from penstock.control.commands import NOT_UNDERSTOOD, Command, CommandError, Target, in_short
 from penstock.control.control_pb2 import Command as CommandMessage  # type: ignore[attr-defined]
 
 __all__ = ["command_of_message", "message_of_command"]
@@ -23,8 +23,8 @@ def command_of_message(data: bytes) -> Command:
     try:
         payload = msgspec.json.decode(message.payload or b"null", type=msgspec.Raw)
         target = _target(message.target)
-    except msgspec.DecodeError as e:
-        raise CommandError(f"payload and keys must be JSON: {e}", message.id) from None
+    except NOT_UNDERSTOOD as e:
+        raise CommandError(f"payload and keys must be JSON: {in_short(e)}", message.id) from None
     return Command(
         id=message.id,
         kind=message.kind,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.control.commands import Command, CommandError
+from penstock.control.commands import Command, CommandError, in_short
 from penstock.control.orders import Order
 from penstock.control.receipts import Place
 from penstock.operators.handlers import BUILT_IN_KINDS, Handler
@@ -33,7 +33,14 @@ _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _HANDLER_SCOPES: Final = {"key": ("key", "keys", "all"), "step": ("step", "job")}
 # What an unfit key raises on its way into a column.
-_NOT_A_KEY: Final = (ValueError, TypeError, OverflowError, pa.ArrowException, msgspec.ValidationError)
+_NOT_A_KEY: Final = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    pa.ArrowException,
+    msgspec.ValidationError,
+)
 # Kinds of penstock's own that a step takes only with a handler of its own.
 _NEEDS_HANDLER: Final = ("load-model", "dump-state")
 
@@ -111,9 +118,9 @@ class Accepting:
         short = msgspec.structs.replace(command, payload=msgspec.Raw(b"null"))
         return Order(place, short, judge, refusal)
 
-    def _key_groups(self, commands: Sequence[Command]) -> list[Sequence[int]]:
+    def _key_groups(self, commands: Sequence[Command]) -> list[list[int]]:
         """For each command the key groups of the keys that it names; all keys of a step are hashed at once."""
-        found: list[Sequence[int]] = [()] * len(commands)
+        found: list[list[int]] = [[] for _ in commands]
         places: dict[str, list[int]] = {}
         keys: dict[str, list[Any]] = {}
         for place, command in enumerate(commands):
@@ -125,7 +132,7 @@ class Accepting:
         for step, named in keys.items():
             groups = key_groups(key_array(named, self.steps[step].key_type), self.key_groups).tolist()
             for place, group in zip(places[step], groups, strict=True):
-                found[place] = (*found[place], group)
+                found[place].append(group)
         return found
 
     def _refusal(self, command: Command) -> str:
@@ -134,6 +141,8 @@ class Accepting:
             self._check(command)
         except CommandError as e:
             return str(e)
+        except Exception as e:  # the class of a payload is the user's and may raise anything
+            return f"the payload does not fit: {in_short(e)}"
         return ""
 
     def malformed(self, error: CommandError, place: Place) -> Order:
@@ -178,13 +187,10 @@ class Accepting:
 
     def _check_payload(self, command: Command, step: AcceptedStep) -> None:
         handler = step.handlers.get(command.kind)
-        try:
-            if handler is not None:
-                payload_of(command, handler.payload_type)
-            elif command.kind in ("set", "reload-config"):
-                self._check_values(command, step)
-        except msgspec.DecodeError as e:
-            raise CommandError(f"the payload does not fit: {e}") from None
+        if handler is not None:
+            payload_of(command, handler.payload_type)
+        elif command.kind in ("set", "reload-config"):
+            self._check_values(command, step)
 
     def _check_values(self, command: Command, step: AcceptedStep) -> None:
         values = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)

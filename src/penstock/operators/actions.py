@@ -13,9 +13,9 @@ from penstock.control.orders import Order, decode_orders, encode_orders
 from penstock.operators.accepting import payload_decoder, payload_of
 from penstock.operators.binding import Binding
 from penstock.operators.functions import CommandContext
-from penstock.operators.step import StepCore
+from penstock.operators.step import MAIN, StepCore
 
-__all__ = ["Action", "Standing", "action_of"]
+__all__ = ["Action", "Standing", "action_of", "greeting"]
 
 Action = Callable[[CommandContext], Iterable[Any] | None]
 
@@ -44,6 +44,46 @@ def _values(command: Command, core: StepCore) -> dict[str, Any]:
     raw = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)
     declared: Any = core.shared if command.target.scope == "step" else core.states
     return {name: declared[name].value_of(value) for name, value in raw.items()}
+
+
+class _Unheard:
+    """Where records go that nobody is to get."""
+
+    def side_output(self, name: str, record: Any) -> None:
+        """Forget the record."""
+
+
+def greeting(
+    standing: Standing, binding: Binding, failed: Callable[[Order, Exception], None]
+) -> Callable[[int], None] | None:
+    """What lets the standing commands take effect for the current key, which is new; None when there is none.
+
+    It is called with the key group. What handlers emit went out when the command came: a new key is only brought up to
+    date. `failed` hears of a handler that raises, of which nothing is left.
+    """
+    if not standing.orders:
+        return None
+    outputs = frozenset(binding.core.outputs) - {MAIN}
+    actions = [(order, action_of(order.command, binding)) for order in standing.orders.values()]
+
+    def greet(key_group: int) -> None:
+        cursor = binding.cursor
+        for order, action in actions:
+            context = CommandContext(cursor, outputs, order.command)
+            context.enter(order.place.stream, _Unheard())
+            context.key_group = key_group
+            cursor.time = order.command.effective_at
+            try:
+                binding.note_version(order.command.version)
+                for _ in action(context) or ():
+                    pass
+                cursor.undo.clear()
+            except Exception as e:  # user code may raise anything
+                cursor.take_back()
+                failed(order, e)
+        cursor.time = None
+
+    return greet
 
 
 @dataclass

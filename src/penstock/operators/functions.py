@@ -105,9 +105,10 @@ class CommandContext(Context):
 
         What is replied outside of a key counts once, not once for each task.
         """
-        self._replies.append(
-            (msgspec.to_builtins(self._cursor.key), msgspec.to_builtins(answer, str_keys=True))
-        )
+        reply = (msgspec.to_builtins(self._cursor.key), msgspec.to_builtins(answer, str_keys=True))
+        # What cannot be written raises here, where the handler is to blame.
+        msgspec.msgpack.encode(reply)
+        self._replies.append(reply)
 
     @property
     def replies(self) -> list[tuple[Any, Any]]:

@@ -20,9 +20,7 @@ from penstock.operators.step import MAIN, Emission, StepCore, StepResult, reason
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import Cursor, GroupState, key_values
 
-__all__ = ["Greeting", "GroupRun", "event_times", "open_group"]
-
-Greeting = Callable[[StepResult], None]
+__all__ = ["GroupRun", "event_times", "open_group"]
 
 
 def open_group(core: StepCore, stored: bytes | None, cursor: Cursor) -> GroupState:
@@ -54,7 +52,7 @@ class GroupRun:
         context.key_group = key_group
         binding.enter(self._state)
 
-    def process(self, blocks: list[Block], greet: Greeting | None) -> StepResult:
+    def process(self, blocks: list[Block], greet: Callable[[int], None] | None) -> StepResult:
         """Run the blocks, which are in order; `greet` is called first for each key that is new to the step."""
         if greet is not None:
             self._greet(blocks, greet)
@@ -76,7 +74,7 @@ class GroupRun:
         self._result.state, self._result.keys = self._state.dump()
         return self._result
 
-    def _greet(self, blocks: list[Block], greet: Greeting) -> None:
+    def _greet(self, blocks: list[Block], greet: Callable[[int], None]) -> None:
         """Let the commands that hold for all keys take effect for the keys that the step has not seen before."""
         known = self._state.index
         new = dict.fromkeys(
@@ -84,7 +82,7 @@ class GroupRun:
         )
         for key in new:
             self._binding.cursor.key = key
-            greet(self._result)
+            greet(self._context.key_group)
         if new:
             self._flush()
 
@@ -135,7 +133,10 @@ class GroupRun:
                 cursor.take_back()
                 self._dead_letter(block, row, reason_of(e))
         cursor.time = None
-        self._emit(block, key_column, emitted, _Stamps(keys, times) if self._core.stamped else None)
+        stamps = None
+        if self._core.stamped:
+            stamps = _Stamps(keys, times, emitted.versions if source.is_control else None)
+        self._emit(block, key_column, emitted, stamps)
 
     def _times(self, block: Block) -> list[dt.datetime | None] | None:
         """The event time of each record of data, or from which each control record is effective, where it matters."""
@@ -204,10 +205,12 @@ class GroupRun:
         for row, key, record in records:
             cursor.key = key
             cursor.time = None if times is None else times[row]
+            self._binding.note_version(None if versions is None else versions[row])
             for item in process(record, self._context) or ():
                 emitted.records.append(item)
                 emitted.rows.append(row)
-            self._binding.note_version(None if versions is None else versions[row])
+                if self._core.stamped:
+                    emitted.versions.append(self._binding.version())
             cursor.undo.clear()
 
     def _emit(self, block: Block, keys: pa.Array, emitted: _Emitted, stamps: _Stamps | None) -> None:
@@ -333,14 +336,17 @@ class GroupRun:
 
 @dataclass(frozen=True)
 class _Stamps:
-    """Tells the control version of each row of a block."""
+    """Tells the control version of each row of a block; `noted` is that of each emitted record, where it is known."""
 
     keys: list[Any]
     times: list[dt.datetime | None] | None
+    noted: list[int] | None = None
 
     def stamp(self, batch: pa.RecordBatch, rows: Sequence[int], binding: Binding) -> pa.RecordBatch:
         """The emitted records with the version under which each was made."""
         cursor = binding.cursor
+        if self.noted is not None:
+            return batch.append_column(VERSION_FIELD, pa.array(self.noted, pa.int64()))
         versions = []
         for row in rows:
             cursor.key = self.keys[row]
@@ -360,6 +366,7 @@ class _Emitted:
         self.records: list[Any] = []
         self.rows: list[int] = []
         self.side: list[tuple[int, str, Any]] = []
+        self.versions: list[int] = []
         self._count = count
         self._keys_left = keys_left
 
@@ -376,6 +383,7 @@ class _Emitted:
         while self.rows and self.rows[-1] == row:
             self.rows.pop()
         del self.records[len(self.rows) :]
+        del self.versions[len(self.rows) :]
         while self.side and self.side[-1][0] == row:
             self.side.pop()
 

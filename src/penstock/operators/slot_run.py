@@ -10,11 +10,11 @@ from penstock.control.commands import COMMANDS
 from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Report, Trace
 from penstock.errors import UnstorableValueError
-from penstock.operators.actions import Standing, action_of
+from penstock.operators.actions import Standing, greeting
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block, DeadLetter
-from penstock.operators.functions import CommandContext, Context
-from penstock.operators.group_run import Greeting, GroupRun
+from penstock.operators.functions import Context
+from penstock.operators.group_run import GroupRun
 from penstock.operators.steering import Header, Slot, Steering, dead_letter_of, report_of
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
 from penstock.state.group_tables import GroupTables
@@ -106,32 +106,16 @@ class SlotRun:
     def _processed(self, binding: Binding, key_group: int, blocks: list[Block]) -> StepResult:
         context = Context(binding.cursor, (name for name in self._core.outputs if name != MAIN))
         run = GroupRun(binding, context, key_group, self._tables.table(key_group))
-        return run.process(blocks, self._greeting(binding, key_group))
-
-    def _greeting(self, binding: Binding, key_group: int) -> Greeting | None:
-        """What lets the standing commands take effect for the current key, which is new."""
-        orders = list(Standing.of(self.header.standing).orders.values()) if self.header.standing else []
-        if not orders:
-            return None
-        actions = [(order, action_of(order.command, binding)) for order in orders]
-
-        def greet(result: StepResult) -> None:
-            for order, action in actions:
-                context = CommandContext(binding.cursor, (), order.command)
-                context.key_group = key_group
-                binding.cursor.time = order.command.effective_at
-                try:
-                    # What handlers emit went out when the command came; a new key is only brought up to date.
-                    for _ in action(context) or ():
-                        pass
-                    binding.note_version(order.command.version)
-                    binding.cursor.undo.clear()
-                except Exception as e:  # user code may raise anything
-                    binding.cursor.take_back()
-                    result.dead_letters.append(dead_letter_of(order, e, self._core.step))
-            binding.cursor.time = None
-
-        return greet
+        letters: list[DeadLetter] = []
+        greet = None
+        if self.header.standing:
+            standing = Standing.of(self.header.standing)
+            greet = greeting(
+                standing, binding, lambda order, e: letters.append(dead_letter_of(order, e, self._core.step))
+            )
+        result = run.process(blocks, greet)
+        result.dead_letters[:0] = letters
+        return result
 
     def traces(self, level: int) -> list[Report]:
         """The answers to the traces of this micro-batch, once its data is processed."""

@@ -16,7 +16,7 @@ from penstock.control.receipts import Outcome, Report
 from penstock.control.register import Register
 from penstock.errors import SchemaError
 from penstock.operators.accepting import named_keys
-from penstock.operators.actions import Action, Standing, action_of
+from penstock.operators.actions import Action, Standing, action_of, greeting
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.functions import CommandContext, ConnectedProcessFunction, Context
@@ -121,6 +121,8 @@ class Steering:
         self._outputs: Final = frozenset(name for name in core.outputs if name != MAIN)
         self._emitted: Final = _Emitted(self._binding, first=slot.first)
         self._visited = 0
+        self._greeting: Callable[[int], None] | None = None
+        self._went_through = False
         self._at_a_key = False
         self._raised_at_key = False
         self.result: Final = StepResult()
@@ -146,11 +148,14 @@ class Steering:
         if refusal is not None:
             # Of a command to single keys only the slots that have them see more than its id.
             if (self._first or scope in ("key", "keys")) and not refusal.duplicate:
-                self.reports.append(report_of(order, "refused", refusal.reason, alone=scope != "keys"))
+                self.reports.append(
+                    report_of(order, "refused", refusal.reason, alone=scope not in ("keys", "job"))
+                )
             return
         if scope == "all":
             self._for_keys(order, list(self._all_keys()), self._key_groups)
             self._standing.add(order, self._core)
+            self._greeting = None
         elif scope in ("key", "keys"):
             self._for_named_keys(order)
         elif command.kind in self._core.handlers or command.kind in ("set", "reload-config"):
@@ -191,6 +196,8 @@ class Steering:
                 self._enter(group, context)
                 entered = group
             binding.cursor.key = key
+            if command.target.scope != "all":
+                self._greet(key, group)
             error = self._attempt(action, context, order)
             if error is None:
                 touched += 1
@@ -211,11 +218,23 @@ class Steering:
         else:
             self.reports.append(report_of(order, "applied", **counts))
 
+    def _greet(self, key: Any, group: int) -> None:
+        """A key that the step has not seen gets what all keys got, before it gets something of its own."""
+        if not self._standing.orders or self._groups[group].has(key):
+            return
+        if self._greeting is None:
+            self._greeting = greeting(self._standing, self._binding, self._greeting_failed)
+        if self._greeting is not None:
+            self._greeting(group)
+
+    def _greeting_failed(self, order: Order, error: Exception) -> None:
+        self.result.dead_letters.append(dead_letter_of(order, error, self._core.step))
+
     def _for_step(self, order: Order) -> None:
         """Carry out a command once, for the whole step."""
         context = CommandContext(self._binding.cursor, self._outputs, order.command)
         context.enter(order.place.stream, self._emitted)
-        context.open_keys(lambda: self._through_keys(context))
+        context.open_keys(lambda: self._keys(context))
         error = self._whole_step(action_of(order.command, self._binding), context, order)
         # Every slot replies the same where it has no key.
         replies = [reply for reply in context.replies if self._first or reply[0] is not None]
@@ -248,15 +267,15 @@ class Steering:
         """Carry out an action; when it raises, nothing of it is left."""
         cursor = self._binding.cursor
         mark = len(self._emitted)
-        self._at_a_key = False
+        self._at_a_key = self._went_through = False
         self._emitted.origin = lambda reason: _letter_of(order, reason, self._core.step)
         cursor.time = order.command.effective_at
         try:
+            self._binding.note_version(order.command.version)
             for item in action(context) or ():
                 self._emitted.side_output(MAIN, item)
-            self._binding.note_version(order.command.version)
         except Exception as e:  # user code may raise anything
-            self._take_back(order.command.version)
+            self._take_back()
             self._emitted.forget(mark)
             return e
         finally:
@@ -264,19 +283,14 @@ class Steering:
         cursor.undo.clear()
         return None
 
-    def _take_back(self, version: int | None) -> None:
+    def _take_back(self) -> None:
         """Undo what the running code has changed.
 
-        Code for the whole step that raises at a key does so in one slot only. What it did to the shared states before
-        stays, as it does in the other slots, for these must remain the same.
+        Code for the whole step that has gone through keys may raise in some slots only. What it did to the shared
+        states before that stays, as it does in the other slots, for these must remain the same.
         """
         self._raised_at_key = self._at_a_key
-        self._at_a_key = False
-        self._binding.cursor.take_back(self.shared.own if self._raised_at_key else None)
-        if self._raised_at_key:
-            self._binding.leave()
-            self._binding.note_version(version)
-            self._binding.cursor.undo.clear()
+        self._binding.cursor.take_back(self.shared.own if self._went_through else None)
 
     def _built_in(self, order: Order) -> None:
         kind = order.command.kind
@@ -310,11 +324,11 @@ class Steering:
         versions = None if source.version is None else block.batch.column(source.version).to_pylist()
         context = Context(self._binding.cursor, self._outputs)
         context.enter(source.stream, self._emitted)
-        context.open_keys(lambda: self._through_keys(context))
+        context.open_keys(lambda: self._keys(context))
         self._binding.leave()
         for row in range(block.batch.num_rows):
             mark = len(self._emitted)
-            self._at_a_key = False
+            self._at_a_key = self._went_through = False
             self._emitted.origin = functools.partial(self._letter_of_record, block, row)
             cursor = self._binding.cursor
             cursor.time = None if times is None else times[row]
@@ -322,12 +336,11 @@ class Steering:
             try:
                 # One by one, since the class of the records is the user's and may refuse some of them.
                 (record,) = source.record_type.objects(block.batch.slice(row, 1))
+                self._binding.note_version(None if versions is None else versions[row])
                 for item in function.process_control(record, context) or ():
                     self._emitted.side_output(MAIN, item)
-                self._binding.leave()
-                self._binding.note_version(None if versions is None else versions[row])
             except Exception as e:  # user code may raise anything
-                self._take_back(None if versions is None else versions[row])
+                self._take_back()
                 self._emitted.forget(mark)
                 # What raises for the whole step raises in every slot, and is told once.
                 if self._first or self._raised_at_key:
@@ -365,6 +378,12 @@ class Steering:
             # What the running handler has changed must stay where it can be taken back.
             keys = state.keys_now() if self._binding.cursor.undo else state.settled_keys()
             yield from ((key, group) for key in keys)
+
+    def _keys(self, context: Context) -> Iterator[Any]:
+        """`ctx.keys()`: from now on the code may do something else in each slot, so shared states are fixed."""
+        self._went_through = True
+        self.shared.writable = False
+        return self._through_keys(context)
 
     def _through_keys(self, context: Context) -> Iterator[Any]:
         """All keys of the slot, with the states at each."""

@@ -146,6 +146,8 @@ class _StepRunner:
             rows = self._held(rows, run, states)
         elif held_before:
             run.header.held_bytes = 0
+            yield from self._records([row for row in rows if row.input != self._data], run)
+            rows = [row for row in rows if row.input == self._data]
             for waited in states.release(self._node.id):
                 yield from self._records(_unheld(waited), run)
         yield from self._records(rows, run)

@@ -228,6 +228,10 @@ class GroupState:
         self.preload(len(self.keys))
         return list(self.index)
 
+    def has(self, key: Any) -> bool:
+        """Whether a key holds or held a value, or has just got one."""
+        return key in self.index or any(key in column.dirty for column in self.columns.values())
+
     def keys_now(self) -> list[Any]:
         """The keys that hold or held a value, with those that have just got one."""
         keys = dict.fromkeys(self.index)

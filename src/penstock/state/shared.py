@@ -202,6 +202,8 @@ class SharedStates:
         """Every setting as it is at the cut, and how many entries every broadcast state has; plain values."""
         found: dict[str, Any] = {}
         for name, state in self._declared.items():
+            if name.startswith("__"):
+                continue
             if isinstance(state, Setting):
                 version = as_of(self.settings[name], None)
                 value = state.default if version is None else version.value
@@ -219,8 +221,8 @@ class SharedStates:
         """Raise StateError where the states must not be changed."""
         if not self.writable or cursor.key is not None:
             raise StateError(
-                f"{name!r} belongs to the whole step, and cannot be changed for a single key. Change it in a "
-                "handler for the scope 'step', or in process_control of a broadcast stream, outside of ctx.keys()."
+                f"{name!r} belongs to the whole step, and cannot be changed for a single key. Change it in a handler "
+                "of the scope 'step', or in process_control of a broadcast stream, before going through ctx.keys()."
             )
         self.changed = True
 
@@ -231,6 +233,16 @@ class SharedStates:
         }
         mappings = {name: _raw(list(values.items())) for name, values in self._mappings.items() if values}
         return msgspec.msgpack.encode(_Stored(settings, mappings))
+
+
+def storable(value: Any, spec: StateSpec) -> Any:
+    """A value as one of the declared type that can be stored. TypeError when it is none."""
+    found = fitted(value, spec)
+    try:
+        msgspec.msgpack.encode(found)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as e:
+        raise TypeError(f"the value {found!r} of {spec.name!r} cannot be stored: {e}") from None
+    return found
 
 
 def _raw(value: Any) -> msgspec.Raw:
@@ -280,7 +292,7 @@ class _BoundSetting(Setting[Any]):
 
     def set(self, value: Any) -> None:
         self._states.may_change(self.name, self._cursor)
-        value = None if value is None else fitted(value, self._spec)
+        value = None if value is None else storable(value, self._spec)
         before = self._states.settings[self.name]
         self._cursor.undo.append((self._states.settings, self.name, before))
         version = Version(self._cursor.time, value)
@@ -303,7 +315,7 @@ class _BoundBroadcastState(BroadcastState[Any, Any]):
 
     def put(self, key: Any, value: Any) -> None:
         self._states.may_change(self.name, self._cursor)
-        key, value = fitted(key, self._key_spec), fitted(value, self._value_spec)
+        key, value = storable(key, self._key_spec), storable(value, self._value_spec)
         self._cursor.undo.append(undo_of(self._values, key))
         self._values[key] = value
 

@@ -154,12 +154,20 @@ class Model:
             newest = max(self.versions.get((kind, key), -1), self.versions.get((kind, "all"), -1))
             if sent.version < newest:
                 return "stale"
+        if sent.keys is not None:
+            self._greet(key)
         if sent.kind == "raise" and key % 2 == 0:
             return "raised"
         if sent.version is not None and sent.keys is not None:
             self.versions[kind, key] = sent.version
         self._apply(sent, key)
         return "applied"
+
+    def _greet(self, key: int) -> None:
+        """A key that was not seen before gets what all keys got."""
+        if key not in self.keys:
+            for sent in self.to_all:
+                self._apply(sent, key)
 
     def _apply(self, sent: Sent, key: int) -> None:
         self.keys.add(key)
@@ -169,9 +177,7 @@ class Model:
             self.limits[key] = sent.value
 
     def reading(self, reading: Reading) -> Seen:
-        if reading.key not in self.keys:
-            for sent in self.to_all:
-                self._apply(sent, reading.key)
+        self._greet(reading.key)
         self.keys.add(reading.key)
         at = (reading.at - NOW) // dt.timedelta(hours=1)
         return Seen(
