@@ -45,6 +45,9 @@ def module(name: str) -> ModuleType:
 reference = module("reference")
 JOBS: dict[str, Job] = {name: load_job(str(EXAMPLE / f"{name}.py")).job for name in ("job", "vectorised")}
 
+# Taken here, since other tests forget what they have imported.
+MESSAGES = sys.modules["messages_pb2"]
+
 
 def core(job: Job) -> StepCore:
     plan = JobPlan(job.graph, job.key_groups, frozenset(), frozenset(), strict=False)
@@ -245,7 +248,7 @@ def test_the_generated_module_is_that_of_the_proto_file(tmp_path: Path) -> None:
 
 def messages() -> ModuleType:
     """The generated module, as the job has loaded it."""
-    return sys.modules["messages_pb2"]
+    return MESSAGES
 
 
 @pytest.mark.parametrize("stream", ["readings", "settings"])
