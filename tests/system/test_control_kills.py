@@ -122,6 +122,7 @@ class Run:
         self.chance = random.Random(seed)
         self.sent: list[Command] = []
         self.read = 0
+        self._lost_a_worker = False
         for name in ("readings", "sums", "seen"):
             (root / name).mkdir()
         self.arguments = [
@@ -167,11 +168,14 @@ class Run:
                 self._await_applied(before + 1)
                 self.send(20)
                 time.sleep(self.chance.uniform(0, 0.6))
-                assert self.job.running, self.job.err
+                self._go_on()
                 self._kill(victim)
             self.send(20)
             self._await_applied(len(self.sent))
-            await_true(lambda: len(read_folder(self.root / "seen")) >= self.read, lambda: self.job.err)
+            await_true(
+                lambda: self._go_on() and len(read_folder(self.root / "seen")) >= self.read,
+                lambda: self.job.err,
+            )
             self.job.signal(signal.SIGTERM)
             result = self.job.wait()
             assert result.code == 0, result.err
@@ -179,7 +183,25 @@ class Run:
             self.job.__exit__()
 
     def _await_applied(self, count: int) -> None:
-        await_true(lambda: self.applied() >= count, lambda: f"{self.applied()} of {count}: {self.job.err}")
+        await_true(
+            lambda: self._go_on() and self.applied() >= count,
+            lambda: f"{self.applied()} of {count}: {self.job.err}",
+        )
+
+    def _go_on(self) -> bool:
+        """A job that has lost a worker may end, with a sentence; then it is started again, as a supervisor would."""
+        if not self.job.running:
+            result = self.job.wait()
+            assert self._lost_a_worker, result.err
+            assert result.code in (1, 3), result
+            assert "Traceback" not in result.err, result.err
+            self._restart()
+        return True
+
+    def _restart(self) -> None:
+        self.job.__exit__()
+        self.job = JobProcess(self.arguments, self.root)
+        self._lost_a_worker = False
 
     def _kill(self, victim: str) -> None:
         job = self.job
@@ -187,14 +209,14 @@ class Run:
             return
         if victim == "worker" and job.workers():
             kill(self.chance.choice(job.workers()), signal.SIGKILL)
+            self._lost_a_worker = True
             return
         if victim == "jvm" and job.jvms():
             kill(job.jvms()[0], signal.SIGKILL)
         else:
             job.signal(signal.SIGKILL)
         job.wait()
-        job.__exit__()
-        self.job = JobProcess(self.arguments, self.root)
+        self._restart()
 
     def check(self) -> None:
         """Every command once: in its receipts, in what it emitted, in the sums, and in what readings saw."""
