@@ -176,8 +176,8 @@ def measure_storm(folder: Path, sizes: Sizes, broker: KafkaBroker, *, storm: boo
     files = 4 * sizes.seconds * max(1, 1_000_000 // sizes.file_rows)
     uri = f"kafka://{broker.bootstrap}/{topic}"
     with _running(folder, sizes, sizes.file_rows, files, uri) as job:
+        sender = threading.Thread(target=_send, args=(broker, topic, sizes, _commands(sizes)))
         begin = time.time()
-        sender = threading.Thread(target=_send, args=(broker, topic, sizes))
         if storm:
             sender.start()
         time.sleep(sizes.seconds)
@@ -193,22 +193,29 @@ def measure_storm(folder: Path, sizes: Sizes, broker: KafkaBroker, *, storm: boo
     return rows / (within[-1] - within[0]), late
 
 
-def _send(broker: KafkaBroker, topic: str, sizes: Sizes) -> None:
-    """Commands to single sensors at a steady rate."""
+def _commands(sizes: Sizes) -> list[tuple[bytes, bytes]]:
+    """The commands of a storm with their message keys, made beforehand: sending is not what is measured."""
+    made = []
+    for number in range(sizes.commands_per_s * sizes.seconds):
+        key = number * 7919 % sizes.keys
+        command = (
+            f'{{"id":"c{number}","kind":"set","target":{{"step":"thermostat","key":{key}}},'
+            f'"payload":{{"last_command":"{("ON", "OFF")[number % 2]}"}}}}'
+        )
+        made.append((command.encode(), str(key).encode()))
+    return made
+
+
+def _send(broker: KafkaBroker, topic: str, sizes: Sizes, commands: list[tuple[bytes, bytes]]) -> None:
+    """Send commands at a steady rate."""
     client = producer(broker, **{"linger.ms": 20})
     begin = time.monotonic()
-    count = sizes.commands_per_s * sizes.seconds
     sent = 0
-    while sent < count:
-        due = min(count, int((time.monotonic() - begin) * sizes.commands_per_s))
-        for number in range(sent, due):
-            key = number * 7919 % sizes.keys
-            command = (
-                f'{{"id":"c{number}","kind":"set","target":{{"step":"thermostat","key":{key}}},'
-                f'"payload":{{"last_command":"{("ON", "OFF")[number % 2]}"}}}}'
-            )
-            client.produce(topic, command.encode(), str(key).encode())
-        sent = due
+    while sent < len(commands):
+        due = int((time.monotonic() - begin) * sizes.commands_per_s)
+        for command, key in commands[sent:due]:
+            client.produce(topic, command, key)
+        sent = min(due, len(commands))
         client.poll(0)
         time.sleep(_TICK_S)
     if client.flush(30):

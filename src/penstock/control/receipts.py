@@ -127,15 +127,45 @@ def stories(reports: Iterable[Report], batch: Batch) -> list[Story]:
     A command that only duplicates an earlier one has none: the earlier one has its own. What could not be admitted is
     ACCEPTED, that is read, and REJECTED; the rest is ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
     """
+    quick: list[Story] = []
     commands: dict[Place, list[Report]] = {}
     for report in reports:
+        if report.alone and report.outcome == "applied" and not report.replies:
+            quick.append(_applied(report, batch))
+            continue
         found = commands.get(report.place)
         if found is None:
             commands[report.place] = [report]
         else:
             found.append(report)
     told = [(place, _receipts(commands[place], batch)) for place in sorted(commands)]
-    return [Story(place, _encoder.encode_lines(receipts)) for place, receipts in told if receipts]
+    rest = [Story(place, _encoder.encode_lines(receipts)) for place, receipts in told if receipts]
+    return sorted([*quick, *rest], key=_place) if quick else rest
+
+
+def _place(story: Story) -> Place:
+    return story.place
+
+
+def _applied(report: Report, batch: Batch) -> Story:
+    """The story of a command that one slot has applied, as `_receipts` tells it, but for thousands of them a second."""
+    accepted = _encoder.encode(
+        Receipt(
+            report.id,
+            "ACCEPTED",
+            report.kind,
+            report.target,
+            report.version,
+            report.issued_by,
+            batch.number,
+            batch.at,
+        )
+    )
+    # Quotes within values are escaped, so this is found nowhere else.
+    validated = accepted.replace(b'"status":"ACCEPTED"', b'"status":"VALIDATED"', 1)
+    applied = accepted.replace(b'"status":"ACCEPTED"', b'"status":"APPLIED"', 1)
+    counts = b',"key_groups":%d,"keys":%d}' % (len(report.key_groups), report.keys)
+    return Story(report.place, b"%b\n%b\n%b%b\n" % (accepted, validated, applied[:-1], counts))
 
 
 def _receipts(reports: list[Report], batch: Batch) -> list[Receipt]:

@@ -14,6 +14,7 @@ from penstock.control.orders import Glimpse, Order, encode_orders
 from penstock.control.receipts import Place
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.steering import Slot
+from penstock.operators.step import no_cyclic_collection
 from penstock.records import record_type
 from penstock.runtime.packing import ORDERS, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
@@ -50,7 +51,8 @@ class CommandReader:
     def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
         """The same, row by row."""
         for chunk in chunks:
-            orders, letters = self._read(chunk)
+            with no_cyclic_collection():
+                orders, letters = self._read(chunk)
             yield from dead_letter_rows(letters, self.plan)
             if not orders:
                 continue

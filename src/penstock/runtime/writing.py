@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.control.receipts import Batch, stories
 from penstock.operators.blocks import KEY, MESSAGE_KEY, Records
+from penstock.operators.step import no_cyclic_collection
 from penstock.records import RecordType
 from penstock.runtime.packing import (
     COUNTS,
@@ -110,10 +111,11 @@ def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
 
 def _told(row: PackedRow, batch_id: int) -> Iterator[tuple[str, str, int, int, bytes]]:
     """Reports of steps on commands: those that stand alone become stories here, the others where all come together."""
-    at, reports = reports_of(bytes(row.body))
-    alone = [report for report in reports if report.alone]
-    if alone:
+    with no_cyclic_collection():
+        at, reports = reports_of(bytes(row.body))
+        alone = [report for report in reports if report.alone]
         told = stories(alone, Batch(batch_id, at))
+    if told:
         yield (STORIES, row.partition, row.key_group, len(told), msgspec.msgpack.encode(told))
     if len(alone) < len(reports):
         rest = [report for report in reports if not report.alone]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import random
 
+import msgspec
+
 from penstock.control.receipts import Batch, Outcome, Place, Receipt, Report, stories
 
 BATCH = Batch(8, dt.datetime(2026, 11, 21, tzinfo=dt.UTC))
@@ -65,3 +67,14 @@ def test_the_order_of_reports_does_not_matter() -> None:
         shuffled = list(REPORTS)
         random.Random(seed).shuffle(shuffled)
         assert told(shuffled) == expected
+
+
+def test_a_command_that_stands_alone_has_the_same_story() -> None:
+    """The quick way writes the very bytes that the other one does, whatever stands in the values."""
+    for number, more in enumerate(
+        ({"version": 3}, {"version": None, "id": '"status":"ACCEPTED"\\', "target": "ü/*"})
+    ):
+        one = msgspec.structs.replace(report(number, "applied", key_groups=[4], keys=1), **more)  # type: ignore[arg-type]
+        quick = stories([msgspec.structs.replace(one, alone=True)], BATCH)
+        assert quick == stories([one], BATCH)
+        assert [receipt.status for receipt in quick[0].receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
