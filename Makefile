@@ -60,8 +60,8 @@ bench-latency: setup ## Kafka to Kafka at 200 records a second
 bench-control: setup ## a command to 100k keys, and 10,000 commands a second beside data
 	@$(BIN)/python -m benchmarks.control $(ARGS)
 
-chaos: setup ## at least 30 kills each on Kafka, on folders and on RabbitMQ
-	@$(BIN)/python -m pytest tests/system -m chaos --timeout=3600 $(ARGS)
+chaos: setup ## some 150 kills of jobs and brokers, under data and commands; 100 replays of a cut
+	@$(BIN)/python -m pytest tests/system tests/integration -m chaos --timeout=3600 $(ARGS)
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
