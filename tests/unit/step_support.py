@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from penstock.operators.blocks import Block
 from penstock.operators.group_run import open_group
+from penstock.operators.slot import Slot
 from penstock.operators.slot_run import SlotRun
-from penstock.operators.steering import Slot
 from penstock.operators.step import StepCore, StepResult
 from penstock.state.group_state import Cursor, GroupState
 from penstock.state.group_tables import GroupTables

@@ -15,7 +15,8 @@ from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block, DeadLetter
 from penstock.operators.functions import Context
 from penstock.operators.group_run import GroupRun
-from penstock.operators.steering import Header, Slot, Steering, dead_letter_of, report_of
+from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
+from penstock.operators.steering import Steering
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
 from penstock.state.group_tables import GroupTables
 from penstock.state.shared import SharedStates

@@ -5,92 +5,29 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 
 from penstock.control.orders import Glimpse, Order
-from penstock.control.receipts import Outcome, Report
+from penstock.control.receipts import Report
 from penstock.control.register import Register
 from penstock.errors import SchemaError
 from penstock.operators.accepting import named_keys
 from penstock.operators.actions import Action, Standing, action_of, greeting
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
+from penstock.operators.emitting import Emissions, Emitted
 from penstock.operators.functions import CommandContext, ConnectedProcessFunction, Context
 from penstock.operators.group_run import event_times, open_group
+from penstock.operators.slot import Header, Slot, dead_letter_of, letter_of, report_of
 from penstock.operators.step import MAIN, Emission, StepCore, StepResult, reason_of
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
 from penstock.state.shared import SharedStates
 from penstock.state.values import BoundValueState
 
-__all__ = ["Header", "Slot", "Steering", "dead_letter_of", "report_of"]
-
-
-class Header(msgspec.Struct):
-    """What a slot keeps once for a step, beside the tables of its key groups.
-
-    `held_bytes` is the size of the data that waits because the step is paused.
-    """
-
-    register: bytes | None = None
-    shared: bytes | None = None
-    standing: bytes = b""
-    paused: bool = False
-    cache_generation: int = 0
-    held_bytes: int = 0
-
-    @classmethod
-    def of(cls, stored: bytes | None) -> Header:
-        """From the stored form."""
-        return cls() if stored is None else msgspec.msgpack.decode(stored, type=cls)
-
-    def dump(self) -> bytes | None:
-        """The stored form; None when there is nothing to keep."""
-        return None if self == Header() else msgspec.msgpack.encode(self)
-
-
-def report_of(order: Order, outcome: Outcome, reason: str = "", **more: Any) -> Report:
-    """A report on an order."""
-    command = order.command
-    return Report(
-        order.place,
-        command.id,
-        command.kind,
-        str(command.target),
-        command.version,
-        command.issued_by,
-        outcome,
-        reason,
-        **more,
-    )
-
-
-def dead_letter_of(order: Order, error: Exception, step: str) -> DeadLetter:
-    """The dead letter of a command whose handler raised."""
-    return _letter_of(order, reason_of(error), step)
-
-
-def _letter_of(order: Order, reason: str, step: str) -> DeadLetter:
-    place = order.place
-    raw = msgspec.json.encode(order.command)
-    return DeadLetter(reason, place.stream, step, place.partition, place.offset, raw)
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A task's share of the key groups of a step; `first` tells that it is the first of them."""
-
-    key_groups: Sequence[int]
-    first: bool
-
-    @functools.cached_property
-    def own(self) -> frozenset[int]:
-        """The key groups, to look them up."""
-        return frozenset(self.key_groups)
+__all__ = ["Steering"]
 
 
 class Steering:
@@ -119,7 +56,7 @@ class Steering:
         self._table: Final = table
         self._groups: Final[dict[int, GroupState]] = {}
         self._outputs: Final = frozenset(name for name in core.outputs if name != MAIN)
-        self._emitted: Final = _Emitted(self._binding, first=slot.first)
+        self._emitted: Final = Emissions(self._binding, first=slot.first)
         self._visited = 0
         self._greeting: Callable[[int], None] | None = None
         self._went_through = False
@@ -268,7 +205,7 @@ class Steering:
         cursor = self._binding.cursor
         mark = len(self._emitted)
         self._at_a_key = self._went_through = False
-        self._emitted.origin = lambda reason: _letter_of(order, reason, self._core.step)
+        self._emitted.origin = lambda reason: letter_of(order, reason, self._core.step)
         cursor.time = order.command.effective_at
         try:
             self._binding.note_version(order.command.version)
@@ -437,7 +374,7 @@ class Steering:
         keys = pa.array([one.key for one in found], self._core.key_type)
         self.result.emissions.append(Emission(output, batch, keys))
 
-    def _fits(self, one: _Emission, output_type: RecordType) -> bool:
+    def _fits(self, one: Emitted, output_type: RecordType) -> bool:
         try:
             output_type.batch([one.record])
         except SchemaError as e:
@@ -445,53 +382,6 @@ class Steering:
             self.result.dead_letters.append(one.origin(reason))
             return False
         return True
-
-
-Origin = Callable[[str], DeadLetter]
-
-
-class _Emission(NamedTuple):
-    """A record that was emitted, the key and version under which it was, and what makes a dead letter of it."""
-
-    output: str
-    record: Any
-    key: Any
-    version: int | None
-    origin: Origin
-
-
-class _Emitted:
-    """What was emitted so far, in order. What is emitted outside of a key is kept in the first slot only."""
-
-    def __init__(self, binding: Binding, *, first: bool) -> None:
-        self._binding: Final = binding
-        self._first: Final = first
-        self._found: list[_Emission] = []
-        self.origin: Origin | None = None
-
-    def side_output(self, name: str, record: Any) -> None:
-        """Take a record for an output."""
-        key = self._binding.cursor.key
-        if key is None and not self._first:
-            return
-        version = self._binding.version() if self._binding.core.stamped else None
-        assert self.origin is not None
-        self._found.append(_Emission(name, record, key, version, self.origin))
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def forget(self, count: int) -> None:
-        """Keep only the first `count`."""
-        del self._found[count:]
-
-    def outputs(self) -> list[str]:
-        """The outputs that got anything."""
-        return list(dict.fromkeys(one.output for one in self._found))
-
-    def of(self, output: str) -> list[_Emission]:
-        """What one output got."""
-        return [one for one in self._found if one.output == output]
 
 
 def _in_short(error: Exception) -> str:

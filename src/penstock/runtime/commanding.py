@@ -13,7 +13,7 @@ from penstock.control.commands import Command, CommandError, CommandFormat, deco
 from penstock.control.orders import Glimpse, Order, encode_orders
 from penstock.control.receipts import Place
 from penstock.operators.blocks import DeadLetter
-from penstock.operators.steering import Slot
+from penstock.operators.slot import Slot
 from penstock.operators.step import no_cyclic_collection
 from penstock.records import record_type
 from penstock.runtime.packing import ORDERS, PackedRow, packed_batches

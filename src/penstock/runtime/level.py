@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from penstock.control.orders import Glimpse, Order, decode_orders
 from penstock.operators.blocks import KEY, Block
+from penstock.operators.slot import Slot
 from penstock.operators.slot_run import SlotRun
-from penstock.operators.steering import Slot
 from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
 from penstock.runtime.packing import ORDERS, PackedRow, counts_row, from_bytes, reports_row, to_bytes
 from penstock.runtime.plan import JobPlan, emission_destination

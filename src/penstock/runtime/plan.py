@@ -20,7 +20,7 @@ from penstock.operators.accepting import AcceptedStep, Accepting
 from penstock.operators.blocks import KEY, MESSAGE_KEY, block_schema
 from penstock.operators.functions import ProcessFunction, declared_states
 from penstock.operators.handlers import declared_handlers
-from penstock.operators.steering import Slot
+from penstock.operators.slot import Slot
 from penstock.operators.step import StepCore, StepInput
 from penstock.runtime.slots import slots_of_key_groups
 from penstock.state.shared import Setting, declared_shared
