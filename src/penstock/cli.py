@@ -99,10 +99,6 @@ def run(
         print(runner.job_id, flush=True)
         for note in runner.notes:
             stderr.print(f"[yellow]Note:[/] {escaped(note)}", soft_wrap=True)
-        if checkpoint is not None and loaded.job.graph.steps():
-            stderr.print(
-                f"Steer it with: penstock control send {escaped(checkpoint)} --kind KIND", soft_wrap=True
-            )
         with RunDisplay(stderr, loaded.job.name) as display:
             summary = runner.run(on_progress=display.update)
         if output is Output.json:

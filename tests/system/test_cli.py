@@ -79,8 +79,8 @@ def test_wrong_bindings_are_refused(good: dict[str, str], tmp_path: Path, kafka:
     refused(run({"readings": "jsonl:/no/such/place"}), "'readings'", "/no/such/place", "does not exist")
     refused(run({"readings": f"jsonl:{EXAMPLE}"}), "'readings'", "is a file, not a directory")
     refused(run({"readings": f"{good['readings']}?max_files=1"}), "'readings'", "max_files_per_batch")
-    topic = f"kafka://{kafka.bootstrap}/no-such-topic"
-    refused(run({"readings": topic}), "'readings'", "'no-such-topic' does not exist", "create_topic=true")
+    topic = f"kafka://{kafka.bootstrap}/unheard-of"
+    refused(run({"readings": topic}), "'readings'", "'unheard-of' does not exist", "create_topic=true")
     refused(
         run({"settings": "kafka://127.0.0.1:1/t"}),
         "'settings'",

@@ -273,7 +273,7 @@ def batches(pipes: Pipes, cuts: Sequence[Cut]) -> Iterable[tuple[list[Record], l
     ends: dict[str, Any] = dict.fromkeys(STREAMS)
     for cut in cuts:
         # A stream that has had nothing yet has no end.
-        parts = {name: pipes.sent(name, ends[name], end) for name, end in cut.ends.items()}
+        parts = {name: pipes.sent(name, ends[name], end) for name, end in cut.ends.items() if name in STREAMS}
         ends.update(cut.ends)
         yield parts.get("settings", []), parts.get("readings", [])
     for name in STREAMS:
