@@ -121,17 +121,21 @@ class Checkpoint:
         path = self.folder / name
         return msgspec.json.decode(path.read_bytes()) if path.exists() else None
 
-    def save(self, name: str, content: Any) -> None:
-        """Write a JSON file of the checkpoint, whole or not at all."""
-        write_atomically(self.folder / name, msgspec.json.encode(content))
+    def save(self, name: str, content: Any, *, durable: bool = True) -> None:
+        """Write a JSON file of the checkpoint, whole or not at all; without `durable` a power cut may take it back."""
+        write_atomically(self.folder / name, msgspec.json.encode(content), durable=durable)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it has either its old or its new content, also after a crash."""
+def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a file so that it has either its old or its new content, also after a crash.
+
+    With `durable` the new content is on disk before it takes the old one's place.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
     temporary.replace(path)

@@ -102,8 +102,8 @@ class Follower:
             self._bound.sinks[name][0].commit(batch_id, found)
         self._count(batch_id, reports)
         self._bound.receipts.write(batch_id, self._stories(batch_id, reports))
-        # Last, so that a replay counts anew what a crash has left uncounted.
-        self._checkpoint.save(_COUNTS_FILE, self._counts)
+        # Last, so that a replay counts anew what a crash has left uncounted. A count is not worth a wait for the disk.
+        self._checkpoint.save(_COUNTS_FILE, self._counts, durable=False)
 
     def _stories(self, batch_id: int, reports: list[Any]) -> list[Story]:
         """What became of the commands of the micro-batch, in their order."""
