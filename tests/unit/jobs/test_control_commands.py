@@ -38,7 +38,8 @@ def control(*arguments: object, **environment: str) -> Result:
 
 
 def sent(checkpoint: Path) -> list[Command]:
-    paths = sorted((checkpoint / "commands").iterdir())
+    # What is still being written has a hidden name, as for the job.
+    paths = sorted(p for p in (checkpoint / "commands").iterdir() if not p.name.startswith("."))
     return [decode_command(path.read_bytes()) for path in paths]
 
 
