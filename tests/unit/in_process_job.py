@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from memory_entries import MemoryEntries, Stored
 
 import penstock as ps
 from penstock.control.receipts import Batch, Receipt, Story, stories
@@ -151,28 +152,12 @@ class BatchResult:
 class _States:
     """What the steps of one slot keep between micro-batches."""
 
-    def __init__(self, stored: dict[tuple[str, int], bytes], slot: int) -> None:
+    def __init__(self, stored: dict[tuple[str, int], Stored], slot: int) -> None:
         self._stored = stored
         self._slot = slot
 
-    def load(self, step_id: str) -> bytes | None:
-        return self._stored.get((step_id, self._slot))
-
-    def save(self, step_id: str, state: bytes) -> None:
-        self._stored[step_id, self._slot] = state
-
-    def hold(self, step_id: str, rows: bytes) -> None:
-        held = self._stored.get((f"{step_id}/held", self._slot), b"")
-        self._stored[f"{step_id}/held", self._slot] = held + len(rows).to_bytes(8, "big") + rows
-
-    def release(self, step_id: str) -> list[bytes]:
-        held = self._stored.pop((f"{step_id}/held", self._slot), b"")
-        found = []
-        while held:
-            size = int.from_bytes(held[:8], "big")
-            found.append(held[8 : 8 + size])
-            held = held[8 + size :]
-        return found
+    def entries(self, step_id: str) -> MemoryEntries:
+        return MemoryEntries(self._stored.setdefault((step_id, self._slot), {}))
 
 
 class InProcessJob:
@@ -191,7 +176,7 @@ class InProcessJob:
         self.plan = JobPlan(
             job.graph, job.key_groups, frozenset(raw_streams), frozenset(keyed_sinks), strict, partitions
         )
-        self.states: dict[tuple[str, int], bytes] = {}
+        self.states: dict[tuple[str, int], Stored] = {}
         self.now = NOW
         self.folder = ""
         self.max_command_bytes = 10_000
@@ -203,7 +188,7 @@ class InProcessJob:
         """The job as it is now, to run the next micro-batch once more."""
         other = object.__new__(InProcessJob)
         other.__dict__.update(self.__dict__)
-        other.states = dict(self.states)
+        other.states = {name: dict(stored) for name, stored in self.states.items()}
         other._offsets = dict(self._offsets)
         return other
 

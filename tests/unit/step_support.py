@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from memory_entries import MemoryEntries, Stored
 
 from penstock.operators.blocks import Block
-from penstock.operators.group_run import open_group
 from penstock.operators.slot import Slot
 from penstock.operators.slot_run import SlotRun
 from penstock.operators.step import StepCore, StepResult
-from penstock.state.group_state import Cursor, GroupState
-from penstock.state.group_tables import GroupTables
+from penstock.state.group_state import GroupState
+from penstock.state.slot_tables import SlotTables
 
 __all__ = ["group_state", "run_group"]
 
 
-def run_group(core: StepCore, key_group: int, blocks: Sequence[Block], stored: bytes | None) -> StepResult:
-    """One micro-batch of one key group, whose table is `stored` before."""
-    tables = GroupTables(None)
-    if stored is not None:
-        tables.put(key_group, 1, stored)
-    return SlotRun(core, Slot((key_group,), True), tables).process(key_group, blocks)
+def run_group(
+    core: StepCore, key_group: int, blocks: Sequence[Block], stored: Mapping[str, bytes] | None
+) -> tuple[StepResult, Stored]:
+    """One micro-batch of one key group: what came of it, and what is stored behind it."""
+    entries = MemoryEntries(dict(stored or {}))
+    tables = SlotTables(core.state_schema, entries)
+    result = SlotRun(core, Slot((key_group,), True), tables).process(key_group, blocks)
+    if tables.changed:
+        tables.store()
+    return result, entries.stored
 
 
-def group_state(core: StepCore, stored: bytes | None) -> GroupState:
-    """The state in a stored table."""
-    return open_group(core, stored, Cursor(None, []))
+def group_state(core: StepCore, key_group: int, stored: Mapping[str, bytes]) -> GroupState:
+    """The state of a key group in what is stored."""
+    tables = SlotTables(core.state_schema, MemoryEntries(dict(stored)))
+    return GroupState(core.specs, tables.table(key_group))

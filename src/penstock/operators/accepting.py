@@ -15,9 +15,9 @@ from penstock.control.commands import Command, CommandError, in_short
 from penstock.control.orders import Order
 from penstock.control.receipts import Place
 from penstock.operators.handlers import BUILT_IN_KINDS, Handler
-from penstock.state.group_state import key_values
 from penstock.state.history import TemporalState
 from penstock.state.key_groups import key_groups
+from penstock.state.key_index import key_values
 from penstock.state.shared import Setting
 from penstock.state.values import ValueState, completed
 

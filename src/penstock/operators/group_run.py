@@ -12,23 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import SchemaError, StateError
+from penstock.errors import SchemaError
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
-from penstock.operators.step import MAIN, Emission, StepCore, StepResult, reason_of
+from penstock.operators.step import MAIN, Emission, StepResult, reason_of
 from penstock.records import VERSION_FIELD, RecordType
-from penstock.state.group_state import Cursor, GroupState, key_values
+from penstock.state.group_state import GroupState
+from penstock.state.group_table import GroupTable
+from penstock.state.key_index import key_values
 
-__all__ = ["GroupRun", "event_times", "open_group"]
-
-
-def open_group(core: StepCore, stored: bytes | None, cursor: Cursor) -> GroupState:
-    """The state of a key group from its stored form."""
-    try:
-        return GroupState(core.key_type, core.specs, stored, cursor)
-    except StateError as e:
-        raise StateError(f"Step {core.step!r}: {e}") from e
+__all__ = ["GroupRun", "event_times"]
 
 
 def event_times(column: pa.Array) -> list[dt.datetime | None]:
@@ -42,11 +36,11 @@ def event_times(column: pa.Array) -> list[dt.datetime | None]:
 class GroupRun:
     """One run of a step in one key group: control records, then data."""
 
-    def __init__(self, binding: Binding, context: Context, key_group: int, stored: bytes | None) -> None:
+    def __init__(self, binding: Binding, context: Context, key_group: int, table: GroupTable) -> None:
         self._core: Final = binding.core
         self._binding: Final = binding
         self._function: Final = binding.function
-        self._state: Final = open_group(binding.core, stored, binding.cursor)
+        self._state: Final = GroupState(binding.core.specs, table, binding.cursor)
         self._context: Final = context
         self._result: Final = StepResult()
         context.key_group = key_group
@@ -54,6 +48,7 @@ class GroupRun:
 
     def process(self, blocks: list[Block], greet: Callable[[int], None] | None) -> StepResult:
         """Run the blocks, which are in order; `greet` is called first for each key that is new to the step."""
+        self._bring(blocks)
         if greet is not None:
             self._greet(blocks, greet)
         data = []
@@ -68,31 +63,36 @@ class GroupRun:
             for block in _joined(data):
                 self._per_batch(block)
         else:
-            self._preload(data)
             for block in data:
                 self._per_record(block, self._function.process_record)
-        self._result.state, self._result.keys = self._state.dump()
+        self._result.changes = self._state.changes()
         return self._result
+
+    def _bring(self, blocks: list[Block]) -> None:
+        """Bring the states of all keys that the blocks name."""
+        keys = [self._keys(block) for block in blocks]
+        if keys:
+            self._state.bring(keys[0] if len(keys) == 1 else pa.concat_arrays(keys))
+        self._preload()
 
     def _greet(self, blocks: list[Block], greet: Callable[[int], None]) -> None:
         """Let the commands that hold for all keys take effect for the keys that the step has not seen before."""
-        known = self._state.index
-        new = dict.fromkeys(
-            key for block in blocks for key in key_values(self._keys(block)) if key not in known
-        )
+        new = dict.fromkeys(key for block in blocks for key in self._state.new_keys(self._keys(block)))
         for key in new:
             self._binding.cursor.key = key
             greet(self._context.key_group)
         if new:
             self._flush()
+            self._preload()
 
     def _flush(self) -> None:
         self._state.flush()
         self._binding.refresh()
 
-    def _preload(self, data: list[Block]) -> None:
-        self._state.preload(sum(block.batch.num_rows for block in data))
-        self._binding.refresh()
+    def _preload(self) -> None:
+        if not self._core.vectorised:
+            self._state.preload()
+            self._binding.refresh()
 
     def _keys(self, block: Block) -> pa.Array:
         key = block.column(KEY)

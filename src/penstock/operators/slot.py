@@ -20,7 +20,7 @@ __all__ = ["Header", "Slot", "dead_letter_of", "letter_of", "report_of"]
 class Header(msgspec.Struct):
     """What a slot keeps once for a step, beside the tables of its key groups.
 
-    `held_bytes` is the size of the data that waits because the step is paused.
+    Data that waits because the step is paused is stored in so many parts, of so many bytes together.
     """
 
     register: bytes | None = None
@@ -29,6 +29,7 @@ class Header(msgspec.Struct):
     paused: bool = False
     cache_generation: int = 0
     held_bytes: int = 0
+    held_parts: int = 0
 
     @classmethod
     def of(cls, stored: bytes | None) -> Header:

@@ -18,8 +18,8 @@ from penstock.operators.group_run import GroupRun
 from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
 from penstock.operators.steering import Steering
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
-from penstock.state.group_tables import GroupTables
 from penstock.state.shared import SharedStates
+from penstock.state.slot_tables import SlotTables
 from penstock.state.values import BoundValueState, CheckedValueState
 
 __all__ = ["SlotRun"]
@@ -31,7 +31,7 @@ class SlotRun:
     `records` counts the data records that were processed; `dead_letters` has what went wrong before the first of them.
     """
 
-    def __init__(self, core: StepCore, slot: Slot, tables: GroupTables) -> None:
+    def __init__(self, core: StepCore, slot: Slot, tables: SlotTables) -> None:
         self._core: Final = core
         self._slot: Final = slot
         self._tables: Final = tables
@@ -60,8 +60,8 @@ class SlotRun:
                 steering = self._steered(orders, now, ordered, BoundValueState)
             except UnstorableValueError:
                 steering = self._steered(orders, now, ordered, CheckedValueState)
-        for group, (keys, table) in steering.tables.items():
-            self._tables.put(group, keys, table)
+        for group, changes in steering.changes.items():
+            self._tables.put(group, changes)
         self.header, self._shared = steering.header, steering.shared
         self._plain = None
         self._traced = steering.traced
@@ -76,6 +76,7 @@ class SlotRun:
     ) -> Steering:
         header = Header.of(self._tables.header)
         steering = Steering(self._core, header, self._slot, self._tables.table, kind)
+        steering.expect(orders)
         for order in orders:
             steering.command(order, now)
         for block in blocks:
@@ -100,8 +101,8 @@ class SlotRun:
                 self._plain = None
                 binding = Binding(self._core, self._shared, CheckedValueState)
                 result = self._processed(binding, key_group, ordered)
-        if result.state is not None:
-            self._tables.put(key_group, result.keys, result.state)
+        if result.changes is not None:
+            self._tables.put(key_group, result.changes)
         return result
 
     def _processed(self, binding: Binding, key_group: int, blocks: list[Block]) -> StepResult:

@@ -19,11 +19,12 @@ from penstock.operators.binding import Binding
 from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.emitting import Emissions, Emitted
 from penstock.operators.functions import CommandContext, ConnectedProcessFunction, Context
-from penstock.operators.group_run import event_times, open_group
+from penstock.operators.group_run import event_times
 from penstock.operators.slot import Header, Slot, dead_letter_of, letter_of, report_of
 from penstock.operators.step import MAIN, Emission, StepCore, StepResult, reason_of
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
+from penstock.state.group_table import GroupTable
 from penstock.state.shared import SharedStates
 from penstock.state.values import BoundValueState
 
@@ -33,7 +34,7 @@ __all__ = ["Steering"]
 class Steering:
     """One pass of steering over a slot. `table` gives the stored table of a key group.
 
-    Nothing outside of the object changes: afterwards `tables`, `header` and `shared` hold what is new.
+    Nothing outside of the object changes: afterwards `changes`, `header` and `shared` hold what is new.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Steering:
         core: StepCore,
         header: Header,
         slot: Slot,
-        table: Callable[[int], bytes | None],
+        table: Callable[[int], GroupTable],
         kind: type[BoundValueState],
     ) -> None:
         self._core: Final = core
@@ -65,10 +66,22 @@ class Steering:
         self.result: Final = StepResult()
         self.reports: Final[list[Report]] = []
         self.traced: Final[list[Order]] = []
-        self.tables: Final[dict[int, tuple[int, bytes]]] = {}
+        self.changes: Final[dict[int, pa.RecordBatch]] = {}
+        self._named: Final[dict[int, list[Any]]] = {}
         self._binding.leave()
 
     # -- commands --
+
+    def expect(self, orders: Sequence[Order | Glimpse]) -> None:
+        """Note the keys that orders name, whose states are then brought together and not one by one."""
+        for order in orders:
+            if isinstance(order, Glimpse) or order.refusal or self._own.isdisjoint(order.key_groups):
+                continue
+            target = order.command.target
+            if target.scope in ("key", "keys"):
+                names = [target.key] if target.keys is None else target.keys
+                for key, group in zip(named_keys(names, self._core.key_type), order.key_groups, strict=True):
+                    self._named.setdefault(group, []).append(key)
 
     def command(self, order: Order | Glimpse, now: dt.datetime) -> None:
         """Carry out a command, or say why not."""
@@ -298,7 +311,11 @@ class Steering:
     def _group(self, key_group: int) -> GroupState:
         state = self._groups.get(key_group)
         if state is None:
-            state = open_group(self._core, self._table(key_group), self._binding.cursor)
+            state = GroupState(self._core.specs, self._table(key_group), self._binding.cursor)
+            named = self._named.pop(key_group, None)
+            if named is not None:
+                state.bring(pa.array(named, self._core.key_type))
+                state.preload()
             self._groups[key_group] = state
         return state
 
@@ -309,7 +326,7 @@ class Steering:
     def _all_keys(self) -> Iterator[tuple[Any, int]]:
         """Every key of the slot with its key group; keys whose values are all gone are no keys."""
         for group in self._key_groups:
-            if self._table(group) is None and group not in self._groups:
+            if not self._table(group).keys and group not in self._groups:
                 continue
             state = self._group(group)
             # What the running handler has changed must stay where it can be taken back.
@@ -346,9 +363,9 @@ class Steering:
         for output in self._emitted.outputs():
             self._emissions_of(output)
         for group in sorted(self._groups):
-            table, keys = self._groups[group].dump()
-            if table is not None:
-                self.tables[group] = (keys, table)
+            changes = self._groups[group].changes()
+            if changes is not None:
+                self.changes[group] = changes
         if self._register.changed:
             self.header.register = self._register.dump()
         if self.shared.changed:

@@ -24,6 +24,7 @@ from penstock.operators.functions import ProcessFunction, declared_states, is_ve
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
 from penstock.records import RecordType
+from penstock.state.group_state import state_schema
 from penstock.state.history import TemporalState
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.values import ValueState
@@ -72,12 +73,11 @@ class Emission:
 
 @dataclass
 class StepResult:
-    """What came of a run of a step. `state` is that of a key group, None when it has not changed."""
+    """What came of a run of a step. `changes` are the rows of a key group's table that are to change, if any."""
 
     emissions: list[Emission] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    state: bytes | None = None
-    keys: int = 0
+    changes: pa.RecordBatch | None = None
 
 
 class StepCore:
@@ -112,6 +112,7 @@ class StepCore:
             self.shared[CONTROL_VERSION] = Setting(int, 0)
             self.shared[CONTROL_VERSION].name = CONTROL_VERSION
         self.specs: Final = [state.spec() for state in self.states.values()]
+        self.state_schema: Final = state_schema(self.key_type, self.specs)
         self.handlers: Final = declared_handlers(type(function))
         self.vectorised: Final = is_vectorised(function)
         self.has_history: Final = any(isinstance(state, TemporalState) for state in self.states.values())

@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import (
-    ListState,
+    MapState,
     StatefulProcessor,
     StatefulProcessorHandle,
-    ValueState,
 )
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.runtime.level import Level
 from penstock.runtime.packing import PACKED_DDL, PackedRow
@@ -35,11 +34,12 @@ def keyed_level(rows: DataFrame, plan: JobPlan, level: list[ProcessNode]) -> Dat
 
 
 # As a type and not as text, since Spark would ask the JVM to parse the text in every task.
-_TABLES: Final = StructType([StructField("tables", BinaryType())])
+_NAME: Final = StructType([StructField("name", StringType())])
+_CONTENT: Final = StructType([StructField("content", BinaryType())])
 
 
 class LevelProcessor(StatefulProcessor):
-    """Runs the steps of a level. Its Spark state has one value for each step and slot: the tables of its key groups."""
+    """Runs the steps of a level. Its Spark state has one map for each step and slot, with the log of its state."""
 
     def __init__(self, plan: JobPlan, step_ids: list[str]) -> None:
         self._plan: Final = Sealed(plan)
@@ -47,10 +47,7 @@ class LevelProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called by Spark in every task, and once in the driver."""
-        self._states = _States(
-            {name: handle.getValueState(name, _TABLES) for name in self._step_ids},
-            {name: handle.getListState(f"{name}/held", _TABLES) for name in self._step_ids},
-        )
+        self._states = _States({name: handle.getMapState(name, _NAME, _CONTENT) for name in self._step_ids})
 
     @functools.cached_property
     def _level(self) -> Level:
@@ -69,27 +66,31 @@ class LevelProcessor(StatefulProcessor):
 
 
 class _States:
-    """The stored states of a level's steps, in Spark, and the data that waits for those that are paused."""
+    """The stored states of a level's steps, in Spark."""
 
-    def __init__(self, states: dict[str, ValueState], held: dict[str, ListState]) -> None:
-        self._states: Final = states
-        self._held: Final = held
+    def __init__(self, states: dict[str, MapState]) -> None:
+        self._entries: Final = {step_id: _Entries(state) for step_id, state in states.items()}
 
-    def load(self, step_id: str) -> bytes | None:
-        """What was saved last."""
-        stored = self._states[step_id].get()
-        return None if stored is None else bytes(stored[0])
+    def entries(self, step_id: str) -> _Entries:
+        """Where the state of a step is."""
+        return self._entries[step_id]
 
-    def save(self, step_id: str, state: bytes) -> None:
-        """Replace it."""
-        self._states[step_id].update((state,))
 
-    def hold(self, step_id: str, rows: bytes) -> None:
-        """Keep data of one micro-batch behind what is held already."""
-        self._held[step_id].appendValue((rows,))
+class _Entries:
+    """The stored state of one step: bytes by names, in a map of Spark's."""
 
-    def release(self, step_id: str) -> list[bytes]:
-        """All that is held, which is kept no longer."""
-        held = [bytes(rows) for (rows,) in self._held[step_id].get()]
-        self._held[step_id].clear()
-        return held
+    def __init__(self, state: MapState) -> None:
+        self._state: Final = state
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes of a name, or None."""
+        found = self._state.getValue((name,))
+        return None if found is None else bytes(found[0])
+
+    def put(self, name: str, content: bytes) -> None:
+        """Set the bytes of a name."""
+        self._state.updateValue((name,), (content,))
+
+    def remove(self, name: str) -> None:
+        """Remove a name."""
+        self._state.removeKey((name,))

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.orders import Glimpse, Order, decode_orders
+from penstock.errors import StateError
 from penstock.operators.blocks import KEY, Block
 from penstock.operators.slot import Slot
 from penstock.operators.slot_run import SlotRun
@@ -20,7 +21,8 @@ from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_co
 from penstock.runtime.packing import ORDERS, PackedRow, counts_row, from_bytes, reports_row, to_bytes
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import dead_letter_rows
-from penstock.state.group_tables import GroupTables
+from penstock.state.kept_slots import kept_slots
+from penstock.state.slot_tables import Entries, SlotTables
 from penstock.streams.graph import Port, ProcessNode
 
 __all__ = ["Level", "StoredStates"]
@@ -32,19 +34,10 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class StoredStates(Protocol):
-    """Where the states of a slot's steps are kept between micro-batches, and data that waits for a paused step."""
+    """Where the states of a slot's steps are kept between micro-batches."""
 
-    def load(self, step_id: str) -> bytes | None:
-        """What was saved last, or None."""
-
-    def save(self, step_id: str, state: bytes) -> None:
-        """Replace it."""
-
-    def hold(self, step_id: str, rows: bytes) -> None:
-        """Keep data of one micro-batch behind what is held already."""
-
-    def release(self, step_id: str) -> list[bytes]:
-        """All that is held, which is kept no longer."""
+    def entries(self, step_id: str) -> Entries:
+        """Where the state of a step is."""
 
 
 class Level:
@@ -130,7 +123,17 @@ class _StepRunner:
 
     def run(self, work: _Work, states: StoredStates) -> Iterator[PackedRow]:
         """Run the step on all that is there for it in one slot."""
-        tables = GroupTables(states.load(self._node.id))
+        entries = states.entries(self._node.id)
+        name = (
+            self._node.id,
+            work.slot.key_groups[0],
+            len(work.slot.key_groups),
+            str(self._core.state_schema),
+        )
+        try:
+            tables = SlotTables(self._core.state_schema, entries, kept_slots.take(name))
+        except StateError as e:
+            raise StateError(f"Step {self._core.step!r}: {e}") from e
         run = SlotRun(self._core, work.slot, tables)
         yield from dead_letter_rows(run.dead_letters, self._plan)
         first = work.slot.key_groups[0]
@@ -143,13 +146,13 @@ class _StepRunner:
                 yield reports_row(self._node.step, first, work.at, reports)
         held_before = run.header.held_bytes
         if run.header.paused:
-            rows = self._held(rows, run, states)
+            rows = self._held(rows, run, entries)
         elif held_before:
-            run.header.held_bytes = 0
             yield from self._records([row for row in rows if row.input != self._data], run)
             rows = [row for row in rows if row.input == self._data]
-            for waited in states.release(self._node.id):
-                yield from self._records(_unheld(waited), run)
+            for part in range(run.header.held_parts):
+                yield from self._records(_unheld(entries, part), run)
+            run.header.held_bytes = run.header.held_parts = 0
         yield from self._records(rows, run)
         traces = run.traces(self._level)
         if traces:
@@ -160,8 +163,9 @@ class _StepRunner:
         if run.records:
             yield counts_row("records", self._node.step, run.records, first)
         if tables.changed:
-            states.save(self._node.id, tables.dump())
+            tables.store()
             yield counts_row("keys", self._node.step, tables.keys, first)
+        kept_slots.put(name, tables.keep())
 
     def _records(self, rows: Iterable[PackedRow], run: SlotRun) -> Iterator[PackedRow]:
         """Run the keyed records of all key groups, which come in order."""
@@ -183,11 +187,12 @@ class _StepRunner:
         for output, waiting in emitted.items():
             yield self._row(output, waiting)
 
-    def _held(self, rows: list[PackedRow], run: SlotRun, states: StoredStates) -> list[PackedRow]:
+    def _held(self, rows: list[PackedRow], run: SlotRun, entries: Entries) -> list[PackedRow]:
         """Keep the data for later; gives what is left, which is control records."""
         data = [row for row in rows if row.input == self._data]
         if data:
-            states.hold(self._node.id, msgspec.msgpack.encode(data))
+            entries.put(_held_name(run.header.held_parts), msgspec.msgpack.encode(data))
+            run.header.held_parts += 1
             run.header.held_bytes += sum(len(row.body) for row in data)
         return [row for row in rows if row.input != self._data]
 
@@ -208,8 +213,16 @@ class _StepRunner:
         return PackedRow(destination, group, 0, f"{group:05d}", 0, to_bytes(batch))
 
 
-def _unheld(held: bytes) -> list[PackedRow]:
-    """The rows of one micro-batch that were held."""
+def _held_name(part: int) -> str:
+    return f"held/{part}"
+
+
+def _unheld(entries: Entries, part: int) -> list[PackedRow]:
+    """The rows of one micro-batch that were held, and are no longer."""
+    held = entries.get(_held_name(part))
+    if held is None:
+        raise StateError("Data that waited for a paused step is not in the checkpoint.")
+    entries.remove(_held_name(part))
     return msgspec.msgpack.decode(held, type=list[PackedRow])
 
 

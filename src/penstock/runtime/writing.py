@@ -28,7 +28,7 @@ from penstock.runtime.packing import (
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import Router
 from penstock.sinks.base import Sink, SinkTask, TaskContext
-from penstock.state.group_state import key_values
+from penstock.state.key_index import key_values
 from penstock.streams.graph import Port, ProcessNode, output_name
 
 __all__ = ["REPORT_DDL", "REPORT_SCHEMA", "Forwarder", "Writer"]

@@ -1,29 +1,29 @@
-"""The state of one step in one key group: a table of keys and one column for each declared state.
+"""The state of one step in one key group, as one run works on it: the rows of the keys that the run touches.
 
-The table is kept as Arrow columns and stored as one Arrow IPC block, which any Arrow reader can open. User code
-sees it in one of two ways: value by value under the current key, or as whole columns. Either view is
-built when it is first used and written back to the table by `flush`, so the two may take turns within a batch.
+Rows are brought from the group's table when their keys are first named, so that a run costs by the keys it touches.
+User code sees them in one of two ways: value by value under the current key, or as whole columns. Either view is built
+when it is first used and written back to the rows by `flush`, so the two may take turns within a batch.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import SchemaError, StateError, UnstorableValueError
+from penstock.errors import SchemaError, UnstorableValueError
 from penstock.records import Field, RecordType
+from penstock.state.group_table import KEY_COLUMN, GroupTable, held_rows, sorted_by_key
+from penstock.state.key_index import key_values
 from penstock.state.values import StateColumns, StateSpec, Undo, take_back
 
-__all__ = ["Cursor", "GroupState", "StateColumn", "key_values"]
-
-_VERSION: Final = b"1"
+__all__ = ["Cursor", "GroupState", "StateColumn", "state_schema"]
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Cursor:
 
 
 class StateColumn:
-    """One declared state of a key group, as a column aligned with the group's keys (null: no value)."""
+    """One declared state, as a column aligned with the keys of a run (null: no value)."""
 
     def __init__(self, spec: StateSpec, owner: GroupState, stored: pa.Array) -> None:
         self.spec = spec
@@ -57,15 +57,15 @@ class StateColumn:
         self.values: dict[Any, Any] = {}
         self.dirty: dict[Any, None] = {}
         self._columns: StateColumns | None = None
-        self._columns_changed = False
+        self._changed_slots: list[npt.NDArray[np.int64]] = []
 
     # -- value by value --
 
     def load(self, key: Any) -> Any:
         """The stored value of a key, remembered for the next time."""
-        slot = self._owner.index.get(key)
+        slot = self._owner.slot_of(key)
         value = None
-        if slot is not None and self.stored[slot].is_valid:
+        if self.stored[slot].is_valid:
             value = self._to_python(self.stored.slice(slot, 1))[0]
         self.values[key] = value
         return value
@@ -74,6 +74,10 @@ class StateColumn:
         """Turn all stored values into Python objects at once: cheaper than one by one when most are used."""
         if not self.values:
             self.values = dict(zip(self._owner.index, self._to_python(self.stored), strict=True))
+
+    def bring(self, rows: pa.Array) -> None:
+        """Put stored values behind those that are there."""
+        self.stored = pa.concat_arrays([self.stored, rows])
 
     def _to_python(self, stored: pa.Array) -> list[Any]:
         record_type = self.spec.record_type
@@ -87,27 +91,30 @@ class StateColumn:
     # -- as columns --
 
     def columns(self) -> StateColumns:
-        """The values of all keys of the group as NumPy columns."""
+        """The values of all keys of the run as NumPy columns."""
         if self._columns is None:
             self._columns = StateColumns.of_arrow(self.stored, self.spec)
-        self._columns.grow(len(self._owner.keys))
+        missing = len(self.stored) - len(self._columns)
+        if missing:
+            self._columns.extend(StateColumns.of_arrow(self.stored.slice(len(self._columns)), self.spec))
         return self._columns
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
         """Set the values of the keys in `slots`."""
         self.columns().put(slots, values)
-        self._columns_changed |= len(slots) > 0
+        self._changed_slots.append(slots)
 
-    def snapshot(self) -> tuple[StateColumns, bool] | None:
+    def snapshot(self) -> tuple[StateColumns, int] | None:
         """The columns as they are now, for `restore`."""
-        return None if self._columns is None else (self._columns.copy(), self._columns_changed)
+        return None if self._columns is None else (self._columns.copy(), len(self._changed_slots))
 
-    def restore(self, snapshot: tuple[StateColumns, bool] | None) -> None:
+    def restore(self, snapshot: tuple[StateColumns, int] | None) -> None:
         """Back to a snapshot."""
         if snapshot is None:
-            self._columns, self._columns_changed = None, False
+            self._columns, self._changed_slots = None, []
         else:
-            self._columns, self._columns_changed = snapshot[0].copy(), snapshot[1]
+            self._columns = snapshot[0].copy()
+            del self._changed_slots[snapshot[1] :]
 
     # -- back to the table --
 
@@ -128,32 +135,28 @@ class StateColumn:
         except SchemaError as e:
             raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
 
-    def flush_columns(self) -> bool:
-        """Write changed columns back; returns whether there were any."""
-        changed = self._columns_changed
+    def flush_columns(self) -> list[npt.NDArray[np.int64]]:
+        """Write changed columns back; returns the slots that changed."""
+        changed = self._changed_slots
         if changed:
             self.stored = self._columns_to_arrow()
-        self._columns, self._columns_changed = None, False
+        self._columns, self._changed_slots = None, []
         return changed
 
-    def flush_values(self, slots: Mapping[Any, int], count: int) -> bool:
-        """Write changed values back; returns whether there were any."""
-        missing = count - len(self.stored)
-        if not self.dirty and not missing:
-            return False
-        changed_slots = [slots[key] for key in self.dirty]
+    def flush_values(self, slots: Mapping[Any, int]) -> npt.NDArray[np.int64]:
+        """Write changed values back; returns the slots that changed."""
+        changed_slots = np.array([slots[key] for key in self.dirty], np.int64)
+        if not self.dirty:
+            return changed_slots
         try:
             changed = self._to_arrow([self.values[key] for key in self.dirty])
         except SchemaError as e:
             raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
-        places = np.full(count, -1, np.int64)
-        places[: len(self.stored)] = np.arange(len(self.stored))
+        places = np.arange(len(self.stored))
         places[changed_slots] = len(self.stored) + np.arange(len(changed_slots))
-        taken = pa.array(places, mask=places < 0)
-        self.stored = pa.concat_arrays([self.stored, changed]).take(taken)
-        had = bool(self.dirty)
+        self.stored = pa.concat_arrays([self.stored, changed]).take(pa.array(places))
         self.dirty = {}
-        return had
+        return changed_slots
 
     def _to_arrow(self, values: Sequence[Any]) -> pa.Array:
         record_type = self.spec.record_type
@@ -177,178 +180,144 @@ def _packed(batch: pa.RecordBatch, arrow_type: pa.DataType) -> pa.Array:
 
 
 class GroupState:
-    """All states of one step in one key group.
+    """All states of one step in one key group, for one run. The table stays as it is; `changes` has what is to change.
 
-    `stored` is what an earlier `dump` gave, or None for an empty group. Raises StateError when it does not fit
-    the declared states.
+    `keys` are the keys that the run has touched, in the order in which it did.
     """
 
-    def __init__(
-        self,
-        key_type: pa.DataType,
-        specs: Sequence[StateSpec],
-        stored: bytes | None,
-        cursor: Cursor | None = None,
-    ) -> None:
-        self._key_type = key_type
+    def __init__(self, specs: Sequence[StateSpec], table: GroupTable, cursor: Cursor | None = None) -> None:
+        self._table = table
         self.cursor = cursor or Cursor(None, [])
-        table = None if stored is None else _read(stored)
-        if table is None:
-            self.keys: pa.Array = pa.array([], key_type)
-        else:
-            self.keys = table.column("key")
-            _check_fits(table.schema, key_type, specs)
-        self.columns: dict[str, StateColumn] = {}
-        for spec in specs:
-            if table is not None and spec.name in table.schema.names:
-                column = table.column(spec.name)
-            else:
-                column = pa.nulls(len(self.keys), spec.arrow_type)
-            self.columns[spec.name] = StateColumn(spec, self, column)
+        self.keys: pa.Array = pa.array([], table.schema.field(KEY_COLUMN).type)
+        self._were_held = np.empty(0, bool)
+        self._changed: list[npt.NDArray[np.int64]] = []
+        self.columns: dict[str, StateColumn] = {
+            spec.name: StateColumn(spec, self, pa.nulls(0, spec.arrow_type)) for spec in specs
+        }
         self._index: dict[Any, int] | None = None
-        self._changed = False
 
     @property
     def index(self) -> dict[Any, int]:
-        """The slot of each stored key."""
+        """The slot of each key that was touched."""
         if self._index is None:
             self._index = dict(zip(key_values(self.keys), range(len(self.keys)), strict=True))
         return self._index
 
-    def preload(self, expected_keys: int) -> None:
-        """Prepare for per-record access to about `expected_keys` keys."""
-        if expected_keys * 4 >= len(self.keys):
-            for column in self.columns.values():
-                column.preload()
+    def slot_of(self, key: Any) -> int:
+        """The slot of a key."""
+        slot = self.index.get(key)
+        if slot is None:
+            self._bring(pa.array([key], self.keys.type))
+            slot = self.index[key]
+        return slot
+
+    def bring(self, keys: pa.Array) -> None:
+        """Touch keys, which are many: cheaper than one by one. Their values are turned into Python objects, too."""
+        new = self._untouched(keys)
+        if len(new):
+            self._bring(new)
+
+    def preload(self) -> None:
+        """Turn the values of all keys that were touched into Python objects, for per-record access."""
+        for column in self.columns.values():
+            column.preload()
 
     def settled_keys(self) -> list[Any]:
-        """The keys that hold a value, with all that was changed written back, and their values at hand."""
+        """The keys of the group that hold a value, in order, with all that was changed written back, values at hand."""
         self.flush()
-        self._drop_empty_keys()
-        self.preload(len(self.keys))
-        return list(self.index)
+        self.bring(self._table.all_rows().column(0))
+        self.preload()
+        rows = self._rows()
+        return key_values(sorted_by_key(rows.filter(pa.array(held_rows(rows)))).column(0))
+
+    def keys_now(self) -> list[Any]:
+        """The keys that hold or held a value, in order, with those behind that have just got one."""
+        held = key_values(sorted_by_key(self._table.all_rows()).column(0))
+        keys = dict.fromkeys(held)
+        keys |= dict.fromkeys(key for key in self.index if self.has(key))
+        return list(keys)
+
+    def new_keys(self, keys: pa.Array) -> list[Any]:
+        """Which of some keys the group holds nothing of, in order, each once."""
+        found = dict.fromkeys(key_values(keys))
+        self.bring(keys)
+        return [key for key in found if not self.has(key)]
 
     def has(self, key: Any) -> bool:
         """Whether a key holds or held a value, or has just got one."""
-        return key in self.index or any(key in column.dirty for column in self.columns.values())
-
-    def keys_now(self) -> list[Any]:
-        """The keys that hold or held a value, with those that have just got one."""
-        keys = dict.fromkeys(self.index)
-        for column in self.columns.values():
-            keys |= column.dirty
-        return list(keys)
+        slot = self.slot_of(key)
+        if self._were_held[slot] or any(key in column.dirty for column in self.columns.values()):
+            return True
+        return any(column.stored[slot].is_valid for column in self.columns.values())
 
     def slots_of(self, keys: pa.Array) -> npt.NDArray[np.int64]:
-        """The slot of each key; keys not seen before get new slots at the end."""
+        """The slot of each key."""
+        self.bring(keys)
         if pa.types.is_struct(keys.type):
-            return self._slots_of_several(keys)
+            index = self.index
+            return np.array([index[key] for key in key_values(keys)], np.int64)
         places = pc.index_in(keys, value_set=self.keys)
-        if places.null_count:
-            new = pc.unique(pc.filter(keys, places.is_null()))
-            self.keys = pa.concat_arrays([self.keys, new])
-            self._index = None
-            places = pc.index_in(keys, value_set=self.keys)
         slots: npt.NDArray[np.int64] = places.to_numpy(zero_copy_only=False).astype(np.int64)
         return slots
 
-    def _slots_of_several(self, keys: pa.Array) -> npt.NDArray[np.int64]:
-        """`slots_of` for keys of several fields, which Arrow cannot look up."""
-        index = self.index
-        known = len(index)
-        slots = np.array([index.setdefault(key, len(index)) for key in key_values(keys)], np.int64)
-        if len(index) > known:
-            self.keys = pa.concat_arrays([self.keys, pa.array(list(index)[known:], self._key_type)])
-        return slots
-
     def flush(self) -> None:
-        """Write what either view has changed back to the table."""
+        """Write what either view has changed back to the rows."""
         touched: dict[Any, None] = {}
         for column in self.columns.values():
             # What was set and taken back without having been looked at is as it was.
             column.dirty = {key: None for key in column.dirty if key in column.values}
             touched |= column.dirty
-        if touched:
-            index = self.index
-            new = [key for key in touched if key not in index]
-            if new:
-                self.keys = pa.concat_arrays([self.keys, pa.array(new, self._key_type)])
-                index.update(zip(new, range(len(index), len(index) + len(new)), strict=True))
+        new = [key for key in touched if key not in self.index]
+        if new:
+            self._bring(pa.array(new, self.keys.type))
         for column in self.columns.values():
-            changed = column.flush_columns()
-            changed |= column.flush_values(self.index if column.dirty else {}, len(self.keys))
+            self._changed += column.flush_columns()
+            self._changed.append(column.flush_values(self.index if column.dirty else {}))
             column.values = {}
-            self._changed |= changed
 
-    def dump(self) -> tuple[bytes | None, int]:
-        """The table as bytes, or None when nothing has changed, and the number of keys that hold a value."""
+    def changes(self) -> pa.RecordBatch | None:
+        """The rows that are to be put into the table, or None when nothing has changed.
+
+        A row without any value is of a key that holds nothing any more.
+        """
         self.flush()
-        self._drop_empty_keys()
-        if not self._changed:
-            return None, len(self.keys)
+        slots = np.unique(np.concatenate([np.empty(0, np.int64), *self._changed]))
+        if not len(slots):
+            return None
+        rows = self._rows()
+        # A key that held nothing before and holds nothing now is no news.
+        slots = slots[(held_rows(rows) | self._were_held)[slots]]
+        if not len(slots):
+            return None
+        return rows if len(slots) == rows.num_rows else rows.take(pa.array(slots))
+
+    def _rows(self) -> pa.RecordBatch:
         arrays = [self.keys, *(column.stored for column in self.columns.values())]
-        schema = pa.schema(
-            [
-                pa.field("key", self._key_type),
-                *(pa.field(n, c.spec.arrow_type) for n, c in self.columns.items()),
-            ],
-            metadata={b"penstock.state": _VERSION},
-        )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        self._changed = False
-        return sink.getvalue().to_pybytes(), len(self.keys)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._table.schema)
 
-    def _drop_empty_keys(self) -> None:
-        """Keys whose last value was cleared (or that never got one) leave the table."""
+    def _untouched(self, keys: pa.Array) -> pa.Array:
+        """The keys that were not touched before, each once."""
+        if pa.types.is_struct(keys.type):
+            index = self.index
+            return pa.array([key for key in dict.fromkeys(key_values(keys)) if key not in index], keys.type)
+        keys = pc.unique(keys)
         if not len(self.keys):
-            return
-        held = np.zeros(len(self.keys), bool)
-        for column in self.columns.values():
-            if column.stored.null_count == 0:
-                return
-            held |= column.stored.is_valid().to_numpy(zero_copy_only=False)
-        if held.all():
-            return
-        mask = pa.array(held)
-        self.keys = pc.filter(self.keys, mask)
-        for column in self.columns.values():
-            column.stored = pc.filter(column.stored, mask)
-        self._index = None
+            return keys
+        return pc.filter(keys, pc.is_null(pc.index_in(keys, value_set=self.keys)))
+
+    def _bring(self, new: pa.Array) -> None:
+        places = self._table.find(new)
+        rows = self._table.rows(places)
+        if self._index is not None:
+            start = len(self.keys)
+            self._index.update(zip(key_values(new), range(start, start + len(new)), strict=True))
+        self.keys = pa.concat_arrays([self.keys, new])
+        self._were_held = np.concatenate([self._were_held, places >= 0])
+        for name, column in self.columns.items():
+            column.bring(rows.column(name))
 
 
-def key_values(keys: pa.Array) -> list[Any]:
-    """Keys as user code sees them; a key of several fields is a tuple."""
-    if pa.types.is_struct(keys.type):
-        return list(zip(*(child.to_pylist() for child in keys.flatten()), strict=True))
-    return keys.to_pylist()  # type: ignore[no-any-return]
-
-
-def _read(stored: bytes) -> pa.RecordBatch:
-    try:
-        reader = pa.ipc.open_stream(stored)
-        version = (reader.schema.metadata or {}).get(b"penstock.state")
-        batch = reader.read_next_batch()
-    except (pa.ArrowInvalid, StopIteration) as e:
-        raise StateError(f"The stored state of a key group cannot be read: {e}") from e
-    if version != _VERSION:
-        raise StateError(
-            f"The stored state has the format version {version!r}; this penstock reads {_VERSION!r}."
-        )
-    return batch
-
-
-def _check_fits(found: pa.Schema, key_type: pa.DataType, specs: Iterable[StateSpec]) -> None:
-    declared = {"key": key_type, **{spec.name: spec.arrow_type for spec in specs}}
-    for field in found:
-        if field.name not in declared:
-            raise StateError(
-                f"The checkpoint holds the state {field.name!r} ({field.type}), which the step no longer declares. "
-                "Declare it again, or start with a new checkpoint."
-            )
-        if not declared[field.name].equals(field.type):
-            raise StateError(
-                f"The step declares {field.name!r} as {declared[field.name]}; the checkpoint holds {field.type}. "
-                "Restore the older job, or start with a new checkpoint."
-            )
+def state_schema(key_type: pa.DataType, specs: Sequence[StateSpec]) -> pa.Schema:
+    """The columns of the table of a step: the key, and each state."""
+    columns = [pa.field(spec.name, spec.arrow_type) for spec in specs]
+    return pa.schema([pa.field(KEY_COLUMN, key_type), *columns])

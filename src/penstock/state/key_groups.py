@@ -21,7 +21,7 @@ import xxhash
 
 from penstock.errors import SchemaError
 
-__all__ = ["DEFAULT_KEY_GROUPS", "MAX_KEY_GROUPS", "check_key_type", "key_groups", "key_hashes"]
+__all__ = ["DEFAULT_KEY_GROUPS", "MAX_KEY_GROUPS", "check_key_type", "key_codes", "key_groups", "key_hashes"]
 
 DEFAULT_KEY_GROUPS: Final = 128
 MAX_KEY_GROUPS: Final = 32768
@@ -71,6 +71,11 @@ def key_hashes(keys: pa.Array) -> npt.NDArray[np.uint64]:
     hashes = np.array([xxhash.xxh64_intdigest(_bytes(v)) for v in encoded.dictionary.to_pylist()], np.uint64)
     found: npt.NDArray[np.uint64] = hashes[encoded.indices.to_numpy(zero_copy_only=False)]
     return found
+
+
+def key_codes(keys: pa.Array) -> npt.NDArray[np.uint64]:
+    """64 bits for each key: an integral key's own, of any other the hash."""
+    return _as_integers(keys) if _is_integral(keys.type) else key_hashes(keys)
 
 
 def _is_integral(key_type: pa.DataType) -> bool:

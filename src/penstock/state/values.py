@@ -260,17 +260,14 @@ class StateColumns:
         except KeyError:
             raise KeyError(f"the state {self._spec.name!r} has no field {field!r}") from None
 
-    def grow(self, count: int) -> None:
-        """Make room for `count` keys."""
-        missing = count - len(self._present)
-        if missing <= 0:
-            return
-        self._present = np.concatenate([self._present, np.zeros(missing, bool)])
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def extend(self, more: StateColumns) -> None:
+        """Put the values of further keys behind those that are there."""
+        self._present = np.concatenate([self._present, more._present])
         for name, array in self._arrays.items():
-            filler = (
-                np.full(missing, None, object) if array.dtype == object else np.zeros(missing, array.dtype)
-            )
-            self._arrays[name] = np.concatenate([array, filler])
+            self._arrays[name] = np.concatenate([array, more._arrays[name]])
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
         """Set values; see `ValueState.put`."""

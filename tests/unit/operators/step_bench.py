@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from step_support import run_group
+from step_support import group_state, run_group
 
 import penstock as ps
 from penstock.operators.blocks import Block, block_schema
@@ -47,7 +47,7 @@ class StepBench:
         self.core = StepCore(
             "step", function, inputs, {name: record_type(kind) for name, kind in outputs.items()}
         )
-        self.stored: bytes | None = None
+        self.stored: dict[str, bytes] = {}
         self._offsets: dict[tuple[int, str], int] = {}
 
     def blocks(self, seed: int = 0, *, cut: bool = False) -> list[Block]:
@@ -80,12 +80,16 @@ class StepBench:
 
     def run(self, seed: int = 0, *, cut: bool = False) -> StepResult:
         """One micro-batch; the state it left is what the next one begins with."""
-        result = run_group(self.core, KEY_GROUP, self.blocks(seed, cut=cut), self.stored)
+        result, self.stored = run_group(self.core, KEY_GROUP, self.blocks(seed, cut=cut), self.stored)
         for number, stream in enumerate(self._streams):
             for partition, records in stream.partitions.items():
                 self._offsets[number, partition] = self._offsets.get((number, partition), 0) + len(records)
-        self.stored = result.state or self.stored
         return result
+
+    @property
+    def keys(self) -> int:
+        """How many keys hold anything."""
+        return len(group_state(self.core, KEY_GROUP, self.stored).settled_keys())
 
     def emitted(self, result: StepResult, output: str = "") -> list[tuple[Any, Any]]:
         """What went to an output, with the keys."""
@@ -104,4 +108,4 @@ def fingerprint(result: StepResult) -> Any:
     for emission in result.emissions:
         rows = [*zip(emission.keys.to_pylist(), map(repr, emission.batch.to_pylist()), strict=True)]
         emissions.setdefault(emission.output, []).extend(rows)
-    return emissions, result.dead_letters, result.state, result.keys
+    return emissions, result.dead_letters, result.changes and result.changes.to_pylist()

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import StateError, UnstorableValueError
-from penstock.state.group_state import GroupState, key_values
+from penstock.state.group_state import GroupState, state_schema
+from penstock.state.group_table import GroupTable, sorted_by_key
+from penstock.state.key_index import key_values
 from penstock.state.values import BoundValueState, CheckedValueState, StateSpec, ValueState
 
 
@@ -73,6 +75,18 @@ def spec_of(name: str, kind: Any) -> StateSpec:
     return state.spec()
 
 
+def table_of(key_type: pa.DataType, specs: list[StateSpec]) -> GroupTable:
+    return GroupTable(state_schema(key_type, specs))
+
+
+def settle(group: GroupState, table: GroupTable) -> bool:
+    """Put the changes of a run into the table; whether there were any."""
+    changes = group.changes()
+    if changes is not None:
+        table.upsert(changes)
+    return changes is not None
+
+
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -80,13 +94,14 @@ def test_values_are_those_of_a_dict(kind: str, data: st.DataObject) -> None:
     """Any sequence of get, set, clear, taking back, storing and loading again, with a second state beside."""
     python_type, values = KINDS[kind]
     specs = [spec_of("it", python_type), spec_of("other", int)]
-    stored: bytes | None = None
+    table = table_of(pa.int64(), specs)
     model: dict[int, Any] = {}
     other: dict[int, int] = {}
     for _ in range(data.draw(st.integers(1, 3))):
-        group = GroupState(pa.int64(), specs, stored)
+        group = GroupState(specs, table)
         if data.draw(st.booleans()):
-            group.preload(6)
+            group.bring(pa.array(range(6)))
+            group.preload()
         states = [BoundValueState(group.columns[spec.name], group.cursor) for spec in specs]
         before = (dict(model), dict(other))
         for _ in range(data.draw(st.integers(0, 8))):
@@ -110,11 +125,10 @@ def test_values_are_those_of_a_dict(kind: str, data: st.DataObject) -> None:
                 states[0].clear()
                 group.cursor.take_back()
             group.cursor.undo.clear()
-        made, count = group.dump()
-        assert count == len({*model, *other})
-        assert made is not None or (model, other) == before
-        stored = made or stored
-    group = GroupState(pa.int64(), specs, stored)
+        changed = settle(group, table)
+        assert changed or (model, other) == before
+        assert table.keys == len({*model, *other})
+    group = GroupState(specs, table)
     for key in range(6):
         assert group.columns["it"].load(key) == model.get(key)
         assert group.columns["other"].load(key) == other.get(key)
@@ -142,11 +156,11 @@ def test_columns_and_values_are_one_state(kind: str, key_type: pa.DataType, data
     """What is put as a column is found value by value and the other way round; other keys keep theirs."""
     python_type, values = KINDS[kind]
     specs = [spec_of("it", python_type)]
-    stored: bytes | None = None
+    table = table_of(key_type, specs)
     model: dict[Any, Any] = {}
     keys_of = KEYS if key_type == pa.int64() else st.tuples(KEYS, st.sampled_from("ab"))
     for _ in range(data.draw(st.integers(1, 4))):
-        group = GroupState(key_type, specs, stored)
+        group = GroupState(specs, table)
         state = BoundValueState(group.columns["it"], group.cursor)
         for _ in range(data.draw(st.integers(1, 2))):
             keys = data.draw(st.lists(keys_of, unique=True, max_size=4))
@@ -165,28 +179,28 @@ def test_columns_and_values_are_one_state(kind: str, key_type: pa.DataType, data
             model.update(zip(keys, new, strict=True))
             group.flush()
             state.refresh()
-        made, count = group.dump()
-        assert count == len(model)
-        stored = made or stored
-    group = GroupState(key_type, specs, stored)
+        settle(group, table)
+        assert table.keys == len(model)
+    group = GroupState(specs, table)
     assert {key: group.columns["it"].load(key) for key in model} == model
 
 
 def test_a_column_without_a_change_is_what_it_was() -> None:
     """NaN is a value and no missing one; keys without a record stay without."""
     spec = spec_of("it", Setting)
-    group = GroupState(pa.int64(), [spec], None)
+    table = table_of(pa.int64(), [spec])
+    group = GroupState([spec], table)
     state = BoundValueState(group.columns["it"], group.cursor)
     for key, limit in ((1, None), (2, 0)):
         group.cursor.key = key
         state.set(Setting(float("nan"), "n", Colour.RED, limit=limit))
-    stored, _ = group.dump()
-    again = GroupState(pa.int64(), [spec], stored)
+    settle(group, table)
+    again = GroupState([spec], table)
     slots = again.slots_of(pa.array([3]))
     state = BoundValueState(again.columns["it"], again.cursor)
     state.put(slots, columns_of("record", [Setting(float("nan"), "m", Colour.BLUE, limit=7)]))
     again.slots_of(pa.array([4]))
-    again.dump()
+    settle(again, table)
     column = again.columns["it"]
     assert [(column.load(key).limit, column.load(key).low != column.load(key).low) for key in (1, 2, 3)] == [
         (None, True),
@@ -208,10 +222,11 @@ class Ratio:
 
 def test_nan_is_not_a_missing_value_in_optional_columns() -> None:
     """Arrays of objects may hold both."""
-    group = GroupState(pa.int64(), [spec_of("it", Ratio)], None)
+    specs = [spec_of("it", Ratio)]
+    group = GroupState(specs, table_of(pa.int64(), specs))
     state = BoundValueState(group.columns["it"], group.cursor)
     state.put(group.slots_of(pa.array([1, 2, 3])), {"value": _objects([float("nan"), None, 1.5])})
-    group.dump()
+    group.flush()
     assert [str(group.columns["it"].load(key).value) for key in (1, 2, 3)] == ["nan", "None", "1.5"]
 
 
@@ -228,7 +243,8 @@ def test_nan_is_not_a_missing_value_in_optional_columns() -> None:
 def test_columns_that_could_not_be_read_again_are_refused(wrong: Any, message: str) -> None:
     """Before they are stored, and in the checked form at once, with nothing changed."""
     for kind in (BoundValueState, CheckedValueState):
-        group = GroupState(pa.int64(), [spec_of("it", Setting)], None)
+        specs = [spec_of("it", Setting)]
+        group = GroupState(specs, table_of(pa.int64(), specs))
         state = kind(group.columns["it"], group.cursor)
         slots = group.slots_of(pa.array([1]))
         good = Setting(1.0, "n", Colour.RED)
@@ -237,17 +253,18 @@ def test_columns_that_could_not_be_read_again_are_refused(wrong: Any, message: s
             put_and_flush(group, state, slots, {**columns_of("record", [good]), **wrong})
         assert message in str(caught.value)
         if kind is CheckedValueState:
-            group.dump()
+            group.flush()
             assert group.columns["it"].load(1) == good
 
 
 @given(values=st.dictionaries(INT64, st.tuples(SETTINGS, st.none() | TEXT), max_size=6), order=st.randoms())
-def test_the_same_history_gives_the_same_bytes(values: dict[int, Any], order: Any) -> None:
-    """Also when it was interrupted by a reload that changed nothing, and whatever is looked at in between."""
+def test_looking_changes_nothing(values: dict[int, Any], order: Any) -> None:
+    """The same history gives the same rows, whatever is looked at in between; a run that changes nothing gives none."""
     specs = [spec_of("it", Setting), spec_of("other", str)]
-    dumps = []
+    tables = []
     for looks in (False, True):
-        group = GroupState(pa.int64(), specs, None)
+        table = table_of(pa.int64(), specs)
+        group = GroupState(specs, table)
         states = [BoundValueState(group.columns[spec.name], group.cursor) for spec in specs]
         for key, (setting, text) in values.items():
             if looks:
@@ -256,17 +273,21 @@ def test_the_same_history_gives_the_same_bytes(values: dict[int, Any], order: An
             group.cursor.key = key
             states[0].set(setting)
             states[1].set(text)
-        dumps.append(group.dump())
-    assert dumps[0] == dumps[1]
-    again = GroupState(pa.int64(), specs, dumps[0][0])
-    again.preload(len(values))
-    assert again.dump() == (None, len(values))
+        settle(group, table)
+        tables.append(sorted_by_key(table.all_rows()))
+    assert tables[0].equals(tables[1])
+    again = GroupState(specs, table)
+    again.bring(pa.array(list(values), pa.int64()))
+    again.preload()
+    assert again.changes() is None
+    assert again.settled_keys() == sorted(values)
 
 
 def test_records_as_columns() -> None:
     """A record's fields are columns by name; put takes all of them."""
     spec = spec_of("it", Setting)
-    group = GroupState(pa.string(), [spec], None)
+    table = table_of(pa.string(), [spec])
+    group = GroupState([spec], table)
     state = BoundValueState(group.columns["it"], group.cursor)
     slots = group.slots_of(pa.array(["a", "b", "a"]))
     assert slots.tolist() == [0, 1, 0]
@@ -295,42 +316,19 @@ def test_records_as_columns() -> None:
         state.columns()["high"]
     with pytest.raises(ValueError, match="read-only"):
         state.columns()["low"][0] = 1
-    stored, count = group.dump()
-    assert count == 1, "a key that was only looked at holds nothing"
-    again = GroupState(pa.string(), [spec], stored)
+    settle(group, table)
+    assert table.keys == 1, "a key that was only looked at holds nothing"
+    again = GroupState([spec], table)
     assert again.columns["it"].load("b") == Setting(1.5, "n", Colour.RED, [1, 2], None, 3)
     assert again.columns["it"].load("a") is None
 
 
 def test_a_value_of_another_type_is_refused() -> None:
     """The error says which state and what is wrong."""
-    group = GroupState(pa.int64(), [spec_of("it", int)], None)
+    specs = [spec_of("it", int)]
+    group = GroupState(specs, table_of(pa.int64(), specs))
     state = BoundValueState(group.columns["it"], group.cursor)
     with pytest.raises(TypeError, match="the state 'it' was set to 'one': Expected `int`, got `str`"):
         state.set("one")
     with pytest.raises(StateError, match="only while its function processes records"):
         ValueState(int).get()
-
-
-def test_what_was_stored_otherwise_is_refused() -> None:
-    """Another type, a state no longer declared, another version, and damaged bytes each have a sentence."""
-    group = GroupState(pa.int64(), [spec_of("it", int)], None)
-    group.cursor.key = 1
-    BoundValueState(group.columns["it"], group.cursor).set(5)
-    stored, _ = group.dump()
-    assert stored is not None
-    with pytest.raises(StateError, match="declares 'it' as string; the checkpoint holds int64"):
-        GroupState(pa.int64(), [spec_of("it", str)], stored)
-    with pytest.raises(
-        StateError, match=r"holds the state 'it' \(int64\), which the step no longer declares"
-    ):
-        GroupState(pa.int64(), [spec_of("more", int)], stored)
-    with pytest.raises(StateError, match="declares 'key' as string; the checkpoint holds int64"):
-        GroupState(pa.string(), [spec_of("it", int)], stored)
-    with pytest.raises(StateError, match="format version"):
-        GroupState(pa.int64(), [spec_of("it", int)], stored.replace(b"penstock.state", b"penstock.stale"))
-    with pytest.raises(StateError, match="cannot be read"):
-        GroupState(pa.int64(), [spec_of("it", int)], stored[: len(stored) // 2])
-    added = GroupState(pa.int64(), [spec_of("it", int), spec_of("more", Setting)], stored)
-    assert added.columns["it"].load(1) == 5
-    assert added.columns["more"].load(1) is None

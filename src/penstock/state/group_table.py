@@ -1,0 +1,132 @@
+"""The table of one key group in memory: a row for each key, with one column for each declared state.
+
+Rows are Arrow columns. A change appends the new row to a tail, and the index leads to the newest row of each key; when
+the tail has grown to a part of the table, the rows that count are brought together again. So a change costs by the rows
+that change, not by those that are held.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.state.key_index import ABSENT, KeyIndex, Places
+
+__all__ = ["KEY_COLUMN", "GroupTable", "held_rows", "sorted_by_key"]
+
+KEY_COLUMN: Final = "key"
+
+# The tail is brought together with the rest when it has so many rows, or a part of the table.
+_FEW: Final = 1024
+_SHARE: Final = 8
+
+
+class GroupTable:
+    """The rows of one key group, whose schema has the column of keys first; all other columns may be null."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema: Final = schema
+        self._base = _no_rows(schema)
+        self._tail: list[pa.RecordBatch] = []
+        self._tail_rows = 0
+        self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, self._key_at)
+        self.keys = 0
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> GroupTable:
+        """The table of rows, of which no two have the same key."""
+        table = cls(batch.schema)
+        table._base = batch
+        table._index.put(batch.column(0), np.arange(batch.num_rows))
+        table.keys = batch.num_rows
+        return table
+
+    def find(self, keys: pa.Array) -> Places:
+        """The place of each key's row, or ABSENT."""
+        return self._index.find(keys)
+
+    def rows(self, places: Places) -> pa.RecordBatch:
+        """The rows in some places; in those that are ABSENT all is null."""
+        return self._take(pa.array(places, mask=places < 0) if (places < 0).any() else pa.array(places))
+
+    def all_rows(self) -> pa.RecordBatch:
+        """The rows of all keys."""
+        self._bring_together()
+        return self._base
+
+    def upsert(self, changes: pa.RecordBatch) -> None:
+        """Put rows, each of another key; a row without any value takes its key out."""
+        keys = changes.column(0)
+        held = held_rows(changes)
+        before = self._index.find(keys)
+        places = np.arange(changes.num_rows) + self._base.num_rows + self._tail_rows
+        places[~held] = ABSENT
+        # First the rows, for the index looks at keys in their places.
+        self._tail.append(changes)
+        self._tail_rows += changes.num_rows
+        self._index.put(keys, places)
+        self.keys += int(held.sum()) - int((before >= 0).sum())
+        if self._tail_rows > max(_FEW, self._base.num_rows // _SHARE):
+            self._bring_together()
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory the table takes."""
+        return int(self._base.nbytes + sum(part.nbytes for part in self._tail) + self._index.nbytes)
+
+    def _bring_together(self) -> None:
+        if not self._tail:
+            return
+        places = self._index.renumber()
+        self._base = self._take(pa.array(places))
+        self._tail, self._tail_rows = [], 0
+
+    def _key_at(self, places: Places) -> pa.Array:
+        return self._take(pa.array(places)).column(0)
+
+    def _take(self, places: pa.Array) -> pa.RecordBatch:
+        if not self._tail:
+            return self._base.take(places)
+        if len(self._tail) > 1:
+            self._tail = [pa.concat_batches(self._tail)]
+        (tail,) = self._tail
+        edge = self._base.num_rows
+        if not edge:
+            return tail.take(places)
+        in_tail = pc.greater_equal(places, edge).fill_null(fill_value=False)
+        of_base = self._base.take(pc.filter(places, pc.invert(in_tail)))
+        of_tail = tail.take(pc.subtract(pc.filter(places, in_tail), edge))
+        # The rows are there, those of the base first; now in the order of the places.
+        late = in_tail.to_numpy(zero_copy_only=False)
+        order = np.where(late, np.cumsum(late) - 1 + of_base.num_rows, np.cumsum(~late) - 1)
+        return pa.concat_batches([of_base, of_tail]).take(pa.array(order))
+
+
+def held_rows(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Which rows have any value beside the key."""
+    held = np.zeros(rows.num_rows, bool)
+    for column in rows.columns[1:]:
+        if column.null_count == 0:
+            return np.ones(rows.num_rows, bool)
+        held |= column.is_valid().to_numpy(zero_copy_only=False)
+    return held
+
+
+def sorted_by_key(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in the order of their keys."""
+    keys = rows.column(0)
+    if pa.types.is_struct(keys.type):
+        names = [f"{number}" for number in range(keys.type.num_fields)]
+        table = pa.table(dict(zip(names, keys.flatten(), strict=True)))
+        order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
+    else:
+        order = pc.sort_indices(keys)
+    return rows.take(order)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

@@ -1,0 +1,162 @@
+"""Key indexes: where the row of a key is, for whole columns of keys, in few bytes a key.
+
+A key has a code of 64 bits: an integral key is its own, of any other it is the hash that also decides its key group.
+Codes are kept sorted and looked up by bisection. Two keys with the same code are as good as impossible, yet possible;
+an index that meets them goes on as a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.state.key_groups import key_codes
+
+__all__ = ["ABSENT", "KeyIndex", "key_values"]
+
+ABSENT: Final = -1
+"""The place of a key that is not there."""
+
+# New codes gather in a small index beside the large one until there are so many, or a part of it.
+_FEW: Final = 1024
+_SHARE: Final = 8
+
+Places = npt.NDArray[np.int64]
+
+
+class KeyIndex:
+    """The place of each key. `key_at` gives the keys in some places, to compare them."""
+
+    def __init__(self, key_type: pa.DataType, key_at: Callable[[Places], pa.Array]) -> None:
+        self._exact: Final = _is_exact(key_type)
+        self._key_at: Final = key_at
+        self._parts: tuple[_Sorted, _Sorted] = (_Sorted(), _Sorted())
+        # In place of the codes once two keys have the same.
+        self._places: dict[Any, int] | None = None
+
+    def find(self, keys: pa.Array) -> Places:
+        """The place of each key, or ABSENT."""
+        return self._find(keys, key_codes(keys) if self._places is None else None)
+
+    def _find(self, keys: pa.Array, codes: npt.NDArray[np.uint64] | None) -> Places:
+        if codes is None:
+            assert self._places is not None
+            return np.fromiter((self._places.get(k, ABSENT) for k in key_values(keys)), np.int64, len(keys))
+        places = self._parts[0].find(codes)
+        if len(self._parts[1].codes):
+            recent = self._parts[1].find(codes)
+            places = np.where(recent >= 0, recent, places)
+        if self._exact:
+            return places
+        found = np.flatnonzero(places >= 0)
+        if len(found) and not _equal(keys.take(pa.array(found)), self._key_at(places[found])):
+            self._meet()
+            return self._find(keys, None)
+        return places
+
+    def put(self, keys: pa.Array, places: Places) -> None:
+        """Set the places of keys, each of which comes once; ABSENT takes a key out."""
+        if self._places is None:
+            codes = key_codes(keys)
+            self._find(keys, codes)
+            if self._places is None and not self._exact and len(np.unique(codes)) < len(codes):
+                self._meet()
+        if self._places is not None:
+            self._places.update(zip(key_values(keys), places.tolist(), strict=True))
+            return
+        large, recent = self._parts
+        left = ~large.replace(codes, places)
+        if not left.any():
+            return
+        codes, places = codes[left], places[left]
+        left = ~recent.replace(codes, places) & (places >= 0)
+        if left.any():
+            recent.insert(codes[left], places[left])
+        if len(recent.codes) > max(_FEW, len(large.codes) // _SHARE):
+            large.insert(recent.codes, recent.places)
+            self._parts = (large, _Sorted())
+
+    def renumber(self) -> Places:
+        """Give the keys that are there the places 0, 1, 2 ... in the order of their places, which are returned."""
+        if self._places is not None:
+            kept = sorted((place, key) for key, place in self._places.items() if place >= 0)
+            self._places = {key: number for number, (_, key) in enumerate(kept)}
+            return np.array([place for place, _ in kept], np.int64)
+        codes = np.concatenate([part.codes for part in self._parts])
+        places = np.concatenate([part.places for part in self._parts])
+        live = np.flatnonzero(places >= 0)
+        order = live[np.argsort(places[live], kind="stable")]
+        before = places[order]
+        # First by place, so that the numbers are known; then by code.
+        by_code = np.argsort(codes[order], kind="stable")
+        self._parts = (_Sorted(codes[order][by_code], by_code.astype(np.int64)), _Sorted())
+        return before
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        if self._places is not None:
+            return 150 * len(self._places)
+        return 16 * sum(len(part.codes) for part in self._parts)
+
+    def _meet(self) -> None:
+        """Two keys have the same code, so from now on keys are looked up as they are."""
+        places = np.concatenate([part.places for part in self._parts])
+        places = places[places >= 0]
+        self._places = dict(zip(key_values(self._key_at(places)), places.tolist(), strict=True))
+        self._parts = (_Sorted(), _Sorted())
+
+
+class _Sorted:
+    """Places by sorted codes."""
+
+    def __init__(self, codes: npt.NDArray[np.uint64] | None = None, places: Places | None = None) -> None:
+        self.codes: npt.NDArray[np.uint64] = np.empty(0, np.uint64) if codes is None else codes
+        self.places: Places = np.empty(0, np.int64) if places is None else places
+
+    def find(self, codes: npt.NDArray[np.uint64]) -> Places:
+        if not len(self.codes):
+            return np.full(len(codes), ABSENT, np.int64)
+        slots, hits = self._slots(codes)
+        return np.where(hits, self.places[slots], ABSENT)
+
+    def replace(self, codes: npt.NDArray[np.uint64], places: Places) -> npt.NDArray[np.bool_]:
+        """Set the places of the codes that are known, and tell which these are."""
+        if not len(self.codes):
+            return np.zeros(len(codes), bool)
+        slots, hits = self._slots(codes)
+        self.places[slots[hits]] = places[hits]
+        return hits
+
+    def insert(self, codes: npt.NDArray[np.uint64], places: Places) -> None:
+        codes = np.concatenate([self.codes, codes])
+        places = np.concatenate([self.places, places])
+        order = np.argsort(codes, kind="stable")
+        self.codes, self.places = codes[order], places[order]
+
+    def _slots(self, codes: npt.NDArray[np.uint64]) -> tuple[Places, npt.NDArray[np.bool_]]:
+        slots = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
+        return slots, self.codes[slots] == codes
+
+
+def key_values(keys: pa.Array) -> list[Any]:
+    """Keys as user code sees them; a key of several fields is a tuple."""
+    if pa.types.is_struct(keys.type):
+        return list(zip(*(child.to_pylist() for child in keys.flatten()), strict=True))
+    return keys.to_pylist()  # type: ignore[no-any-return]
+
+
+def _is_exact(key_type: pa.DataType) -> bool:
+    """Whether two keys with the same code are the same key."""
+    return not (pa.types.is_struct(key_type) or pa.types.is_string(key_type) or pa.types.is_binary(key_type))
+
+
+def _equal(left: pa.Array, right: pa.Array) -> bool:
+    if pa.types.is_struct(left.type):
+        return all(_equal(a, b) for a, b in zip(left.flatten(), right.flatten(), strict=True))
+    return bool(pc.all(pc.equal(left, right)).as_py())

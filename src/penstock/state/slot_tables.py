@@ -1,0 +1,387 @@
+"""The state of a step in one slot: the tables of its key groups and its header, from where they are stored and back.
+
+What is stored is a log. Each micro-batch that changes anything adds one *version*: the rows that changed, by key group,
+and for some key groups all of their rows, so that older versions are not needed for these. A small *head* says which
+versions there are and in which of them each key group has its last whole rows. Writing costs by what changes: key
+groups are written whole in turn, those first whose last time is longest ago, and only when the log has outgrown them.
+
+A worker keeps the tables between micro-batches. What it keeps counts only if the head names the same version, with the
+same digest, as the one that was reached or the one that was left; in the latter case the versions since are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from penstock.errors import StateError
+from penstock.state.group_table import GroupTable
+from penstock.state.key_index import key_values
+
+__all__ = ["Entries", "Head", "Kept", "SlotTables"]
+
+_FORMAT: Final = 1
+_HEAD: Final = "head"
+_HEADER: Final = "header"
+
+# A log below this size, and of so few versions, is left alone.
+_SMALL_BYTES: Final = 256 << 10
+_FEW_VERSIONS: Final = 64
+# Of a state beyond this size so many versions may gather, since writing all of it again takes long.
+_LARGE_BYTES: Final = 4 << 20
+_MANY_VERSIONS: Final = 512
+# So many of the last steps of the log are told by their digests.
+_RECENT: Final = 32
+# A version is stored in pieces of at most this size.
+_PIECE_BYTES: Final = 8 << 20
+
+
+class Entries(Protocol):
+    """Where the state of a slot's step is stored: bytes by names."""
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes of a name, or None."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Set the bytes of a name."""
+
+    def remove(self, name: str) -> None:
+        """Remove a name."""
+
+
+class _Version(msgspec.Struct, array_like=True):
+    """One version of the log."""
+
+    number: int
+    pieces: int
+    size: int
+
+
+class _Group(msgspec.Struct, array_like=True):
+    """Where a key group stands: the version with its last whole rows and that of its last change, and their bytes."""
+
+    whole: int = 0
+    changed: int = 0
+    size: int = 0
+
+
+class Head(msgspec.Struct, array_like=True):
+    """What is stored: versions, oldest first, and where each key group and the header stand.
+
+    `recent` has the digest of each of the last numbers, oldest first.
+    """
+
+    format: int
+    number: int
+    recent: list[tuple[int, bytes]]
+    header: int
+    versions: list[_Version]
+    groups: dict[int, _Group]
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of all that was stored so far."""
+        return self.recent[-1][1] if self.recent else b""
+
+
+class Kept(msgspec.Struct):
+    """What a worker keeps of a slot between micro-batches."""
+
+    number: int
+    digest: bytes
+    header: bytes | None
+    header_number: int
+    tables: dict[int, GroupTable]
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return sum(table.nbytes for table in self.tables.values()) + len(self.header or b"")
+
+
+class SlotTables:
+    """The tables of the key groups that one task serves, by key group, and the header.
+
+    `kept` is what the worker kept when it last had the slot. It is used up: whoever wants to keep the tables calls
+    `keep` when they are stored.
+    """
+
+    def __init__(self, schema: pa.Schema, entries: Entries, kept: Kept | None = None) -> None:
+        self._schema: Final = schema
+        self._entries: Final = entries
+        self._changes: dict[int, list[pa.RecordBatch]] = {}
+        stored = entries.get(_HEAD)
+        self._head = Head(_FORMAT, 0, [], 0, [], {}) if stored is None else _head_of(stored)
+        self._tables: dict[int, GroupTable] = {}
+        self._header: bytes | None = None
+        self._header_changed = False
+        self._load(kept)
+
+    # -- what the step sees --
+
+    @property
+    def header(self) -> bytes | None:
+        """What the step keeps once for the whole slot."""
+        return self._header
+
+    def put_header(self, header: bytes | None) -> None:
+        """Replace the header."""
+        if header != self._header:
+            self._header, self._header_changed = header, True
+
+    def table(self, key_group: int) -> GroupTable:
+        """The table of a key group."""
+        found = self._tables.get(key_group)
+        return GroupTable(self._schema) if found is None else found
+
+    def put(self, key_group: int, changes: pa.RecordBatch) -> None:
+        """Put changed rows into the table of a key group."""
+        table = self._tables.get(key_group)
+        if table is None:
+            table = self._tables[key_group] = GroupTable(self._schema)
+        table.upsert(changes)
+        self._changes.setdefault(key_group, []).append(changes)
+
+    @property
+    def key_groups(self) -> int:
+        """How many key groups hold keys."""
+        return sum(table.keys > 0 for table in self._tables.values())
+
+    @property
+    def keys(self) -> int:
+        """How many keys all tables hold."""
+        return sum(table.keys for table in self._tables.values())
+
+    @property
+    def tables(self) -> dict[int, GroupTable]:
+        """The tables of key groups that hold or held anything."""
+        return self._tables
+
+    # -- storing --
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to store."""
+        return bool(self._changes) or self._header_changed
+
+    def store(self) -> None:
+        """Store what has changed as one more version."""
+        head = self._head
+        head.number += 1
+        digest = xxhash.xxh3_128(head.digest)
+        if self._header_changed:
+            self._store_header(head)
+            digest.update(self._header or b"")
+        if self._changes:
+            for piece in self._store_version(head):
+                digest.update(piece)
+        head.recent = [*head.recent[1 - _RECENT :], (head.number, digest.digest())]
+        self._changes, self._header_changed = {}, False
+        self._entries.put(_HEAD, msgspec.msgpack.encode(head))
+
+    def keep(self) -> Kept:
+        """What the worker may keep, once all is stored."""
+        assert not self.changed
+        head = self._head
+        return Kept(head.number, head.digest, self._header, head.header, self._tables)
+
+    def _store_header(self, head: Head) -> None:
+        if self._header is None:
+            self._entries.remove(_HEADER)
+        else:
+            self._entries.put(_HEADER, self._header)
+        head.header = head.number
+
+    def _store_version(self, head: Head) -> list[bytes]:
+        parts = {group: _together(parts) for group, parts in sorted(self._changes.items())}
+        changed_bytes = sum(part.nbytes for part in parts.values())
+        for group in parts:
+            head.groups.setdefault(group, _Group()).changed = head.number
+        # Where most of a table has changed, all of it takes hardly more room than the changes.
+        whole = {g for g, part in parts.items() if 2 * part.num_rows >= self._tables[g].keys}
+        whole |= self._due(head, whole, changed_bytes)
+        for group in whole:
+            parts[group] = self._tables[group].all_rows()
+        pieces = [_packed(parts) for parts in _pieces(parts, whole)]
+        for number, piece in enumerate(pieces):
+            self._entries.put(_name(head.number, number), piece)
+        for group in whole:
+            known = head.groups[group]
+            known.whole, known.size = head.number, parts[group].nbytes
+            if not self._tables[group].keys:
+                del head.groups[group], self._tables[group]
+        head.versions.append(_Version(head.number, len(pieces), sum(map(len, pieces))))
+        self._forget(head)
+        return pieces
+
+    def _due(self, head: Head, whole: set[int], changed_bytes: int) -> set[int]:
+        """The key groups that are to be written whole besides, since the log has outgrown them."""
+        log_bytes = sum(version.size for version in head.versions)
+        held_bytes = sum(group.size for group in head.groups.values())
+        is_large = log_bytes > 2 * held_bytes + _SMALL_BYTES
+        most = _MANY_VERSIONS if held_bytes > _LARGE_BYTES else _FEW_VERSIONS
+        if not is_large and len(head.versions) < most:
+            return set()
+        budget = max(2 * changed_bytes if is_large else changed_bytes, _SMALL_BYTES)
+        dirty = [g for g, known in head.groups.items() if known.changed > known.whole and g not in whole]
+        due = set()
+        for group in sorted(dirty, key=lambda g: (head.groups[g].whole, g)):
+            if budget <= 0:
+                break
+            due.add(group)
+            budget -= self._tables[group].all_rows().nbytes
+        return due
+
+    def _forget(self, head: Head) -> None:
+        """Remove the versions that no key group needs any more."""
+        holding = {known.whole for known in head.groups.values()}
+        dirty = [known.whole for known in head.groups.values() if known.changed > known.whole]
+        oldest = min(dirty, default=head.number)
+        kept = []
+        for version in head.versions:
+            if version.number in holding or version.number > oldest:
+                kept.append(version)
+            else:
+                for piece in range(version.pieces):
+                    self._entries.remove(_name(version.number, piece))
+        head.versions = kept
+
+    # -- loading --
+
+    def _load(self, kept: Kept | None) -> None:
+        head = self._head
+        if kept is not None and (kept.number, kept.digest) in head.recent:
+            since = kept.number
+            self._tables = kept.tables
+            self._header = kept.header
+            header_number = kept.header_number
+        else:
+            since = header_number = 0
+        if header_number != head.header:
+            self._header = self._entries.get(_HEADER)
+        if since == head.number:
+            return
+        for group in [g for g in self._tables if g not in head.groups]:
+            del self._tables[group]
+        for version in head.versions:
+            if version.number > since:
+                self._read(version)
+
+    def _read(self, version: _Version) -> None:
+        groups = self._head.groups
+        for number in range(version.pieces):
+            stored = self._entries.get(_name(version.number, number))
+            if stored is None:
+                raise StateError(f"The version {version.number} of the stored state is not there.")
+            for group, whole, rows in _unpacked(stored, self._schema):
+                known = groups.get(group)
+                if known is None or version.number < known.whole:
+                    continue
+                if whole:
+                    self._tables[group] = GroupTable.of(rows)
+                else:
+                    table = self._tables.get(group)
+                    if table is None:
+                        table = self._tables[group] = GroupTable(self._schema)
+                    table.upsert(rows)
+
+
+def _head_of(stored: bytes) -> Head:
+    try:
+        head = msgspec.msgpack.decode(stored, type=Head)
+    except msgspec.MsgspecError as e:
+        raise StateError(f"The stored state of a step cannot be read: {e}.") from e
+    if head.format != _FORMAT:
+        raise StateError(f"The stored state has the format {head.format}; this penstock reads {_FORMAT}.")
+    return head
+
+
+def _name(version: int, piece: int) -> str:
+    return f"version/{version}/{piece}"
+
+
+def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Changes of one key group as one batch; of a key that changed twice the later row counts."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = pa.concat_batches(parts)
+    last = {key: place for place, key in enumerate(key_values(rows.column(0)))}
+    return rows.take(pa.array(sorted(last.values())))
+
+
+def _pieces(parts: Mapping[int, pa.RecordBatch], whole: set[int]) -> Iterator[list[_Part]]:
+    """The rows of key groups, some of them whole, in pieces that are not too large."""
+    waiting: list[_Part] = []
+    size = 0
+    for group, rows in sorted(parts.items()):
+        fits = max(1, rows.num_rows * _PIECE_BYTES // max(rows.nbytes, 1))
+        for start in range(0, max(rows.num_rows, 1), fits):
+            part = rows.slice(start, fits)
+            if size and size + part.nbytes > _PIECE_BYTES:
+                yield waiting
+                waiting, size = [], 0
+            # What follows a first slice is put behind it.
+            waiting.append(_Part(group, group in whole and start == 0, part))
+            size += part.nbytes
+    yield waiting
+
+
+class _Part(NamedTuple):
+    """Rows of a key group in a version; `whole` says that they take the place of all that the group had."""
+
+    group: int
+    whole: bool
+    rows: pa.RecordBatch
+
+
+def _packed(parts: list[_Part]) -> bytes:
+    """Parts as an Arrow IPC stream of one batch; which rows are whose stands in its metadata."""
+    batches = [part.rows for part in parts]
+    batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    layout = msgspec.msgpack.encode([(part.group, part.whole, part.rows.num_rows) for part in parts])
+    schema = batch.schema.with_metadata({b"penstock.groups": layout})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _unpacked(stored: bytes, schema: pa.Schema) -> Iterator[_Part]:
+    try:
+        reader = pa.ipc.open_stream(stored)
+        batch = reader.read_next_batch()
+        layout = msgspec.msgpack.decode(
+            reader.schema.metadata[b"penstock.groups"], type=list[tuple[int, bool, int]]
+        )
+    except (pa.ArrowException, OSError, StopIteration, KeyError, TypeError, msgspec.MsgspecError) as e:
+        raise StateError(f"A version of the stored state cannot be read: {e}.") from e
+    rows = _conformed(batch, schema)
+    start = 0
+    for group, whole, count in layout:
+        yield _Part(group, whole, rows.slice(start, count))
+        start += count
+
+
+def _conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as the step declares them now: states that are new have no values yet."""
+    if rows.schema.equals(schema):
+        return rows.replace_schema_metadata(None)
+    for field in rows.schema:
+        if field.name not in schema.names:
+            raise StateError(
+                f"The checkpoint holds the state {field.name!r} ({field.type}), which the step no longer declares. "
+                "Declare it again, or start with a new checkpoint."
+            )
+        if not schema.field(field.name).type.equals(field.type):
+            raise StateError(
+                f"The step declares {field.name!r} as {schema.field(field.name).type}; the checkpoint holds "
+                f"{field.type}. Restore the older job, or start with a new checkpoint."
+            )
+    found = rows.schema.names
+    columns = [rows.column(f.name) if f.name in found else pa.nulls(rows.num_rows, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
