@@ -7,6 +7,7 @@ as `penstock run` does, and listens to Spark's own account of each micro-batch b
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import time
@@ -63,6 +64,7 @@ def main() -> None:
     parser.add_argument("--bounded", action="store_true")
     parser.add_argument("--checkpoint", required=True, type=Path)
     parser.add_argument("--cores", type=int, help="default: as for penstock run")
+    parser.add_argument("--state-memory-mb", type=int, help="default: as for penstock run")
     parser.add_argument("--spark", action="append", default=[], help="NAME=VALUE, a Spark setting")
     arguments = parser.parse_args()
     loaded = load_job(arguments.job)
@@ -73,6 +75,8 @@ def main() -> None:
         master=f"local[{arguments.cores or '*'}]",
         spark_settings=dict(text.split("=", 1) for text in arguments.spark),
     )
+    if arguments.state_memory_mb is not None:
+        settings = dataclasses.replace(settings, state_memory_mb=arguments.state_memory_mb)
     accounts = _Accounts()
     summary = JobRunner(loaded.job, settings, loaded.code).run(on_progress=accounts.look)
     result = {

@@ -64,6 +64,14 @@ def run(
             help="How much data may wait for paused steps inside the job; beyond it data streams are not read.",
         ),
     ] = 256 << 20,
+    state_memory_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=0,
+            help="How much state each worker keeps in memory; the rest is on its local disk.",
+        ),
+    ] = 1024,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
     ] = False,
@@ -89,6 +97,7 @@ def run(
             master=master,
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,
+            state_memory_mb=state_memory_mb,
             strict=strict,
         )
         loaded = load_job(job_file)

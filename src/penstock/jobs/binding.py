@@ -86,6 +86,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
         ),
         strict=settings.strict,
         parallelism=lineage.parallelism,
+        state_memory_bytes=settings.state_memory_mb << 20,
     )
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock.control.commands import DEFAULT_MOST_BYTES
 from penstock.errors import JobDefinitionError
+from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
 __all__ = ["RunSettings"]
 
@@ -30,6 +31,8 @@ class RunSettings:
         strict: stop at the first record that cannot be processed, instead of setting it aside.
         max_command_bytes: the largest command that is taken; larger ones are rejected.
         max_held_bytes: how much data may wait for paused steps inside the job; beyond it data streams are not read.
+        state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest it keeps on
+            its local disk, with 16 bytes a key in memory.
         retained_batches: how many micro-batches the checkpoint can go back.
         spark_settings: further Spark settings, which win over penstock's own.
 
@@ -44,6 +47,7 @@ class RunSettings:
     strict: bool = False
     max_command_bytes: int = DEFAULT_MOST_BYTES
     max_held_bytes: int = 256 << 20
+    state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
     retained_batches: int = 100
     spark_settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -58,6 +62,8 @@ class RunSettings:
             raise JobDefinitionError(f"max_command_bytes is {self.max_command_bytes}; it must be at least 1.")
         if self.max_held_bytes < 0:
             raise JobDefinitionError(f"max_held_bytes is {self.max_held_bytes}; it must not be negative.")
+        if self.state_memory_mb < 0:
+            raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
         if not re.fullmatch(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|spark://\S+:\d+|k8s://\S+|yarn", self.master):

@@ -46,6 +46,7 @@ class Level:
     def __init__(self, plan: JobPlan, step_ids: Sequence[str]) -> None:
         levels = [[node.id for node in level] for level in plan.levels()]
         self._plan: Final = plan
+        kept_slots.most_bytes = plan.state_memory_bytes
         number = levels.index(list(step_ids))
         self._is_last: Final = number == len(levels) - 1
         self._runners: Final = {step_id: _StepRunner(plan, step_id, number) for step_id in step_ids}
@@ -131,7 +132,7 @@ class _StepRunner:
             str(self._core.state_schema),
         )
         try:
-            tables = SlotTables(self._core.state_schema, entries, kept_slots.take(name))
+            tables = SlotTables(self._core.state_schema, entries, kept_slots.take(name), kept_slots)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
         run = SlotRun(self._core, work.slot, tables)

@@ -23,6 +23,7 @@ from penstock.operators.handlers import declared_handlers
 from penstock.operators.slot import Slot
 from penstock.operators.step import StepCore, StepInput
 from penstock.runtime.slots import slots_of_key_groups
+from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 from penstock.state.shared import Setting, declared_shared
 from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
 
@@ -40,7 +41,7 @@ class JobPlan:
 
     `raw_streams` are the streams whose source has bytes for each record, which then travel with it for dead
     letters; `keyed_sinks` are the sinks that want the key of each record; `parallelism` is the number of tasks of a
-    keyed level.
+    keyed level, and `state_memory_bytes` what a worker may keep of their states in memory.
     """
 
     graph: Graph
@@ -49,6 +50,7 @@ class JobPlan:
     keyed_sinks: frozenset[str]
     strict: bool
     parallelism: int = 1
+    state_memory_bytes: int = DEFAULT_STATE_MEMORY_BYTES
 
     @functools.cached_property
     def slots(self) -> npt.NDArray[np.int32]:

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError, UnstorableValueError
-from penstock.records import Field, RecordType
 from penstock.state.group_table import KEY_COLUMN, GroupTable, held_rows, sorted_by_key
 from penstock.state.key_index import key_values
 from penstock.state.values import StateColumns, StateSpec, Undo, take_back
@@ -52,7 +51,6 @@ class StateColumn:
     def __init__(self, spec: StateSpec, owner: GroupState, stored: pa.Array) -> None:
         self.spec = spec
         self._owner = owner
-        self._field = Field(spec.name, spec.python_type, spec.arrow_type, nullable=True)
         self.stored = stored
         self.values: dict[Any, Any] = {}
         self.dirty: dict[Any, None] = {}
@@ -66,27 +64,18 @@ class StateColumn:
         slot = self._owner.slot_of(key)
         value = None
         if self.stored[slot].is_valid:
-            value = self._to_python(self.stored.slice(slot, 1))[0]
+            value = self.spec.to_python(self.stored.slice(slot, 1))[0]
         self.values[key] = value
         return value
 
     def preload(self) -> None:
         """Turn all stored values into Python objects at once: cheaper than one by one when most are used."""
         if not self.values:
-            self.values = dict(zip(self._owner.index, self._to_python(self.stored), strict=True))
+            self.values = dict(zip(self._owner.index, self.spec.to_python(self.stored), strict=True))
 
     def bring(self, rows: pa.Array) -> None:
         """Put stored values behind those that are there."""
         self.stored = pa.concat_arrays([self.stored, rows])
-
-    def _to_python(self, stored: pa.Array) -> list[Any]:
-        record_type = self.spec.record_type
-        if record_type is None:
-            return self._field.to_python(stored)
-        if not stored.null_count:
-            return record_type.objects(_unpacked(stored, record_type))
-        found = iter(record_type.objects(_unpacked(pc.drop_null(stored), record_type)))
-        return [next(found) if ok else None for ok in stored.is_valid().to_pylist()]
 
     # -- as columns --
 
@@ -121,7 +110,7 @@ class StateColumn:
     def check_value(self, value: Any) -> None:
         """Raise UnstorableValueError when a value cannot be stored."""
         try:
-            self._to_arrow([value])
+            self.spec.to_arrow([value])
         except SchemaError as e:
             raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold {value!r}: {e}") from e
 
@@ -149,34 +138,18 @@ class StateColumn:
         if not self.dirty:
             return changed_slots
         try:
-            changed = self._to_arrow([self.values[key] for key in self.dirty])
+            changed = self.spec.to_arrow([self.values[key] for key in self.dirty])
         except SchemaError as e:
             raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
+        if len(changed_slots) == len(self.stored) and (np.diff(changed_slots) == 1).all():
+            self.stored = changed
+            self.dirty = {}
+            return changed_slots
         places = np.arange(len(self.stored))
         places[changed_slots] = len(self.stored) + np.arange(len(changed_slots))
         self.stored = pa.concat_arrays([self.stored, changed]).take(pa.array(places))
         self.dirty = {}
         return changed_slots
-
-    def _to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        record_type = self.spec.record_type
-        if record_type is None:
-            return self._field.to_arrow(values)
-        present = [value for value in values if value is not None]
-        packed = _packed(record_type.batch(present), self.spec.arrow_type)
-        if len(present) == len(values):
-            return packed
-        places = np.cumsum([value is not None for value in values]) - 1
-        return packed.take(pa.array(places, mask=np.array([value is None for value in values])))
-
-
-def _unpacked(stored: pa.Array, record_type: RecordType) -> pa.RecordBatch:
-    """A struct column without nulls as a record batch."""
-    return pa.RecordBatch.from_arrays(stored.flatten(), names=list(record_type.field_names))
-
-
-def _packed(batch: pa.RecordBatch, arrow_type: pa.DataType) -> pa.Array:
-    return pa.StructArray.from_arrays(batch.columns, fields=list(arrow_type))
 
 
 class GroupState:

@@ -7,6 +7,7 @@ that change, not by those that are held.
 
 from __future__ import annotations
 
+import tempfile
 from typing import Final
 
 import numpy as np
@@ -21,8 +22,8 @@ __all__ = ["KEY_COLUMN", "GroupTable", "held_rows", "sorted_by_key"]
 KEY_COLUMN: Final = "key"
 
 # The tail is brought together with the rest when it has so many rows, or a part of the table.
-_FEW: Final = 1024
-_SHARE: Final = 8
+_FEW: Final = 4096
+_SHARE: Final = 4
 
 
 class GroupTable:
@@ -33,6 +34,7 @@ class GroupTable:
         self._base = _no_rows(schema)
         self._tail: list[pa.RecordBatch] = []
         self._tail_rows = 0
+        self._on_disk = False
         self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, self._key_at)
         self.keys = 0
 
@@ -62,13 +64,12 @@ class GroupTable:
         """Put rows, each of another key; a row without any value takes its key out."""
         keys = changes.column(0)
         held = held_rows(changes)
-        before = self._index.find(keys)
         places = np.arange(changes.num_rows) + self._base.num_rows + self._tail_rows
         places[~held] = ABSENT
         # First the rows, for the index looks at keys in their places.
         self._tail.append(changes)
         self._tail_rows += changes.num_rows
-        self._index.put(keys, places)
+        before = self._index.put(keys, places)
         self.keys += int(held.sum()) - int((before >= 0).sum())
         if self._tail_rows > max(_FEW, self._base.num_rows // _SHARE):
             self._bring_together()
@@ -76,14 +77,28 @@ class GroupTable:
     @property
     def nbytes(self) -> int:
         """About how much memory the table takes."""
-        return int(self._base.nbytes + sum(part.nbytes for part in self._tail) + self._index.nbytes)
+        base = 0 if self._on_disk else self._base.nbytes
+        return int(base + sum(part.nbytes for part in self._tail) + self._index.nbytes)
+
+    def spill(self) -> None:
+        """Put the rows on disk, from where they are read as they are needed; the index stays in memory."""
+        self._bring_together()
+        if self._on_disk or not self._base.num_rows:
+            return
+        with tempfile.NamedTemporaryFile(prefix="penstock-state-") as file:
+            with pa.OSFile(file.name, "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
+                writer.write_batch(self._base)
+            # The mapping keeps the file, which has no name from here on: nothing is left of it when the worker ends.
+            mapped = pa.memory_map(file.name)
+        self._base = pa.ipc.open_file(mapped).get_batch(0)
+        self._on_disk = True
 
     def _bring_together(self) -> None:
         if not self._tail:
             return
         places = self._index.renumber()
         self._base = self._take(pa.array(places))
-        self._tail, self._tail_rows = [], 0
+        self._tail, self._tail_rows, self._on_disk = [], 0, False
 
     def _key_at(self, places: Places) -> pa.Array:
         return self._take(pa.array(places)).column(0)

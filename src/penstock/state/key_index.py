@@ -41,61 +41,71 @@ class KeyIndex:
 
     def find(self, keys: pa.Array) -> Places:
         """The place of each key, or ABSENT."""
-        return self._find(keys, key_codes(keys) if self._places is None else None)
-
-    def _find(self, keys: pa.Array, codes: npt.NDArray[np.uint64] | None) -> Places:
-        if codes is None:
-            assert self._places is not None
-            return np.fromiter((self._places.get(k, ABSENT) for k in key_values(keys)), np.int64, len(keys))
-        places = self._parts[0].find(codes)
-        if len(self._parts[1].codes):
-            recent = self._parts[1].find(codes)
-            places = np.where(recent >= 0, recent, places)
-        if self._exact:
-            return places
-        found = np.flatnonzero(places >= 0)
-        if len(found) and not _equal(keys.take(pa.array(found)), self._key_at(places[found])):
-            self._meet()
-            return self._find(keys, None)
-        return places
-
-    def put(self, keys: pa.Array, places: Places) -> None:
-        """Set the places of keys, each of which comes once; ABSENT takes a key out."""
         if self._places is None:
             codes = key_codes(keys)
-            self._find(keys, codes)
-            if self._places is None and not self._exact and len(np.unique(codes)) < len(codes):
-                self._meet()
+            places = self._parts[0].find(codes)
+            if len(self._parts[1].codes):
+                recent = self._parts[1].find(codes)
+                places = np.where(recent >= 0, recent, places)
+            if self._are(keys, places):
+                return places
+            self._meet()
+        return self._find_as_they_are(keys)
+
+    def put(self, keys: pa.Array, places: Places) -> Places:
+        """Set the places of keys, each of which comes once; gives those from before. ABSENT takes a key out."""
+        if self._places is None:
+            codes = key_codes(keys)
+            large, recent = self._parts
+            found, in_large = large.where(codes)
+            slots, in_recent = recent.where(codes)
+            before = np.full(len(keys), ABSENT, np.int64)
+            before[in_large] = large.places[found[in_large]]
+            before[in_recent] = recent.places[slots[in_recent]]
+            if self._are(keys, before) and (self._exact or len(np.unique(codes)) == len(codes)):
+                large.places[found[in_large]] = places[in_large]
+                recent.places[slots[in_recent]] = places[in_recent]
+                new = ~in_large & ~in_recent & (places >= 0)
+                if new.any():
+                    recent.insert(codes[new], places[new])
+                if len(recent.codes) > max(_FEW, len(large.codes) // _SHARE):
+                    self._merge()
+                return before
+            self._meet()
+        before = self._find_as_they_are(keys)
+        assert self._places is not None
+        self._places.update(zip(key_values(keys), places.tolist(), strict=True))
+        return before
+
+    def renumber(self) -> Places:
+        """Give the keys that are there the places 0, 1, 2 ...; gives the places from before, in this order."""
         if self._places is not None:
-            self._places.update(zip(key_values(keys), places.tolist(), strict=True))
-            return
+            kept = {key: place for key, place in self._places.items() if place >= 0}
+            self._places = dict(zip(kept, range(len(kept)), strict=True))
+            return np.array(list(kept.values()), np.int64)
+        self._merge()
+        part = self._parts[0]
+        live = part.places >= 0
+        before = part.places[live]
+        self._parts = (_Sorted(part.codes[live], np.arange(len(before))), _Sorted())
+        return before
+
+    def _merge(self) -> None:
         large, recent = self._parts
-        left = ~large.replace(codes, places)
-        if not left.any():
-            return
-        codes, places = codes[left], places[left]
-        left = ~recent.replace(codes, places) & (places >= 0)
-        if left.any():
-            recent.insert(codes[left], places[left])
-        if len(recent.codes) > max(_FEW, len(large.codes) // _SHARE):
+        if len(recent.codes):
             large.insert(recent.codes, recent.places)
             self._parts = (large, _Sorted())
 
-    def renumber(self) -> Places:
-        """Give the keys that are there the places 0, 1, 2 ... in the order of their places, which are returned."""
-        if self._places is not None:
-            kept = sorted((place, key) for key, place in self._places.items() if place >= 0)
-            self._places = {key: number for number, (_, key) in enumerate(kept)}
-            return np.array([place for place, _ in kept], np.int64)
-        codes = np.concatenate([part.codes for part in self._parts])
-        places = np.concatenate([part.places for part in self._parts])
-        live = np.flatnonzero(places >= 0)
-        order = live[np.argsort(places[live], kind="stable")]
-        before = places[order]
-        # First by place, so that the numbers are known; then by code.
-        by_code = np.argsort(codes[order], kind="stable")
-        self._parts = (_Sorted(codes[order][by_code], by_code.astype(np.int64)), _Sorted())
-        return before
+    def _find_as_they_are(self, keys: pa.Array) -> Places:
+        assert self._places is not None
+        return np.fromiter((self._places.get(k, ABSENT) for k in key_values(keys)), np.int64, len(keys))
+
+    def _are(self, keys: pa.Array, places: Places) -> bool:
+        """Whether the keys are those in the places where their codes were found."""
+        if self._exact:
+            return True
+        found = np.flatnonzero(places >= 0)
+        return not len(found) or _equal(keys.take(pa.array(found)), self._key_at(places[found]))
 
     @property
     def nbytes(self) -> int:
@@ -120,28 +130,25 @@ class _Sorted:
         self.places: Places = np.empty(0, np.int64) if places is None else places
 
     def find(self, codes: npt.NDArray[np.uint64]) -> Places:
+        """The place of each code, or ABSENT."""
         if not len(self.codes):
             return np.full(len(codes), ABSENT, np.int64)
-        slots, hits = self._slots(codes)
+        slots, hits = self.where(codes)
         return np.where(hits, self.places[slots], ABSENT)
 
-    def replace(self, codes: npt.NDArray[np.uint64], places: Places) -> npt.NDArray[np.bool_]:
-        """Set the places of the codes that are known, and tell which these are."""
+    def where(self, codes: npt.NDArray[np.uint64]) -> tuple[Places, npt.NDArray[np.bool_]]:
+        """Where the codes stand, for those that do."""
         if not len(self.codes):
-            return np.zeros(len(codes), bool)
-        slots, hits = self._slots(codes)
-        self.places[slots[hits]] = places[hits]
-        return hits
+            return np.zeros(len(codes), np.int64), np.zeros(len(codes), bool)
+        slots = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
+        return slots, self.codes[slots] == codes
 
     def insert(self, codes: npt.NDArray[np.uint64], places: Places) -> None:
+        """Add codes that are new."""
         codes = np.concatenate([self.codes, codes])
         places = np.concatenate([self.places, places])
         order = np.argsort(codes, kind="stable")
         self.codes, self.places = codes[order], places[order]
-
-    def _slots(self, codes: npt.NDArray[np.uint64]) -> tuple[Places, npt.NDArray[np.bool_]]:
-        slots = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
-        return slots, self.codes[slots] == codes
 
 
 def key_values(keys: pa.Array) -> list[Any]:

@@ -6,13 +6,14 @@ copy, and since all tasks see the same control records in the same order, all co
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 import msgspec
+import pyarrow as pa
 
 from penstock.errors import SchemaError, StateError
+from penstock.state.blocks import as_bytes, conformed
 from penstock.state.group_state import Cursor
 from penstock.state.history import DEFAULT_VERSIONS, Version, as_of, revised
 from penstock.state.values import StateSpec, completed, fitted, json_decoder, undo_of, value_spec
@@ -22,6 +23,9 @@ __all__ = ["BroadcastState", "Setting", "SharedStates", "declared_shared"]
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+
+
+_TIME: Final = pa.timestamp("us", "UTC")
 
 
 class _Declared:
@@ -145,8 +149,10 @@ class BroadcastState(_Declared, Generic[K, V]):
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    settings: dict[str, msgspec.Raw]
-    mappings: dict[str, msgspec.Raw]
+    """Each state as an Arrow IPC stream: of a setting its versions, of a broadcast state its entries."""
+
+    settings: dict[str, bytes]
+    mappings: dict[str, bytes]
 
 
 class SharedStates:
@@ -169,7 +175,7 @@ class SharedStates:
                     self.settings[name] = _versions(found.settings.get(name), state.spec())
                 elif isinstance(state, BroadcastState):
                     self._mappings[name] = _mapping(found.mappings.get(name), state.specs())
-            except msgspec.DecodeError as e:
+            except (pa.ArrowException, SchemaError, StateError, ValueError) as e:
                 raise StateError(
                     f"The checkpoint's {name!r} does not fit what the step declares: {e}. Restore the older job, or "
                     "start with a new checkpoint."
@@ -228,10 +234,17 @@ class SharedStates:
 
     def dump(self) -> bytes:
         """All values as bytes, the same for the same history."""
-        settings = {
-            name: _raw([list(v) for v in versions]) for name, versions in self.settings.items() if versions
-        }
-        mappings = {name: _raw(list(values.items())) for name, values in self._mappings.items() if values}
+        settings, mappings = {}, {}
+        for name, state in self._declared.items():
+            if isinstance(state, Setting) and self.settings[name]:
+                times, values = zip(*self.settings[name], strict=True)
+                columns = [pa.array(times, _TIME), state.spec().to_arrow(values)]
+                settings[name] = as_bytes(pa.RecordBatch.from_arrays(columns, ["at", "value"]))
+            elif isinstance(state, BroadcastState) and self._mappings[name]:
+                entries = self._mappings[name]
+                specs = zip(state.specs(), (list(entries), list(entries.values())), strict=True)
+                columns = [spec.to_arrow(found) for spec, found in specs]
+                mappings[name] = as_bytes(pa.RecordBatch.from_arrays(columns, ["key", "value"]))
         return msgspec.msgpack.encode(_Stored(settings, mappings))
 
 
@@ -239,29 +252,30 @@ def storable(value: Any, spec: StateSpec) -> Any:
     """A value as one of the declared type that can be stored. TypeError when it is none."""
     found = fitted(value, spec)
     try:
-        msgspec.msgpack.encode(found)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as e:
+        spec.to_arrow([found])
+    except SchemaError as e:
         raise TypeError(f"the value {found!r} of {spec.name!r} cannot be stored: {e}") from None
     return found
 
 
-def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.msgpack.encode(value, order="deterministic"))
-
-
-def _versions(stored: msgspec.Raw | None, spec: StateSpec) -> list[Version]:
+def _versions(stored: bytes | None, spec: StateSpec) -> list[Version]:
     if stored is None:
         return []
-    kind = list[tuple[dt.datetime | None, spec.python_type | None]]  # type: ignore[name-defined]
-    return [Version(at, value) for at, value in msgspec.msgpack.decode(stored, type=kind)]
+    times, values = _columns(stored, pa.schema([("at", _TIME), ("value", spec.arrow_type)]))
+    return [Version(at, value) for at, value in zip(times.to_pylist(), spec.to_python(values), strict=True)]
 
 
-def _mapping(stored: msgspec.Raw | None, specs: tuple[StateSpec, StateSpec]) -> dict[Any, Any]:
+def _mapping(stored: bytes | None, specs: tuple[StateSpec, StateSpec]) -> dict[Any, Any]:
     if stored is None:
         return {}
-    key, value = specs
-    kind = list[tuple[key.python_type, value.python_type]]  # type: ignore[name-defined]
-    return dict(msgspec.msgpack.decode(stored, type=kind))
+    schema = pa.schema([(name, spec.arrow_type) for name, spec in zip(("key", "value"), specs, strict=True)])
+    columns = _columns(stored, schema)
+    keys, values = (spec.to_python(column) for spec, column in zip(specs, columns, strict=True))
+    return dict(zip(keys, values, strict=True))
+
+
+def _columns(stored: bytes, schema: pa.Schema) -> list[pa.Array]:
+    return conformed(pa.ipc.open_stream(stored).read_next_batch(), schema).columns  # type: ignore[no-any-return]
 
 
 def _check_known(declared: Mapping[str, _Declared], found: list[str]) -> None:

@@ -19,10 +19,11 @@ import pyarrow as pa
 import xxhash
 
 from penstock.errors import StateError
+from penstock.state.blocks import as_bytes, conformed
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
 
-__all__ = ["Entries", "Head", "Kept", "SlotTables"]
+__all__ = ["Entries", "Head", "Kept", "Memory", "SlotTables"]
 
 _FORMAT: Final = 1
 _HEAD: Final = "head"
@@ -51,6 +52,13 @@ class Entries(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a name."""
+
+
+class Memory(Protocol):
+    """The bound of memory that tables may take."""
+
+    def relieve(self, tables: Mapping[int, GroupTable]) -> None:
+        """Put tables on disk when they take too much."""
 
 
 class _Version(msgspec.Struct, array_like=True):
@@ -110,9 +118,12 @@ class SlotTables:
     `keep` when they are stored.
     """
 
-    def __init__(self, schema: pa.Schema, entries: Entries, kept: Kept | None = None) -> None:
+    def __init__(
+        self, schema: pa.Schema, entries: Entries, kept: Kept | None = None, memory: Memory | None = None
+    ) -> None:
         self._schema: Final = schema
         self._entries: Final = entries
+        self._memory: Final = memory
         self._changes: dict[int, list[pa.RecordBatch]] = {}
         stored = entries.get(_HEAD)
         self._head = Head(_FORMAT, 0, [], 0, [], {}) if stored is None else _head_of(stored)
@@ -186,6 +197,8 @@ class SlotTables:
     def keep(self) -> Kept:
         """What the worker may keep, once all is stored."""
         assert not self.changed
+        if self._memory is not None:
+            self._memory.relieve(self._tables)
         head = self._head
         return Kept(head.number, head.digest, self._header, head.header, self._tables)
 
@@ -270,6 +283,8 @@ class SlotTables:
         for version in head.versions:
             if version.number > since:
                 self._read(version)
+                if self._memory is not None:
+                    self._memory.relieve(self._tables)
 
     def _read(self, version: _Version) -> None:
         groups = self._head.groups
@@ -343,12 +358,7 @@ def _packed(parts: list[_Part]) -> bytes:
     batches = [part.rows for part in parts]
     batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     layout = msgspec.msgpack.encode([(part.group, part.whole, part.rows.num_rows) for part in parts])
-    schema = batch.schema.with_metadata({b"penstock.groups": layout})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+    return as_bytes(batch.replace_schema_metadata({b"penstock.groups": layout}))
 
 
 def _unpacked(stored: bytes, schema: pa.Schema) -> Iterator[_Part]:
@@ -360,28 +370,8 @@ def _unpacked(stored: bytes, schema: pa.Schema) -> Iterator[_Part]:
         )
     except (pa.ArrowException, OSError, StopIteration, KeyError, TypeError, msgspec.MsgspecError) as e:
         raise StateError(f"A version of the stored state cannot be read: {e}.") from e
-    rows = _conformed(batch, schema)
+    rows = conformed(batch, schema)
     start = 0
     for group, whole, count in layout:
         yield _Part(group, whole, rows.slice(start, count))
         start += count
-
-
-def _conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as the step declares them now: states that are new have no values yet."""
-    if rows.schema.equals(schema):
-        return rows.replace_schema_metadata(None)
-    for field in rows.schema:
-        if field.name not in schema.names:
-            raise StateError(
-                f"The checkpoint holds the state {field.name!r} ({field.type}), which the step no longer declares. "
-                "Declare it again, or start with a new checkpoint."
-            )
-        if not schema.field(field.name).type.equals(field.type):
-            raise StateError(
-                f"The step declares {field.name!r} as {schema.field(field.name).type}; the checkpoint holds "
-                f"{field.type}. Restore the older job, or start with a new checkpoint."
-            )
-    found = rows.schema.names
-    columns = [rows.column(f.name) if f.name in found else pa.nulls(rows.num_rows, f.type) for f in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

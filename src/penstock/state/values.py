@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import SchemaError, StateError
 from penstock.json_lines import python_values
@@ -46,6 +47,37 @@ class StateSpec:
     python_type: Any
     arrow_type: pa.DataType
     record_type: RecordType | None
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        """Values as they are stored; None is no value. SchemaError when one cannot be stored."""
+        kind = self.record_type
+        if kind is None:
+            return self._field.to_arrow(values)
+        present = [value for value in values if value is not None]
+        packed = pa.StructArray.from_arrays(kind.batch(present).columns, fields=list(self.arrow_type))
+        if len(present) == len(values):
+            return packed
+        places = np.cumsum([value is not None for value in values]) - 1
+        return packed.take(pa.array(places, mask=np.array([value is None for value in values])))
+
+    def to_python(self, stored: pa.Array) -> list[Any]:
+        """Stored values as user code sees them."""
+        kind = self.record_type
+        if kind is None:
+            return self._field.to_python(stored)
+        if not stored.null_count:
+            return kind.objects(_unpacked(stored, kind))
+        found = iter(kind.objects(_unpacked(pc.drop_null(stored), kind)))
+        return [next(found) if ok else None for ok in stored.is_valid().to_pylist()]
+
+    @functools.cached_property
+    def _field(self) -> Field:
+        return Field(self.name, self.python_type, self.arrow_type, nullable=True)
+
+
+def _unpacked(stored: pa.Array, record_type: RecordType) -> pa.RecordBatch:
+    """A struct column without nulls as a record batch."""
+    return pa.RecordBatch.from_arrays(stored.flatten(), names=list(record_type.field_names))
 
 
 # What a value was before the current record changed it: the values it belongs to, its key, the value. A plain

@@ -14,6 +14,7 @@ from memory_entries import MemoryEntries
 from penstock.errors import StateError
 from penstock.state import slot_tables
 from penstock.state.group_table import GroupTable
+from penstock.state.kept_slots import KeptSlots
 from penstock.state.slot_tables import Kept, SlotTables
 
 SCHEMA = pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.list_(pa.string()))])
@@ -74,9 +75,10 @@ BATCHES = st.lists(st.tuples(CHANGES, CHANGES, st.none() | st.binary(max_size=3)
     fails=st.sets(st.integers(0, 11)),
     key_kind=st.sampled_from(["text", "pair"]),
     collides=st.booleans(),
+    most_bytes=st.sampled_from([0, 1_000, 1 << 30]),
 )
 def test_any_worker_finds_what_was_stored(
-    batches: Any, workers: list[int], fails: set[int], key_kind: str, collides: bool
+    batches: Any, workers: list[int], fails: set[int], key_kind: str, collides: bool, most_bytes: int
 ) -> None:
     """Cold, up to date, behind, or ahead because its last micro-batch was not committed; whatever was written whole."""
     schema = SCHEMA if key_kind == "text" else SCHEMA.set(0, pa.field("key", PAIR))
@@ -92,11 +94,12 @@ def test_any_worker_finds_what_was_stored(
         stored: dict[str, bytes] = {}
         model: Model = {}
         header: bytes | None = None
-        kept: dict[int, Kept | None] = {}
+        memories = [KeptSlots(most_bytes) for _ in range(3)]
         for number, (first, second, new_header) in enumerate(batches):
             worker = workers[number]
             entries = MemoryEntries(dict(stored))
-            tables = SlotTables(schema, entries, kept.pop(worker, None))
+            memory = memories[worker]
+            tables = SlotTables(schema, entries, memory.take("slot"), memory)
             assert content(tables) == model
             assert tables.header == header
             after = copy.deepcopy(model)
@@ -112,7 +115,7 @@ def test_any_worker_finds_what_was_stored(
             assert tables.keys == sum(map(len, after.values()))
             if tables.changed:
                 tables.store()
-            kept[worker] = tables.keep()
+            memory.put("slot", tables.keep())
             if number not in fails:
                 stored, model, header = entries.stored, after, new_header
         assert content(SlotTables(schema, MemoryEntries(stored))) == model
@@ -171,6 +174,22 @@ def test_a_worker_that_is_behind_reads_only_what_came_since() -> None:
     entries.reads = 0
     assert content(SlotTables(SCHEMA, entries)) == content(tables)
     assert entries.reads > 10
+
+
+def test_tables_beyond_the_bound_are_on_disk() -> None:
+    """What counts in memory is then the index alone, 16 bytes a key, and all is found as before."""
+    memory = KeptSlots(0)
+    entries = MemoryEntries({})
+    tables = SlotTables(SCHEMA, entries, None, memory)
+    for group in range(4):
+        tables.put(group, batch_of(0, 5_000, group))
+    tables.store()
+    kept = tables.keep()
+    assert kept.nbytes == 4 * 5_000 * 16
+    again = SlotTables(SCHEMA, entries, kept, memory)
+    again.put(2, batch_of(10, 2, 7))
+    found = again.table(2).rows(again.table(2).find(pa.array(["key 9", "key 10", "no key"])))
+    assert found.column("a").to_pylist() == [2, 7, None]
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -1,0 +1,201 @@
+"""State growth: the time of a micro-batch of equal size while the number of keys that are held grows.
+
+The temperature-control job holds a setting and the last command of each room. First the settings of all rooms come in,
+a file a micro-batch, then in each micro-batch the same number of readings of random rooms. What is reported is the
+median time between Spark's commits of the last micro-batches, and the 95th percentile. PySpark's own
+transformWithState runs the same logic on the same input. Every output is compared with a fold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.batches import batch_ends
+from benchmarks.keyed_state import Input, read_commands, run_peer
+from benchmarks.keyed_state import Sizes as PeerSizes
+from benchmarks.processes import EXAMPLE, run_module
+from benchmarks.report import Column, print_json, print_table
+from benchmarks.workload import Commands, Readings, Rooms, expected_commands, mismatch
+
+__all__ = ["Sizes", "main", "measure"]
+
+_KEYS: Final = (10_000, 100_000, 1_000_000, 10_000_000)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    `keys` are the numbers of keys to hold; up to `peer_keys` PySpark's own state runs as well. Of `batches`
+    micro-batches of `batch_rows` readings the last `counted` count. `memory_mb` bounds what a worker keeps in memory.
+    """
+
+    keys: Sequence[int] = _KEYS
+    peer_keys: int = 1_000_000
+    batch_rows: int = 20_000
+    batches: int = 80
+    counted: int = 50
+    peer_batches: int = 20
+    settings_rows: int = 500_000
+    memory_mb: int | None = None
+    emit_share: float = 0.45
+    cores: int = 2
+
+
+def write_input(folder: Path, rooms: Rooms, sizes: Sizes, batches: int) -> Input:
+    """Settings of all rooms, and readings: beside each file of settings but the last a few, of rooms that are known."""
+    starts = range(0, rooms.count, sizes.settings_rows)
+    parts = []
+    for number in range(len(starts) - 1):
+        known = Rooms(rooms.count, rooms.emit_share).readings(100, number)
+        sensors = (known.sensor_id % sizes.settings_rows).astype(np.int32)
+        moved = rooms.desired[sensors] - rooms.desired[known.sensor_id]
+        parts.append(Readings(sensors, known.temperature + moved))
+    parts += [rooms.readings(sizes.batch_rows, len(parts) + number) for number in range(batches)]
+    (folder / "readings").mkdir(parents=True)
+    (folder / "settings").mkdir()
+    for number, part in enumerate(parts):
+        columns: dict[str, Any] = {
+            "sensor_id": part.sensor_id.astype(np.int64),
+            "temperature": part.temperature,
+        }
+        _write(folder / "readings" / f"{number:04d}.parquet", columns, number)
+    desired = rooms.desired
+    for number, start in enumerate(starts):
+        rows = np.arange(start, min(start + sizes.settings_rows, rooms.count))
+        delta = np.full(len(rows), rooms.delta)
+        columns = {
+            "sensor_id": rows,
+            "desired": desired[rows],
+            "up_delta": delta,
+            "down_delta": delta,
+        }
+        _write(folder / "settings" / f"{number:04d}.parquet", columns, number)
+    return Input(folder, sum(map(len, parts)), expected_commands(rooms, parts))
+
+
+def _write(path: Path, columns: dict[str, Any], number: int) -> None:
+    pq.write_table(pa.table(columns), path)
+    # Spark's file source goes by modification time, penstock's by name.
+    os.utime(path, (number, number))
+
+
+def run_penstock(given: Input, sizes: Sizes, work: Path) -> tuple[Commands, int]:
+    """Run the job; gives its commands and peak memory."""
+    (work / "out").mkdir()
+    arguments = [str(EXAMPLE / "job.py"), "--bounded", "--checkpoint", str(work / "checkpoint")]
+    arguments += ["--cores", str(sizes.cores)]
+    if sizes.memory_mb is not None:
+        arguments += ["--state-memory-mb", str(sizes.memory_mb)]
+    for name in ("readings", "settings"):
+        arguments += ["-D", f"{name}=parquet:{given.folder / name}?max_files_per_batch=1"]
+    arguments += ["-D", f"heaters=parquet:{work / 'out'}"]
+    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    files = sorted((work / "out").glob("*.parquet"))
+    return read_commands([[path] for path in files]), rss_mb
+
+
+def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
+    """Measure each number of keys; raises RuntimeError when an output is not the fold's."""
+    found = []
+    for keys in sizes.keys:
+        rooms = Rooms(keys, sizes.emit_share)
+        contestants = ["penstock", *(["pyspark"] if peer and keys <= sizes.peer_keys else [])]
+        for name in contestants:
+            batches = sizes.batches if name == "penstock" else sizes.peer_batches
+            place = work / f"{name}-{keys}"
+            given = write_input(place / "input", rooms, sizes, batches)
+            if name == "penstock":
+                commands, rss_mb = run_penstock(given, sizes, place)
+            else:
+                commands, rss_mb = run_peer("row", given, PeerSizes(cores=sizes.cores), place)
+            differs = mismatch(commands, given.expected)
+            if differs:
+                raise RuntimeError(
+                    f"{place.name} did not emit the expected commands: {differs}. See {place}."
+                )
+            ends = batch_ends(place / "checkpoint")
+            counted = min(sizes.counted, batches - 5)
+            times_ms = (1000 * np.diff(ends[-counted - 1 :])).tolist()
+            found.append(_row(name, keys, times_ms, rss_mb))
+            print(found[-1], file=sys.stderr, flush=True)
+            shutil.rmtree(place)
+    first = {row["contestant"]: row["batch_ms"] for row in reversed(found)}
+    for row in found:
+        row["growth"] = round(row["batch_ms"] / first[row["contestant"]], 2)
+    return {"batch_rows": sizes.batch_rows, "cores": sizes.cores, "memory_mb": sizes.memory_mb, "runs": found}
+
+
+def _row(name: str, keys: int, times_ms: list[float], rss_mb: int) -> dict[str, Any]:
+    return {
+        "contestant": name,
+        "keys": keys,
+        "batch_ms": round(statistics.median(times_ms)),
+        "p95_ms": round(float(np.percentile(times_ms, 95))),
+        "rss_mb": rss_mb,
+    }
+
+
+def main() -> None:
+    """Measure, print a table, and with --json the result as the last line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.state_growth", description=__doc__)
+    default = Sizes()
+    parser.add_argument("--keys", type=int, nargs="+", default=list(default.keys), help="keys to hold")
+    parser.add_argument(
+        "--peer-keys", type=int, default=default.peer_keys, help="the most that PySpark holds"
+    )
+    parser.add_argument("--batch-rows", type=int, default=default.batch_rows)
+    parser.add_argument("--batches", type=int, default=default.batches)
+    parser.add_argument("--memory-mb", type=int, help="bound of what a worker keeps in memory")
+    parser.add_argument("--cores", type=int, default=default.cores)
+    parser.add_argument("--no-peer", action="store_true", help="penstock alone")
+    parser.add_argument("--json", action="store_true")
+    given = vars(parser.parse_args())
+    as_json, no_peer = given.pop("json"), given.pop("no_peer")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
+        result = measure(Sizes(**given), Path(work), peer=not no_peer)
+    show(result)
+    if as_json:
+        print_json(result)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was measured as a table."""
+    columns = [
+        Column("contestant", left=True),
+        Column("keys held"),
+        Column("batch ms"),
+        Column("p95 ms"),
+        Column("growth"),
+        Column("memory MB"),
+    ]
+    rows = [
+        [
+            row["contestant"],
+            f"{row['keys']:,}",
+            f"{row['batch_ms']:,}",
+            f"{row['p95_ms']:,}",
+            f"{row['growth']:.2f}x",
+            f"{row['rss_mb']:,}",
+        ]
+        for row in result["runs"]
+    ]
+    title = f"State growth: {result['batch_rows']:,} random records a micro-batch, {result['cores']} cores"
+    print_table(title, columns, rows)
+
+
+if __name__ == "__main__":
+    main()
