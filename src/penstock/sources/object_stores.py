@@ -175,7 +175,7 @@ _KNOWN: Final = (
     ("redential", "the credentials of the job cannot be used; set {credentials}"),
 )
 _ASKED: Final = re.compile(r" (?:GET|HEAD|PUT|POST) https?://(?:[^/\s@]*@)?([\w.:\[\]-]+)")
-_NOBUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
+_NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
 _METADATA: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "/latest/api/token")
 
 
@@ -200,7 +200,7 @@ def _reason(error: BaseException, place: Place) -> str:
     credentials = _CREDENTIALS.get(place.family, "")
     code = _code(text)
     if isinstance(error, FileNotFoundError):
-        return f"there is no bucket {place.host!r}" if code in _NOBUCKET else "there is no such object"
+        return f"there is no bucket {place.host!r}" if code in _NO_BUCKET else "there is no such object"
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         remedy = f"; check {credentials} of the job, and what they may read" if credentials else ""
         return f"access is denied{f' ({code})' if code else ''}{remedy}"
