@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.csv as pa_csv
 from penstock.snapshots.json_values import JsonValues
 from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, row_bounds
 from penstock.snapshots.schemas import missing_row
-from penstock.snapshots.texts import TEXT, cell_texts, parse_cells, text_bytes
+from penstock.snapshots.texts import TEXT, cell_texts, is_plain, parse_cells, text_bytes
 
 __all__ = ["CsvFormat"]
 
@@ -79,8 +80,7 @@ class CsvFormat:
             for place in leaf.path[1:]:
                 column = column.field(place)
             texts = cell_texts(column)
-            kind = column.type
-            if pa.types.is_nested(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            if not is_plain(column.type):
                 texts = _quoted(texts)
             pieces += [texts, pa.scalar(",", TEXT)]
         pieces[-1] = pa.scalar("\n", TEXT)
@@ -220,19 +220,17 @@ class _Part:
 
     def _first_unfit_cell(self, cells: dict[str, pa.Array]) -> UnfitRowError:
         """The error of the first row with a cell that does not fit, and in it of the first such cell."""
-        found: tuple[int, pa.Field | None, Exception] = (self.rows, None, ValueError("no cell"))
-        name = ""
+        found, count = ("", "", ""), self.rows
         for leaf in self.format.leaves:
-            column = cells[leaf.name]
-            row, error = first_unfit(lambda count, c=column, n=leaf: self._convert(c, n, count), self.rows)  # type: ignore[misc]
-            if row < found[0] and not _fits(lambda r=row, c=column, n=leaf: self._convert(c, n, r + 1)):  # type: ignore[misc]
-                found, name = (row, leaf.field, error), leaf.name
-        row, _, error = found
-        row = min(row, self.rows - 1)
-        value = cells[name][row].as_py() if name else None
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "backslashreplace")
-        return self._unfit(row, name, value or "", _reason(error))
+            convert = partial(self._convert, cells[leaf.name], leaf)
+            if not _fits(convert, count):
+                row, error = first_unfit(convert, count)
+                value = cells[leaf.name][row].as_py()
+                if isinstance(value, bytes):
+                    value = value.decode("utf-8", "backslashreplace")
+                # A later column is first only with an earlier row.
+                found, count = (leaf.name, value or "", _reason(error)), row
+        return self._unfit(count, *found)
 
     def _convert(self, cells: pa.Array, leaf: _Leaf, count: int) -> None:
         part = cells.slice(0, count)
@@ -245,9 +243,9 @@ class _Part:
         return UnfitRowError(self.first + row, column, value, reason, line=line)
 
 
-def _fits(convert: Any) -> bool:
+def _fits(convert: Callable[[int], Any], count: int) -> bool:
     try:
-        convert()
+        convert(count)
     except NOT_FITTING:
         return False
     return True

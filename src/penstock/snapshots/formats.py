@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -94,8 +95,8 @@ def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         row = missing_row(column, field)
         if row is not None:
             raise SnapshotError(
-                f"The column {field.name!r} has null in row {row + 1} of a batch, or inside its value, where the schema "
-                "says that there never is. Give a value, or declare it nullable."
+                f"The column {field.name!r} has null in row {row + 1} of a batch, or inside its value, where its schema "
+                "allows none. Give a value, or declare it nullable."
             )
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
@@ -161,14 +162,17 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.RecordBa
     for field in schema:
         column = batch.column(field.name)
         try:
-            fitted = column if column.type == field.type else column.cast(field.type)
+            fitted = _cast(column, field.type, len(column))
         except NOT_FITTING:
-            row, error = first_unfit(
-                lambda count, c=column, f=field: c.slice(0, count).cast(f.type), len(column)
-            )  # type: ignore[misc]
+            row, error = first_unfit(partial(_cast, column, field.type), len(column))
             raise UnfitRowError(first + row, field.name, str(column[row]), str(error)) from None
         row_without = missing_row(fitted, field)
         if row_without is not None:
             raise UnfitRowError(first + row_without, field.name, "", "it must not be null")
         columns.append(fitted)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType, count: int) -> pa.Array:
+    part = column.slice(0, count)
+    return part if part.type == kind else part.cast(kind)

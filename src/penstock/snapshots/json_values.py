@@ -146,15 +146,6 @@ def _offsets(values: Sequence[Any]) -> Any:
 
 
 def _list_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_fixed_size_list(kind):
-        size = kind.list_size
-        if any(value is not None and len(value) != size for value in values):
-            raise ValueError(f"a list has not exactly {size} values")
-        mask = _missing(values)
-        if mask is not None:
-            values = [[None] * size if value is None else value for value in values]
-        inner = _column(list(itertools.chain.from_iterable(values)), kind.value_type)
-        return pa.FixedSizeListArray.from_arrays(inner, type=kind, mask=mask)
     mask = _missing(values)
     inner = _column([item for value in values if value is not None for item in value], kind.value_type)
     large = pa.types.is_large_list(kind)

@@ -31,7 +31,7 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
 }
 _PARAMETERS: Final[tuple[tuple[re.Pattern[str], Callable[..., pa.DataType]], ...]] = (
     (re.compile(r"timestamp\[(s|ms|us|ns), tz=([^\]]+)\]"), pa.timestamp),
-    (re.compile(r"decimal128\((\d+), (-?\d+)\)"), lambda p, s: pa.decimal128(int(p), int(s))),
+    (re.compile(r"decimal128\((\d+), (\d+)\)"), lambda p, s: pa.decimal128(int(p), int(s))),
     (re.compile(r"fixed_size_binary\[(\d+)\]"), lambda size: pa.binary(int(size))),
 )
 # JSON decoders match names byte by byte, so nothing in a name may need an escape.
@@ -96,6 +96,8 @@ def _item(field: pa.Field) -> dict[str, Any]:
 
 def _type_json(kind: pa.DataType) -> Any:
     text = str(kind)
+    if pa.types.is_decimal(kind) and kind.scale > kind.precision:
+        raise _UnsupportedError(text)
     if text in _SIMPLE or any(pattern.fullmatch(text) for pattern, _ in _PARAMETERS):
         return text
     if pa.types.is_struct(kind):
@@ -104,8 +106,6 @@ def _type_json(kind: pa.DataType) -> Any:
         return {"list": _item(kind.value_field)}
     if pa.types.is_large_list(kind):
         return {"large_list": _item(kind.value_field)}
-    if pa.types.is_fixed_size_list(kind) and kind.list_size:
-        return {"fixed_size_list": _item(kind.value_field), "size": kind.list_size}
     if pa.types.is_map(kind):
         return {
             "map": {"keys": _type_json(kind.key_type), "values": _item(kind.item_field)},
@@ -145,8 +145,6 @@ def _type_of(kind: Any) -> pa.DataType:
         return pa.list_(_item_field("item", kind["list"]))
     if "large_list" in kind:
         return pa.large_list(_item_field("item", kind["large_list"]))
-    if "fixed_size_list" in kind:
-        return pa.list_(_item_field("item", kind["fixed_size_list"]), kind["size"])
     keys, values = kind["map"]["keys"], kind["map"]["values"]
     return pa.map_(_type_of(keys), _item_field("value", values), keys_sorted=kind["sorted"])
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["TEXT", "cell_texts", "json_texts", "parse_cells", "text_bytes"]
+__all__ = ["TEXT", "cell_texts", "is_plain", "json_texts", "parse_cells", "text_bytes"]
 
 TEXT: Final = pa.large_string()
 """The type of all texts: its offsets have no bound of 2 GB."""
@@ -84,6 +84,11 @@ def cell_texts(column: pa.Array) -> pa.Array:
     if pa.types.is_nested(kind):
         return pc.if_else(column.is_valid(), json_texts(column), _NULL)
     return column.cast(TEXT)
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether cells of this type are never empty, and hold nothing that needs quotes."""
+    return not (pa.types.is_nested(kind) or _is_bytes(kind) or _is_text(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -159,10 +164,12 @@ def _outside(integers: pa.Array, kind: pa.DataType) -> _Mask:
         low, high = 0, 86400 * _PER_SECOND[kind.unit] - 1
     else:
         day = 86400 * _PER_SECOND[kind.unit]
-        low = max(_FIRST_DAY * day, -(2**63))
-        high = min((_LAST_DAY + 1) * day - 1, 2**63 - 1)
+        # On the first and last day that nanoseconds reach, parsing them would overflow.
+        low = max(_FIRST_DAY * day, -(2**63) + day)
+        high = min((_LAST_DAY + 1) * day, 2**63 - day) - 1
     values = integers.fill_null(0).to_numpy(zero_copy_only=False)
-    return (values < low) | (values > high)
+    outside: _Mask = (values < low) | (values > high)
+    return outside
 
 
 def _base64_texts(column: pa.Array) -> pa.Array:
@@ -228,10 +235,7 @@ def _struct_texts(column: pa.Array) -> pa.Array:
 
 def _spans(column: pa.Array) -> tuple[npt.NDArray[np.int64], int, int]:
     """Where the elements of each row begin and end, from 0 on, and which part of all elements that is."""
-    if pa.types.is_fixed_size_list(column.type):
-        offsets = (np.arange(len(column) + 1, dtype=np.int64) + column.offset) * column.type.list_size
-    else:
-        offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     low, high = int(offsets[0]), int(offsets[-1])
     return offsets - low, low, high - low
 
@@ -336,5 +340,8 @@ def _parsed_calendar_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         if bare.any():
             texts = _replaced(texts, bare, _joined(texts, _literal("Z")))
         return texts.cast(pa.timestamp(kind.unit, "UTC")).view(pa.int64()).view(kind)
-    # Times are parsed from texts with 32-bit offsets only.
-    return texts.cast(pa.string()).cast(kind)
+    if pa.types.is_time(kind):
+        # Only whole timestamps are parsed by columns.
+        since = _joined(_literal("1970-01-01T"), texts).cast(pa.timestamp(kind.unit)).view(pa.int64())
+        return since.cast(pa.int32()).view(kind) if kind.bit_width == 32 else since.view(kind)
+    return texts.cast(kind)
