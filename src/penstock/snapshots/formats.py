@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,11 +14,12 @@ import pyarrow.parquet as pq
 from penstock.errors import SnapshotError
 from penstock.snapshots.csv_format import CsvFormat
 from penstock.snapshots.json_lines_format import JsonLinesFormat
-from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit
+from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, row_bounds
 from penstock.snapshots.schemas import missing_row
 from penstock.snapshots.stores import Data
+from penstock.snapshots.texts import json_texts
 
-__all__ = ["FORMATS", "SnapshotFormat", "decode", "encode"]
+__all__ = ["FORMATS", "SnapshotFormat", "decode", "encode", "json_rows", "line_of_row"]
 
 SnapshotFormat: TypeAlias = Literal["csv", "jsonl", "parquet", "arrow"]
 FORMATS: Final[tuple[str, ...]] = get_args(SnapshotFormat)
@@ -176,3 +178,18 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.RecordBa
 def _cast(column: pa.Array, kind: pa.DataType, count: int) -> pa.Array:
     part = column.slice(0, count)
     return part if part.type == kind else part.cast(kind)
+
+
+def line_of_row(data: Data, format: SnapshotFormat, row: int) -> int | None:  # noqa: A002
+    """The line, from 1 on, in which a row of a file begins; None when the format has no lines."""
+    if format not in ("csv", "jsonl"):
+        return None
+    content = _bytes(data)
+    bounds = row_bounds(content, quoted=format == "csv")
+    return line_of(content, int(bounds[row + (format == "csv")]))
+
+
+def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows to show: as JSON Lines would have them."""
+    rows = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+    return [msgspec.json.decode(text) for text in json_texts(rows).to_pylist()]

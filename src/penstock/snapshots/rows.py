@@ -22,7 +22,7 @@ _QUOTE: Final = 34
 _SHOWN: Final = 80
 
 
-@dataclass
+@dataclass(eq=False)
 class UnfitRowError(SnapshotError):
     """A row of a file does not fit its table's schema."""
 
