@@ -97,8 +97,8 @@ def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         row = missing_row(column, field)
         if row is not None:
             raise SnapshotError(
-                f"The column {field.name!r} has null in row {row + 1} of a batch, or inside its value, where its schema "
-                "allows none. Give a value, or declare it nullable."
+                f"The column {field.name!r} has null in row {row + 1} of a batch, or inside its value, where the "
+                "schema allows none. Give a value, or declare it nullable."
             )
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 

@@ -123,8 +123,8 @@ def from_bytes(data: bytes, where: str) -> Manifest:
     found = _CHECKSUM.search(data)
     if found is None or hashlib.sha256(data[: found.start()]).hexdigest().encode() != found[1]:
         raise DamagedSnapshotError(
-            f"{MANIFEST!r} in {where!r} is damaged, or was edited: its checksum does not fit. Take it from a backup of the "
-            "snapshot. To edit a dump, change its tables and leave the manifest as it is."
+            f"{MANIFEST!r} in {where!r} is damaged, or was edited: its checksum does not fit. Take it from a backup "
+            "of the snapshot. To edit a dump, change its tables and leave the manifest as it is."
         )
     try:
         version = msgspec.json.decode(data, type=_Version).version

@@ -41,8 +41,8 @@ def read_manifest(store: Store) -> Manifest:
         data = store.read(MANIFEST)
     except NotThereError:
         raise NotThereError(
-            f"There is no snapshot in {store.uri!r}: {MANIFEST!r} is missing, which is written last. Check the place; a "
-            "snapshot that was not finished has to be taken again."
+            f"There is no snapshot in {store.uri!r}: {MANIFEST!r} is missing, which is written last. Check the place; "
+            "a snapshot that was not finished has to be taken again."
         ) from None
     return from_bytes(data, store.uri)
 
@@ -52,8 +52,8 @@ def read_file(store: Store, file: FileEntry) -> pa.Buffer:
     data, problem = _content(store, file)
     if problem or data is None:
         raise DamagedSnapshotError(
-            f"{file.path!r} in {store.uri!r} {problem}. Take it from a backup of the snapshot, or, if it is a dump that "
-            "was edited on purpose, accept it."
+            f"{file.path!r} in {store.uri!r} {problem}. Take it from a backup of the snapshot, or, if it is a dump "
+            "that was edited on purpose, accept it."
         )
     return data
 

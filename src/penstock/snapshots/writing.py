@@ -54,7 +54,7 @@ class TableInfo:
     kind: TableKind
     schema: pa.Schema
     key: tuple[str, ...] | None = None
-    """The columns that tell rows apart; by default `key` and what begins with `key.`. Give () when rows may be equal."""
+    """The columns that tell rows apart: by default `key` and what begins with `key.`. () when rows may be equal."""
 
     def __post_init__(self) -> None:
         schema = check_schema(self.schema, self.name)

@@ -11,7 +11,7 @@ from random_tables import all_plain, batch_of, batches, plain, schemas
 from penstock.snapshots.formats import FORMATS, decode, encode
 from penstock.snapshots.schemas import check_schema, columns_of, schema_of
 
-EXAMPLES = 250
+EXAMPLES = 100
 
 
 @pytest.mark.parametrize("name", FORMATS)
