@@ -76,3 +76,21 @@ class StateError(PenstockError):
 
 class UnstorableValueError(StateError):
     """A state was set to a value that cannot be stored; the record that did it becomes a dead letter."""
+
+
+class SnapshotError(PenstockError):
+    """A snapshot (a dump or a savepoint) cannot be written, read or used."""
+
+    fault = "user"
+
+
+class AlreadyThereError(SnapshotError):
+    """A file of a snapshot exists already; files of snapshots are never written over."""
+
+
+class NotThereError(SnapshotError):
+    """A snapshot, or a file of one, does not exist."""
+
+
+class DamagedSnapshotError(SnapshotError):
+    """A file of a snapshot is not what was written."""

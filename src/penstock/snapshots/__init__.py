@@ -1,0 +1,1 @@
+"""Snapshots: named Arrow tables as files with a manifest, which dumps and savepoints are."""

@@ -1,0 +1,66 @@
+"""JSON Lines: one object a row, with all its columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.snapshots.json_values import JsonValues
+from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, row_bounds
+from penstock.snapshots.texts import TEXT, json_texts, text_bytes
+
+__all__ = ["JsonLinesFormat"]
+
+_ROWS: Final = 1 << 14
+_PLACE: Final = re.compile(r" - at `\$\.?(.*)`$")
+
+
+class JsonLinesFormat:
+    """Writes and reads the JSON Lines of one schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._values = JsonValues(pa.field("row", pa.struct(list(schema)), nullable=False))
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
+        """Rows as lines."""
+        rows = pa.StructArray.from_arrays(batch.columns, fields=list(self._schema))
+        lines = pc.binary_join_element_wise(json_texts(rows), pa.scalar("\n", TEXT), pa.scalar("", TEXT))
+        return text_bytes(lines)
+
+    def decode(self, data: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
+        """The rows of a file. Raises UnfitRowError."""
+        bounds = row_bounds(data, quoted=False)
+        for first in range(0, len(bounds) - 1, _ROWS):
+            part = bounds[first : first + _ROWS + 1]
+            try:
+                yield self._decode(data, part, len(part) - 1)
+            except NOT_FITTING:
+                raise self._unfit(data, part, first) from None
+
+    def _decode(
+        self, data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], count: int
+    ) -> pa.RecordBatch:
+        rows = self._values.decode(memoryview(data[bounds[0] : bounds[count]]), count)  # type: ignore[arg-type]
+        return pa.RecordBatch.from_arrays(rows.flatten(), schema=self._schema)
+
+    def _unfit(self, data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], first: int) -> UnfitRowError:
+        row, error = first_unfit(lambda count: self._decode(data, bounds, count), len(bounds) - 1)
+        line = (
+            data[bounds[row] : bounds[row + 1]].tobytes().decode("utf-8", "backslashreplace").rstrip("\r\n")
+        )
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        place = _PLACE.search(reason)
+        return UnfitRowError(
+            first + row,
+            place[1] if place else "",
+            line,
+            _PLACE.sub("", reason),
+            line=line_of(data, int(bounds[row])),
+        )

@@ -1,0 +1,83 @@
+"""Rows of text files: where each begins, and which is the first that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import SnapshotError
+
+__all__ = ["NOT_FITTING", "UnfitRowError", "first_unfit", "line_of", "row_bounds"]
+
+NOT_FITTING: Final = (pa.ArrowException, ValueError, OverflowError, TypeError)
+"""What the decoders raise for values that do not fit."""
+
+_NEWLINE: Final = 10
+_QUOTE: Final = 34
+_SHOWN: Final = 80
+
+
+@dataclass(eq=False)
+class UnfitRowError(SnapshotError):
+    """A row of a file does not fit its table's schema."""
+
+    row: int
+    """From 0 on, in the file."""
+    column: str
+    value: str
+    reason: str
+    line: int | None = None
+    """From 1 on, in the file; None for files without lines."""
+    path: str = ""
+
+    def __str__(self) -> str:
+        where = f"row {self.row + 1}" if self.line is None else f"line {self.line}"
+        column = f", column {self.column!r}" if self.column else ""
+        value = f"{_shortened(self.value)} does not fit" if self.value else "the row does not fit"
+        return (
+            f"{self.path or 'The file'}, {where}{column}: {value} ({self.reason}). Correct it, and try again."
+        )
+
+
+def _shortened(text: str) -> str:
+    text = repr(text)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def row_bounds(data: npt.NDArray[np.uint8], *, quoted: bool) -> npt.NDArray[np.int64]:
+    """Where each row begins, and where the last ends. A line end inside of quotes ends no row if `quoted`."""
+    ends = np.flatnonzero(data == _NEWLINE)
+    if quoted:
+        quotes = np.flatnonzero(data == _QUOTE)
+        if len(quotes):
+            ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
+    bounds = np.zeros(len(ends) + 1, np.int64)
+    bounds[1:] = ends + 1
+    return bounds if bounds[-1] == len(data) else np.append(bounds, len(data))
+
+
+def line_of(data: npt.NDArray[np.uint8], position: int) -> int:
+    """The line, from 1 on, in which a byte is."""
+    return int(np.count_nonzero(data[:position] == _NEWLINE)) + 1
+
+
+def first_unfit(convert: Callable[[int], Any], count: int) -> tuple[int, Exception]:
+    """The first of `count` rows that does not fit, and the error of the rows up to it.
+
+    `convert` takes how many rows, from the first on, it shall convert, and raises when one of them does not fit.
+    """
+    fitting, unfit = 0, count
+    error: Exception = ValueError("the rows do not fit together")
+    while fitting < unfit:
+        middle = (fitting + unfit) // 2
+        try:
+            convert(middle + 1)
+            fitting = middle + 1
+        except NOT_FITTING as e:
+            unfit, error = middle, e
+    return min(unfit, count - 1), error

@@ -1,0 +1,347 @@
+"""Texts: columns as text that people can read, and back without loss, by whole columns.
+
+A scalar is the text of a CSV cell. Nested values, and all values in JSON Lines, are JSON. What JSON has no number for
+(NaN and the infinities) and what it has no type for (times, decimals, bytes) is a JSON string with the same text as
+the cell.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["TEXT", "cell_texts", "is_plain", "json_texts", "parse_cells", "text_bytes"]
+
+TEXT: Final = pa.large_string()
+"""The type of all texts: its offsets have no bound of 2 GB."""
+
+_Mask: TypeAlias = npt.NDArray[np.bool_]
+_NULL: Final = pa.scalar(None, TEXT)
+_NEWLINE: Final = 10
+# Behind this stands the integer of a date or time that no calendar text can hold.
+_RAW: Final = "#"
+
+_ESCAPED: Final = np.zeros(256, bool)
+_ESCAPED[[*range(32), ord('"'), ord("\\")]] = True
+
+
+def _literal(text: str) -> pa.Scalar:
+    return pa.scalar(text, TEXT)
+
+
+_QUOTE: Final = _literal('"')
+
+
+def _joined(*pieces: Any) -> pa.Array:
+    """Pieces of text put together row by row; null where one of them is."""
+    return pc.binary_join_element_wise(*pieces, _literal(""))
+
+
+def text_bytes(texts: pa.Array) -> pa.Buffer:
+    """All texts of a column behind each other, without a copy."""
+    offsets, data = _offsets(texts), texts.buffers()[2]
+    if data is None or not len(texts):
+        return pa.py_buffer(b"")
+    return data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+
+
+def _offsets(texts: pa.Array) -> npt.NDArray[np.int64]:
+    return np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+
+
+def _mask(column: pa.Array) -> _Mask:
+    mask: _Mask = column.fill_null(False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _replaced(texts: pa.Array, mask: _Mask, by: pa.Array | pa.Scalar) -> pa.Array:
+    return pc.if_else(pa.array(mask), by, texts) if mask.any() else texts
+
+
+# From values to text.
+
+
+def cell_texts(column: pa.Array) -> pa.Array:
+    """The cell of each value; null for null."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), TEXT)
+    if pa.types.is_floating(kind):
+        return _float_texts(column)
+    if pa.types.is_duration(kind):
+        return column.cast(pa.int64()).cast(TEXT)
+    if pa.types.is_temporal(kind):
+        return _calendar_texts(column)
+    if _is_bytes(kind):
+        return _base64_texts(column)
+    if pa.types.is_nested(kind):
+        return pc.if_else(column.is_valid(), json_texts(column), _NULL)
+    return column.cast(TEXT)
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether cells of this type are never empty, and hold nothing that needs quotes."""
+    return not (pa.types.is_nested(kind) or _is_bytes(kind) or _is_text(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _float_texts(column: pa.Array) -> pa.Array:
+    """The shortest text that gives the same bits; NaN, Infinity and -Infinity."""
+    texts = column.cast(TEXT)
+    values = _floats(column)
+    if column.type == pa.float32():
+        # JSON has only 64 bits. Where their nearest is not nearest to the 32 bits, all digits are written.
+        wide = column.cast(pa.float64())
+        back = texts.cast(pa.float64()).cast(pa.float32(), safe=False)
+        texts = _replaced(texts, (_floats(back) != values) & ~np.isnan(values), wide.cast(TEXT))
+    special = ~np.isfinite(values) | ((values == 0) & np.signbit(values))
+    if special.any():
+        for mask, text in (
+            (np.isnan(values), "NaN"),
+            (np.isposinf(values), "Infinity"),
+            (np.isneginf(values), "-Infinity"),
+            # Some JSON decoders take -0 for an integer, which has no sign.
+            ((values == 0) & np.signbit(values), "-0.0"),
+        ):
+            texts = _replaced(texts, mask, _literal(text))
+        texts = pc.if_else(column.is_valid(), texts, _NULL)
+    return texts
+
+
+def _floats(column: pa.Array) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return values
+
+
+def _integers(column: pa.Array) -> pa.Array:
+    """Dates and times as the integers they are kept as."""
+    return column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+
+
+def _calendar_texts(column: pa.Array) -> pa.Array:
+    """Dates and times in ISO 8601; with a zone in UTC, with a Z."""
+    kind = column.type
+    integers = _integers(column)
+    plain, zoned = column, pa.types.is_timestamp(kind) and kind.tz is not None
+    if zoned:
+        plain = integers.cast(pa.timestamp(kind.unit))
+    outside = _outside(integers, kind)
+    if outside.any():
+        plain = pc.if_else(pa.array(outside), pa.scalar(None, plain.type), plain)
+    texts = plain.cast(TEXT)
+    if pa.types.is_timestamp(kind):
+        texts = pc.binary_replace_slice(texts.cast(pa.large_binary()), 10, 11, b"T").cast(TEXT)
+    if zoned:
+        texts = _joined(texts, _literal("Z"))
+    return _replaced(texts, outside, _joined(_literal(_RAW), integers.cast(TEXT)) if outside.any() else _NULL)
+
+
+_PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+_FIRST_DAY, _LAST_DAY = -719528, 2932896  # of the years 0000 to 9999
+
+
+def _outside(integers: pa.Array, kind: pa.DataType) -> _Mask:
+    """Which dates and times have no calendar text of four digits for the year, or no time of a day."""
+    if pa.types.is_date32(kind):
+        low, high = _FIRST_DAY, _LAST_DAY
+    elif pa.types.is_time(kind):
+        low, high = 0, 86400 * _PER_SECOND[kind.unit] - 1
+    else:
+        day = 86400 * _PER_SECOND[kind.unit]
+        # On the first and last day that nanoseconds reach, parsing them would overflow.
+        low = max(_FIRST_DAY * day, -(2**63) + day)
+        high = min((_LAST_DAY + 1) * day, 2**63 - day) - 1
+    values = integers.fill_null(0).to_numpy(zero_copy_only=False)
+    outside: _Mask = (values < low) | (values > high)
+    return outside
+
+
+def _base64_texts(column: pa.Array) -> pa.Array:
+    return pc.if_else(column.is_valid(), _unquoted(_encoded_lines(column.to_pylist())), _NULL)
+
+
+def _unquoted(texts: pa.Array) -> pa.Array:
+    return pc.utf8_trim(texts, characters='"')
+
+
+def _encoded_lines(values: Sequence[Any]) -> pa.Array:
+    """Values as JSON, one text each, by one call."""
+    lines = np.frombuffer(msgspec.json.Encoder().encode_lines(values), np.uint8)
+    ends = np.flatnonzero(lines == _NEWLINE)
+    offsets = np.zeros(len(ends) + 1, np.int64)
+    offsets[1:] = ends - np.arange(len(ends))
+    return _from_offsets(offsets, lines[lines != _NEWLINE])
+
+
+def _from_offsets(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> pa.Array:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(TEXT, len(offsets) - 1, buffers)
+
+
+def json_texts(column: pa.Array) -> pa.Array:
+    """Each value as JSON; `null` for null."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        texts = _struct_texts(column)
+    elif pa.types.is_map(kind):
+        texts = _map_texts(column)
+    elif pa.types.is_nested(kind):
+        texts = _list_texts(column)
+    elif _is_text(kind):
+        texts = _string_texts(column)
+    elif _is_bytes(kind):
+        texts = _encoded_lines(column.to_pylist())
+    else:
+        texts = cell_texts(column)
+        if pa.types.is_floating(kind):
+            texts = _replaced(texts, ~np.isfinite(_floats(column)), _joined(_QUOTE, texts, _QUOTE))
+        elif pa.types.is_decimal(kind) or (pa.types.is_temporal(kind) and not pa.types.is_duration(kind)):
+            texts = _joined(_QUOTE, texts, _QUOTE)
+    if column.null_count:
+        texts = pc.if_else(column.is_valid(), texts, _literal("null"))
+    return texts
+
+
+def _string_texts(column: pa.Array) -> pa.Array:
+    texts = column.cast(TEXT)
+    if _ESCAPED[np.frombuffer(text_bytes(texts), np.uint8)].any():
+        return _encoded_lines(texts.to_pylist())
+    return _joined(_QUOTE, texts, _QUOTE)
+
+
+def _struct_texts(column: pa.Array) -> pa.Array:
+    pieces: list[Any] = []
+    for place, field in enumerate(column.type):
+        name = msgspec.json.encode(field.name).decode()
+        pieces += [_literal(f"{',' if place else '{'}{name}:"), json_texts(column.field(place))]
+    return _joined(*pieces, _literal("}"))
+
+
+def _spans(column: pa.Array) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Where the elements of each row begin and end, from 0 on, and which part of all elements that is."""
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    low, high = int(offsets[0]), int(offsets[-1])
+    return offsets - low, low, high - low
+
+
+def _grouped(offsets: npt.NDArray[np.int64], texts: pa.Array, brackets: str) -> pa.Array:
+    groups = pa.LargeListArray.from_arrays(pa.array(offsets), texts)
+    return _joined(_literal(brackets[0]), pc.binary_join(groups, _literal(",")), _literal(brackets[1]))
+
+
+def _list_texts(column: pa.Array) -> pa.Array:
+    offsets, low, count = _spans(column)
+    return _grouped(offsets, json_texts(column.values.slice(low, count)), "[]")
+
+
+def _map_texts(column: pa.Array) -> pa.Array:
+    """Objects where keys are texts and none comes twice, else lists of pairs."""
+    offsets, low, count = _spans(column)
+    keys, items = column.keys.slice(low, count), column.items.slice(low, count)
+    key_texts, item_texts = json_texts(keys), json_texts(items)
+    pairs = _joined(_literal("["), key_texts, _literal(","), item_texts, _literal("]"))
+    if not _is_text(column.type.key_type):
+        return _grouped(offsets, pairs, "[]")
+    entries = _joined(key_texts, _literal(":"), item_texts)
+    texts = _grouped(offsets, entries, "{}")
+    repeated = _with_repeated_keys(offsets, keys)
+    return _replaced(texts, repeated, _grouped(offsets, pairs, "[]")) if repeated.any() else texts
+
+
+def _with_repeated_keys(offsets: npt.NDArray[np.int64], keys: pa.Array) -> _Mask:
+    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    order = np.lexsort((codes, rows))
+    rows, codes = rows[order], codes[order]
+    again = (rows[1:] == rows[:-1]) & (codes[1:] == codes[:-1])
+    mask = np.zeros(len(offsets) - 1, bool)
+    mask[rows[1:][again]] = True
+    return mask
+
+
+# From text to values. What does not fit raises ArrowInvalid or another ValueError, for the whole column.
+
+
+def parse_cells(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The values of cells, which are texts or null, of a type that is not nested."""
+    if _is_text(kind):
+        return texts.cast(kind)
+    if _is_bytes(kind):
+        return _parsed_bytes(texts, kind)
+    if pa.types.is_null(kind):
+        if texts.null_count < len(texts):
+            raise ValueError("only null fits")
+        return pa.nulls(len(texts))
+    if pa.types.is_floating(kind):
+        return _parsed_floats(texts, kind)
+    if pa.types.is_duration(kind):
+        return texts.cast(pa.int64()).view(kind)
+    if pa.types.is_temporal(kind):
+        return _parsed_calendar(texts, kind)
+    return texts.cast(kind)
+
+
+def _parsed_bytes(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    decode: Callable[[str], bytes] = lambda text: binascii.a2b_base64(text, strict_mode=True)  # noqa: E731
+    return pa.array([None if text is None else decode(text) for text in texts.to_pylist()], kind)
+
+
+_INFINITE: Final = r"^[+-]?(?i:inf|infinity)$"
+
+
+def _parsed_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    column = texts.cast(kind)
+    infinite = np.isinf(_floats(column))
+    if infinite.any():
+        said = _mask(pc.match_substring_regex(texts, _INFINITE))
+        if (infinite & ~said).any():
+            raise ValueError(f"too large for {kind}")
+    return column
+
+
+_HAS_ZONE: Final = r"(?:[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)$"
+_IS_DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+
+
+def _parsed_calendar(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    raw = _mask(pc.starts_with(texts, _RAW))
+    if not raw.any():
+        return _parsed_calendar_texts(texts, kind)
+    held = pa.int32() if kind.bit_width == 32 else pa.int64()
+    # A view, since casts of times check their range.
+    integers = pc.if_else(pa.array(raw), pc.utf8_slice_codeunits(texts, 1, 2**31 - 1), _NULL).cast(held)
+    others = _integers(_parsed_calendar_texts(pc.if_else(pa.array(raw), _NULL, texts), kind))
+    return pc.coalesce(integers, others).view(kind)
+
+
+def _parsed_calendar_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        # A time without a zone is in UTC.
+        date_only = _mask(pc.match_substring_regex(texts, _IS_DATE))
+        if date_only.any():
+            texts = _replaced(texts, date_only, _joined(texts, _literal("T00:00:00")))
+        bare = ~_mask(pc.match_substring_regex(texts, _HAS_ZONE))
+        if bare.any():
+            texts = _replaced(texts, bare, _joined(texts, _literal("Z")))
+        return texts.cast(pa.timestamp(kind.unit, "UTC")).view(pa.int64()).view(kind)
+    if pa.types.is_time(kind):
+        # Only whole timestamps are parsed by columns.
+        since = _joined(_literal("1970-01-01T"), texts).cast(pa.timestamp(kind.unit)).view(pa.int64())
+        return since.cast(pa.int32()).view(kind) if kind.bit_width == 32 else since.view(kind)
+    return texts.cast(kind)
