@@ -64,6 +64,12 @@ def run(
             help="How much data may wait for paused steps inside the job; beyond it data streams are not read.",
         ),
     ] = 256 << 20,
+    lock_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="How long to wait for another run that uses the checkpoint to end."
+        ),
+    ] = 60.0,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
     ] = False,
@@ -89,6 +95,7 @@ def run(
             master=master,
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,
+            lock_timeout_s=lock_timeout,
             strict=strict,
         )
         loaded = load_job(job_file)

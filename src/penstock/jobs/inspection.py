@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
@@ -34,10 +35,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class Found:
-    """The newest micro-batches that were planned and committed; -1 is none."""
+    """The newest micro-batches that were planned and committed; -1 is none.
 
-    planned: int
-    committed: int
+    `offsets` is where each stream ends in the newest one that was planned; None where it has no offset.
+    """
+
+    planned: int = -1
+    committed: int = -1
+    offsets: tuple[dict[str, Any] | None, ...] = ()
 
 
 def inspect(folder: Path, expected: Expected) -> Found:
@@ -48,16 +53,17 @@ def inspect(folder: Path, expected: Expected) -> Found:
     _check_begun(folder, found, expected)
     oldest = max(found.planned, found.committed) - expected.retained + 1
     _check_complete(folder, [n for n in offsets if n >= oldest], [n for n in commits if n >= oldest])
+    ends: tuple[dict[str, Any] | None, ...] = ()
     for number in offsets:
         if number >= oldest:
-            _check_offsets(folder / "offsets" / str(number), expected.streams)
+            ends = _read_offsets(folder / "offsets" / str(number), expected.streams)
     state: dict[str, Any] = {}
     for number in commits:
         if number >= oldest:
             state = _read_commit(folder / "commits" / str(number), is_newest=number == found.committed)
     for operator, partitions in state.items():
         _check_operator(folder / "state" / operator, found.committed + 1, partitions)
-    return found
+    return dataclasses.replace(found, offsets=ends)
 
 
 def _batches(folder: Path) -> list[int]:
@@ -122,14 +128,14 @@ def _check_complete(folder: Path, offsets: Sequence[int], commits: Sequence[int]
             )
 
 
-def _check_offsets(path: Path, streams: int) -> None:
+def _read_offsets(path: Path, streams: int) -> tuple[dict[str, Any] | None, ...]:
+    """Where each stream ends in a micro-batch."""
     lines = _log_lines(path, RESTORE)
     _json_object(lines[1].encode() if len(lines) > 1 else b"", path, RESTORE)
-    for line in lines[2:]:
-        if line != "-":
-            _json_object(line.encode(), path, RESTORE)
-    if lines[0] == "v1" and len(lines) - 2 != streams:
-        raise damage(path, f"has the offsets of {len(lines) - 2} streams in place of {streams}")
+    ends = tuple(None if line == "-" else _json_object(line.encode(), path, RESTORE) for line in lines[2:])
+    if lines[0] == "v1" and len(ends) != streams:
+        raise damage(path, f"has the offsets of {len(ends)} streams in place of {streams}")
+    return ends
 
 
 def _read_commit(path: Path, *, is_newest: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ownership: which run a checkpoint belongs to. Locks keep a second one out; an epoch stops the first where they fail."""
+"""Ownership: which run a checkpoint belongs to. Locks keep out a second; where they fail, an epoch stops the first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.errors import CheckpointError, FencedError
-from penstock.jobs.checkpoint import write_atomically
+from penstock.jobs.checkpoint import sync_folder, write_atomically
 
 __all__ = ["Ownership", "locked", "locked_by_jvm"]
 
@@ -29,7 +29,7 @@ _JVM: Final = 1
 
 
 class _Epoch(msgspec.Struct, frozen=True):
-    """The newest start on a checkpoint. The number is for people; the run tells epochs apart after a loss of the file."""
+    """The newest start on a checkpoint. The number is for people; the run holds when the file was made anew."""
 
     epoch: int
     run: str
@@ -57,23 +57,31 @@ class Ownership:
                 ) from e
         run = uuid.uuid4().hex
         write_atomically(path, msgspec.json.encode(_Epoch(newest + 1, run)))
+        sync_folder(folder)
         return cls(folder, newest + 1, run)
 
     def check(self) -> None:
         """Raise FencedError when another run has begun since."""
+        error = self.lost()
+        if error is not None:
+            raise error
+
+    def lost(self) -> FencedError | None:
+        """What there is to say when another run has begun since."""
         try:
             newest = _read(self._path)
         except (OSError, msgspec.MsgspecError) as e:
-            raise FencedError(
-                f"{self._path} can no longer be read ({e}), so another run may have taken over the checkpoint. This run "
-                "has ended and commits nothing more; start it again with the checkpoint."
-            ) from e
-        if newest != self._mine:
-            raise FencedError(
-                f"Another run has taken over the checkpoint {self._path.parent} (its epoch is {newest.epoch}, this "
-                f"run's {self._mine.epoch}). This run has ended and commits nothing more. Run a job once for each "
-                "checkpoint, and leave its lock file where it is."
+            return FencedError(
+                f"{self._path} can no longer be read ({e}), so another run may have taken over the checkpoint. "
+                "This run has ended and commits nothing more; start it again with the checkpoint."
             )
+        if newest == self._mine:
+            return None
+        return FencedError(
+            f"Another run has taken over the checkpoint {self._path.parent} (its epoch is {newest.epoch}, this "
+            f"run's {self._mine.epoch}). This run has ended and commits nothing more. Let only one run use a "
+            "checkpoint, and leave its lock file where it is."
+        )
 
 
 def _read(path: Path) -> _Epoch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ class RunSettings:
         max_command_bytes: the largest command that is taken; larger ones are rejected.
         max_held_bytes: how much data may wait for paused steps inside the job; beyond it data streams are not read.
         retained_batches: how many micro-batches the checkpoint can go back.
+        lock_timeout_s: how long to wait, in seconds, for another run that uses the checkpoint to end.
         spark_settings: further Spark settings, which win over penstock's own.
 
     """
@@ -45,6 +47,7 @@ class RunSettings:
     max_command_bytes: int = DEFAULT_MOST_BYTES
     max_held_bytes: int = 256 << 20
     retained_batches: int = 100
+    lock_timeout_s: float = 60.0
     spark_settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,6 +63,8 @@ class RunSettings:
             raise JobDefinitionError(f"max_held_bytes is {self.max_held_bytes}; it must not be negative.")
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
+        if not 0 <= self.lock_timeout_s < math.inf:
+            raise JobDefinitionError(f"lock_timeout_s is {self.lock_timeout_s}; it must be 0 or more.")
         if not re.fullmatch(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|spark://\S+:\d+|k8s://\S+|yarn", self.master):
             raise JobDefinitionError(
                 f"{self.master!r} is no Spark master. Use local[*], local[N], spark://HOST:PORT, k8s://URL or yarn."
