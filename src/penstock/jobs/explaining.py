@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 import penstock.errors
 from penstock.errors import CheckpointError, JobFailedError, PenstockError
+from penstock.jobs.inspection import Expected, inspect
 from penstock.jobs.state_files import RESTORE, RESTORE_FOLDER, damage
 
 __all__ = ["SparkLog", "explained"]
@@ -55,17 +56,18 @@ class SparkLog:
             return ""
 
 
-def explained(error: PySparkException, log: SparkLog, spark_folder: Path) -> PenstockError:
+def explained(error: PySparkException, log: SparkLog, spark_folder: Path, streams: int) -> PenstockError:
     """A failure of the query as a sentence.
 
-    penstock's own error where one is the cause; a CheckpointError where Spark cannot read its part of the checkpoint.
+    penstock's own error where one is the cause; a CheckpointError where Spark cannot read its part of the checkpoint,
+    which has the offsets of so many streams.
     """
     text = str(error)
     for name, message in reversed(_OWN_ERROR.findall(text)):
         kind = getattr(penstock.errors, name, JobFailedError)
         if isinstance(kind, type) and issubclass(kind, PenstockError):
             return kind(message)
-    damaged = _damaged(text, log, spark_folder)
+    damaged = _damaged(text, log, spark_folder, streams)
     if damaged is not None:
         return damaged
     causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
@@ -73,7 +75,7 @@ def explained(error: PySparkException, log: SparkLog, spark_folder: Path) -> Pen
     return JobFailedError(f"The job failed: {cause[:500]} (Spark's log: {log.path})")
 
 
-def _damaged(text: str, log: SparkLog, folder: Path) -> CheckpointError | None:
+def _damaged(text: str, log: SparkLog, folder: Path, streams: int) -> CheckpointError | None:
     """The file of the checkpoint that Spark cannot read, or at least its folder."""
     see = f"(Spark's log: {log.path})"
     for path in _damaged_files(text, folder):
@@ -81,6 +83,10 @@ def _damaged(text: str, log: SparkLog, folder: Path) -> CheckpointError | None:
     state = _DAMAGED_STATE.search(text)
     if state is None:
         return None
+    try:
+        inspect(folder, Expected(streams), thorough=True)
+    except CheckpointError as found:
+        return CheckpointError(f"{found} {see}")
     # Where Spark has tried another snapshot, only its log tells what was wrong with the first.
     logged = log.text()
     for path in _damaged_files(logged, folder):

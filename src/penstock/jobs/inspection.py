@@ -45,8 +45,11 @@ class Found:
     offsets: tuple[dict[str, Any] | None, ...] = ()
 
 
-def inspect(folder: Path, expected: Expected) -> Found:
-    """Look through Spark's part of a checkpoint. Raises CheckpointError, which names what is damaged."""
+def inspect(folder: Path, expected: Expected, *, thorough: bool = False) -> Found:
+    """Look through Spark's part of a checkpoint. Raises CheckpointError, which names what is damaged.
+
+    That is done in milliseconds; with `thorough` the bytes of the state are read, too.
+    """
     offsets, commits = _batches(folder / "offsets"), _batches(folder / "commits")
     found = Found(max(offsets, default=-1), max(commits, default=-1))
     _check_metadata(folder / "metadata", has_progress=bool(offsets or commits))
@@ -62,7 +65,7 @@ def inspect(folder: Path, expected: Expected) -> Found:
         if number >= oldest:
             state = _read_commit(folder / "commits" / str(number), is_newest=number == found.committed)
     for operator, partitions in state.items():
-        _check_operator(folder / "state" / operator, found.committed + 1, partitions)
+        _check_operator(folder / "state" / operator, found.committed + 1, partitions, thorough=thorough)
     return dataclasses.replace(found, offsets=ends)
 
 
@@ -178,7 +181,9 @@ def _json_object(data: bytes, path: Path, remedy: str) -> dict[str, Any]:
     return found
 
 
-def _check_operator(folder: Path, version: int, partitions: Sequence[Sequence[str]]) -> None:
+def _check_operator(
+    folder: Path, version: int, partitions: Sequence[Sequence[str]], *, thorough: bool
+) -> None:
     """The state of one operator: its description, and each partition's files for a version."""
     if not folder.is_dir():
         raise damage(folder, "is missing", RESTORE_FOLDER)
@@ -189,7 +194,7 @@ def _check_operator(folder: Path, version: int, partitions: Sequence[Sequence[st
             raise damage(partition, "is missing", RESTORE_FOLDER)
         # Some of Spark's own operators keep several stores for one partition; penstock's have one.
         if len(ids) == 1:
-            check_partition(partition, version, ids[0])
+            check_partition(partition, version, ids[0], thorough=thorough)
 
 
 def _check_description(folder: Path) -> None:

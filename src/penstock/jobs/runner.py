@@ -166,7 +166,9 @@ class JobRunner:
                 follower.closing = False
         except PySparkException as e:
             # Whatever two runs on one checkpoint have made of it, that is the cause.
-            raise follower.failure() or explained(e, log, checkpoint.spark_folder) from None
+            raise follower.failure() or explained(
+                e, log, checkpoint.spark_folder, len(lineage.streams)
+            ) from None
         return follower.summary(self.job_id, status)
 
     def _should_hold(self, follower: Follower) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import xxhash
 
 from penstock.errors import CheckpointError
 
@@ -23,6 +25,8 @@ RESTORE_FOLDER: Final = RESTORE.replace("the file", "the folder")
 _BLOCK: Final = struct.Struct("<8sBIII")
 _MAGIC: Final = b"LZ4Block"
 _PACKED: Final = 0x20
+_SEED: Final = 0x9747B28C
+_CHECKSUM_BITS: Final = 0x0FFFFFFF
 
 
 def damage(path: Path, what: str, remedy: str = RESTORE) -> CheckpointError:
@@ -30,13 +34,16 @@ def damage(path: Path, what: str, remedy: str = RESTORE) -> CheckpointError:
     return CheckpointError(f"The checkpoint is damaged: {path} {what}. {remedy}")
 
 
-def check_partition(folder: Path, version: int, unique_id: str) -> None:
+def check_partition(folder: Path, version: int, unique_id: str, *, thorough: bool = False) -> None:
     """Raise CheckpointError unless a version of the state in a partition's folder can be loaded.
 
     A version is a snapshot and all changelogs after it, of one line of descent: each changelog names those before it,
     back to a snapshot. Where a snapshot is damaged or missing Spark goes back to an older one, but never to the empty
-    version 0: the first version is always a snapshot, since only snapshots name the states.
+    version 0: the first version is always a snapshot, since only snapshots name the states. `thorough` looks at the bytes
+    of changelogs and snapshots, too.
     """
+    if version == 0:
+        return
     descent = {version: unique_id}
     damaged: CheckpointError | None = None
     for number in range(version, 0, -1):
@@ -45,13 +52,16 @@ def check_partition(folder: Path, version: int, unique_id: str) -> None:
         name = f"{number}_{descent[number]}"
         snapshot, changelog = folder / f"{name}.zip", folder / f"{name}.changelog"
         if snapshot.exists():
-            fault = _snapshot_fault(folder, snapshot)
+            fault = _snapshot_fault(folder, snapshot, thorough=thorough)
             if fault is None:
                 return
             damaged = damaged or fault
         fault = _fault(changelog)
         if fault is not None:
             raise damaged or fault
+        if thorough:
+            for _ in _blocks(changelog):
+                pass
         if number - 1 not in descent:
             before = _ancestors(changelog)
             if before is None:
@@ -77,7 +87,7 @@ def _fault(path: Path) -> CheckpointError | None:
     return None if noted == size else damage(path, f"has {size} bytes in place of {noted}")
 
 
-def _snapshot_fault(folder: Path, snapshot: Path) -> CheckpointError | None:
+def _snapshot_fault(folder: Path, snapshot: Path, *, thorough: bool) -> CheckpointError | None:
     """What is wrong with a snapshot: an archive, and the table files that its list names."""
     fault = _fault(snapshot)
     if fault is not None:
@@ -85,6 +95,8 @@ def _snapshot_fault(folder: Path, snapshot: Path) -> CheckpointError | None:
     try:
         with zipfile.ZipFile(snapshot) as archive:
             listed = archive.read("metadata").split(b"\n", 1)[1]
+            if thorough and (changed := archive.testzip()) is not None:
+                return damage(snapshot, f"has changed bytes in {changed}")
         tables = _tables(msgspec.json.decode(listed))
     except (OSError, zipfile.BadZipFile, zipfile.error, KeyError, IndexError, ValueError, TypeError) as e:
         return damage(snapshot, f"cannot be read ({e})")
@@ -108,21 +120,35 @@ def _tables(listed: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _ancestors(changelog: Path) -> dict[int, str] | None:
-    """The versions before a changelog's, back to a snapshot, as its beginning names them; None when that is unknown.
-
-    Another compression than Spark's default is not read here; what is wrong then, Spark finds.
-    """
+    """The versions before a changelog's, back to a snapshot, as its beginning names them; None when that is unknown."""
+    block = next(_blocks(changelog), None)
+    if block is None:
+        return None
     try:
-        with changelog.open("rb") as file:
-            magic, token, packed, unpacked, _ = _BLOCK.unpack(file.read(_BLOCK.size))
-            if magic != _MAGIC:
-                return None
-            block = file.read(packed)
-        if token & 0xF0 == _PACKED:
-            block = pa.Codec("lz4_raw").decompress(block, unpacked).to_pybytes()
         (skipped,) = struct.unpack_from(">H", block)
         (length,) = struct.unpack_from(">H", block, 2 + skipped)
         found = msgspec.json.decode(block[4 + skipped : 4 + skipped + length])
         return {int(item["version"]): item["checkpointUniqueId"] for item in found}
-    except (OSError, struct.error, pa.ArrowException, msgspec.DecodeError, TypeError, KeyError) as e:
+    except (struct.error, msgspec.DecodeError, TypeError, KeyError) as e:
+        raise damage(changelog, f"cannot be read ({e})") from e
+
+
+def _blocks(changelog: Path) -> Iterator[bytes]:
+    """The blocks of a changelog, each checked. Raises CheckpointError for the first that has changed.
+
+    Of a file in another compression than Spark's default there are none; what is wrong with it, Spark finds.
+    """
+    try:
+        with changelog.open("rb") as file:
+            while head := file.read(_BLOCK.size):
+                magic, token, packed_size, size, checksum = _BLOCK.unpack(head)
+                if magic != _MAGIC and file.tell() == _BLOCK.size:
+                    return
+                block = file.read(packed_size)
+                if token & 0xF0 == _PACKED:
+                    block = pa.Codec("lz4_raw").decompress(block, size).to_pybytes()
+                if size and (xxhash.xxh32_intdigest(block, _SEED) & _CHECKSUM_BITS) != checksum:
+                    raise damage(changelog, "has changed bytes")
+                yield block
+    except (OSError, struct.error, pa.ArrowException) as e:
         raise damage(changelog, f"cannot be read ({e})") from e
