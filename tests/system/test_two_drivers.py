@@ -99,7 +99,7 @@ def test_a_second_driver_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_where_locks_fail_the_second_driver_fences_the_first(tmp_path: Path) -> None:
-    """Without the lock file both runs start: the second takes over, the first ends with an error, nothing is doubled."""
+    """Without the lock file both start: the second takes over, the first ends with an error, nothing is doubled."""
     feed = Feed(tmp_path)
     feed.write(2)
     stop = threading.Event()

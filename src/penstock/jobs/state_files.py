@@ -39,8 +39,8 @@ def check_partition(folder: Path, version: int, unique_id: str, *, thorough: boo
 
     A version is a snapshot and all changelogs after it, of one line of descent: each changelog names those before it,
     back to a snapshot. Where a snapshot is damaged or missing Spark goes back to an older one, but never to the empty
-    version 0: the first version is always a snapshot, since only snapshots name the states. `thorough` looks at the bytes
-    of changelogs and snapshots, too.
+    version 0: the first version is always a snapshot, since only snapshots name the states. `thorough` looks at the
+    bytes of changelogs and snapshots, too.
     """
     if version == 0:
         return
