@@ -72,6 +72,12 @@ def run(
             help="How much state each worker keeps in memory; the rest is on its local disk.",
         ),
     ] = 1024,
+    lock_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="How long to wait for another run that uses the checkpoint to end."
+        ),
+    ] = 60.0,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
     ] = False,
@@ -98,6 +104,7 @@ def run(
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
+            lock_timeout_s=lock_timeout,
             strict=strict,
         )
         loaded = load_job(job_file)

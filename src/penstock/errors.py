@@ -40,9 +40,13 @@ class BindingError(PenstockError):
 
 
 class CheckpointError(PenstockError):
-    """A checkpoint cannot be used: not writable, in use, or of another job."""
+    """A checkpoint cannot be used: not writable, in use, damaged, or of another job."""
 
     fault = "user"
+
+
+class FencedError(CheckpointError):
+    """Another run has taken over the checkpoint; this one has ended before it wrote more."""
 
 
 class CommandRefusedError(PenstockError):

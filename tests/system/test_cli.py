@@ -274,13 +274,6 @@ def test_strict_stops_at_a_bad_record(tmp_path: Path) -> None:
 
 # Stopping
 
-IMPATIENT = """
-import penstock.jobs.checkpoint
-penstock.jobs.checkpoint._LOCK_PATIENCE_S = 0.5
-from penstock.cli import main
-main()
-"""
-
 
 def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: Path) -> None:
     """Ctrl-C and SIGTERM end a job with exit code 0 and status `stopped`; progress is shown before.
@@ -309,7 +302,7 @@ def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: 
     with JobProcess(arguments, tmp_path) as job:
         await_commits(checkpoint, job, 3)
         await_true(lambda: "batch " in job.err, lambda: "no progress is shown")
-        another = JobProcess(arguments, tmp_path, program=("-c", IMPATIENT))
+        another = JobProcess([*arguments, "--lock-timeout=0.5"], tmp_path)
         with another:
             refused(another.wait(), "is in use by another run of the job")
         job.press_ctrl_c()

@@ -1,10 +1,8 @@
-"""The checkpoint folder: which job it belongs to, what is fixed for its life, and who is using it."""
+"""The checkpoint folder: which job it belongs to, and what is fixed for its life."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +12,10 @@ import msgspec
 
 from penstock.errors import CheckpointError
 
-__all__ = ["Checkpoint", "Lineage", "write_atomically"]
+__all__ = ["Checkpoint", "Lineage", "sync_folder", "write_atomically"]
 
-_LOCK_PATIENCE_S: Final = 60.0
+# What a job writes only when it has a lineage.
+_LATER_FILES: Final = ("control.json", "streams.json", "counts.json", "begun.json")
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -64,21 +63,40 @@ class Checkpoint:
 
         Raises CheckpointError when the checkpoint belongs to another job or has other fixed values.
         """
-        if not self.lineage_file.exists():
-            if any((self.folder / name).exists() for name in ("offsets", "commits", "metadata")):
-                raise CheckpointError(
-                    f"The checkpoint {self.folder} was not made by penstock. Choose an empty folder with --checkpoint."
-                )
+        found = self.stored_lineage()
+        if found is None:
             write_atomically(self.lineage_file, msgspec.json.encode(wanted))
+            sync_folder(self.folder)
             return wanted
-        try:
-            found = msgspec.json.decode(self.lineage_file.read_bytes(), type=Lineage)
-        except msgspec.DecodeError as e:
-            raise CheckpointError(
-                f"{self.lineage_file} cannot be read: {e}. Restore it, or use a new checkpoint."
-            ) from e
         self._check_fits(found, wanted)
         return found
+
+    def stored_lineage(self) -> Lineage | None:
+        """The lineage of the checkpoint, None for a new one.
+
+        Raises CheckpointError when it cannot be read, or is missing though there is more.
+        """
+        remedy = "Restore the file from a copy of the checkpoint, or use a new checkpoint."
+        try:
+            return msgspec.json.decode(self.lineage_file.read_bytes(), type=Lineage)
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError) as e:
+            raise CheckpointError(
+                f"The checkpoint is damaged: {self.lineage_file} cannot be read ({e}). {remedy}"
+            ) from e
+        if any((self.folder / name).exists() for name in _LATER_FILES):
+            raise CheckpointError(f"The checkpoint is damaged: {self.lineage_file} is missing. {remedy}")
+        if any((self.folder / name).exists() for name in ("offsets", "commits", "metadata", "state")):
+            raise CheckpointError(
+                f"The checkpoint {self.folder} was not made by penstock. Choose an empty folder with --checkpoint."
+            )
+        return None
+
+    @property
+    def spark_folder(self) -> Path:
+        """The folder of Spark's part of the checkpoint."""
+        return self.folder
 
     def _check_fits(self, found: Lineage, wanted: Lineage) -> None:
         advice = "Use the values of the checkpoint, or a new checkpoint."
@@ -95,31 +113,6 @@ class Checkpoint:
                 f"The checkpoint {self.folder} reads the streams {', '.join(found.streams)}, the job "
                 f"{', '.join(wanted.streams)}. {advice}"
             )
-
-    def lock(self, jvm: Any, stop: threading.Event) -> Any:
-        """Hold the checkpoint for the life of the JVM that runs the query.
-
-        The lock is the JVM's and not this process's, since after a kill of this process the JVM may still be
-        at work for a moment; a restarted job waits for it, unless `stop` is set.
-        """
-        path = self.folder / "in-use.lock"
-        channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
-        deadline = time.monotonic() + _LOCK_PATIENCE_S
-        while True:
-            lock = channel.tryLock()
-            if lock is not None:
-                return lock
-            if time.monotonic() > deadline or stop.is_set():
-                channel.close()
-                raise CheckpointError(
-                    f"The checkpoint {self.folder} is in use by another run of the job. Stop that one first."
-                )
-            time.sleep(0.1)
-
-    def load(self, name: str) -> Any:
-        """The content of a JSON file of the checkpoint, or None."""
-        path = self.folder / name
-        return msgspec.json.decode(path.read_bytes()) if path.exists() else None
 
     def save(self, name: str, content: Any, *, durable: bool = True) -> None:
         """Write a JSON file of the checkpoint, whole or not at all; without `durable` a power cut may take it back."""
@@ -139,3 +132,12 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
         if durable:
             os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names of a folder's files on disk, which their own content on disk does not imply."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

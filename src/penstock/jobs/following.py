@@ -13,15 +13,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
 from penstock.control.receipts import Batch, Story, stories
-from penstock.errors import JobFailedError
+from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.own_files import COUNTS_FILE, mark_begun, stored_counts
+from penstock.jobs.ownership import Ownership
 from penstock.runtime.packing import DEAD_LETTERS, REPORTS, STORIES, reports_of
 
 __all__ = ["STOPPING", "Follower", "Progress", "RunSummary"]
 
 STOPPING: Final = "The job is stopping and begins no other micro-batch."
-_COUNTS_FILE: Final = "counts.json"
 _stories: Final = msgspec.msgpack.Decoder(list[Story])
 
 
@@ -73,11 +74,11 @@ class RunSummary:
 class Follower:
     """Commits each micro-batch to the sinks and keeps the counts."""
 
-    def __init__(self, bound: BoundJob, checkpoint: Checkpoint) -> None:
-        self._bound = bound
+    def __init__(self, bound: BoundJob, checkpoint: Checkpoint, ownership: Ownership) -> None:
+        self.bound: Final = bound
         self._checkpoint = checkpoint
-        stored = checkpoint.load(_COUNTS_FILE)
-        self._counts = _StepCounts() if stored is None else msgspec.convert(stored, _StepCounts)
+        self._ownership = ownership
+        self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
         self._batches = 0
         self._rates: list[tuple[float, int]] = []
         self.closing = False
@@ -86,24 +87,37 @@ class Follower:
             records_out={name: 0 for name in bound.sinks if name != DEAD_LETTERS},
         )
 
+    def failure(self) -> PenstockError | None:
+        """Why the run cannot go on, whatever the query says: it has lost its checkpoint, or a receiver failed."""
+        found = [self._ownership.lost(), *(receiver.error for receiver in self.bound.receivers)]
+        return next((error for error in found if error is not None), None)
+
     def before_batch(self) -> None:
-        """Refuse a micro-batch that would begin while the job stops."""
+        """Refuse a micro-batch that would begin while the job stops, or when another run owns the checkpoint."""
         if self.closing:
             raise JobFailedError(STOPPING)
+        self._ownership.check()
 
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:
-        """Take the reports of a micro-batch; called again with the same batch after a crash."""
+        """Take the reports of a micro-batch; called again with the same batch after a crash.
+
+        Raises FencedError, before anything is written, when another run owns the checkpoint; and when it has taken it
+        meanwhile, so that Spark does not commit the micro-batch, which the other run does again.
+        """
+        self._ownership.check()
+        mark_begun(self._checkpoint, batch_id)
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
         messages: dict[str, list[bytes]] = {}
         for report in reports:
             if report.kind == "out":
                 messages.setdefault(report.name, []).append(bytes(report.body))
         for name, found in messages.items():
-            self._bound.sinks[name][0].commit(batch_id, found)
+            self.bound.sinks[name][0].commit(batch_id, found)
         self._count(batch_id, reports)
-        self._bound.receipts.write(batch_id, self._stories(batch_id, reports))
+        self.bound.receipts.write(batch_id, self._stories(batch_id, reports))
         # Last, so that a replay counts anew what a crash has left uncounted. A count is not worth a wait for the disk.
-        self._checkpoint.save(_COUNTS_FILE, self._counts, durable=False)
+        self._checkpoint.save(COUNTS_FILE, self._counts, durable=False)
+        self._ownership.check()
 
     def _stories(self, batch_id: int, reports: list[Any]) -> list[Story]:
         """What became of the commands of the micro-batch, in their order."""
@@ -156,14 +170,14 @@ class Follower:
         last = query.lastProgress
         if last is not None:
             self.progress.batch_ms = float(last["durationMs"].get("triggerExecution", 0))
-            self.progress.lag = _lags(self._bound, last)
+            self.progress.lag = _lags(self.bound, last)
 
     def summary(self, job_id: str, status: str) -> RunSummary:
         """What the run did."""
         progress = self.progress
         state = {
             step.step: sum(self._counts.keys.get(step.step, {}).values())
-            for step in self._bound.plan.graph.steps()
+            for step in self.bound.plan.graph.steps()
         }
         return RunSummary(
             job_id=job_id,
@@ -174,7 +188,7 @@ class Follower:
             dead_letters=progress.dead_letters,
             commands=progress.commands,
             state=state,
-            dead_letters_at=self._bound.dead_letters_at,
+            dead_letters_at=self.bound.dead_letters_at,
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import shutil
 import signal
 import tempfile
@@ -16,18 +15,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import penstock.errors
 from penstock.bindings import KafkaBinding
-from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.binding import BoundJob, bind_job
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import CONTROL_FILE
 from penstock.jobs.definition import Job
+from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary
+from penstock.jobs.own_files import check_checkpoint
+from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import write_stream_order
 from penstock.runtime.query import Query, start_query
@@ -84,21 +84,28 @@ class JobRunner:
         stop = stop or threading.Event()
         with contextlib.ExitStack() as stack:
             checkpoint = self._checkpoint()
-            bound = bind_job(self._job, self._settings, checkpoint)
             # Before Spark starts, for a start that is broken off can leave a JVM behind; and again, since Spark sets a
             # handler of its own, which cancels the running batch and raises.
             stack.enter_context(_signals_set(stop))
+            # First of all, so that a run that is refused changes nothing.
+            stack.enter_context(locked(checkpoint.folder, stop, self._settings.lock_timeout_s))
+            check_checkpoint(checkpoint, self._settings.retained_batches)
+            bound = bind_job(self._job, self._settings, checkpoint)
+            # As long as Spark takes to start, another run that the locks have not kept out has time to notice.
+            ownership = Ownership.begin(checkpoint.folder)
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
             stack.enter_context(_signals_set(stop))
             ship_code(session, checkpoint.folder / "code", self._code)
             warm_up(session)
-            lock = checkpoint.lock(session._jvm, stop)  # noqa: SLF001  # the lock must be the JVM's
+            jvm = session._jvm  # noqa: SLF001  # the lock must be the JVM's
+            lock = locked_by_jvm(checkpoint.folder, jvm, stop, self._settings.lock_timeout_s)
             stack.callback(lock.release)
             for receiver in bound.receivers:
                 stack.enter_context(receiver)
                 if self._settings.bounded:
                     receiver.wait_for_end(stop)
-            summary = self._run(session, bound, checkpoint, stop, on_progress or _unseen)
+            follower = Follower(bound, checkpoint, ownership)
+            summary = self._run(session, follower, checkpoint, stop, on_progress or _unseen)
         if self._settings.checkpoint is None and not summary.dead_letters:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return summary
@@ -124,23 +131,24 @@ class JobRunner:
     def _run(
         self,
         session: SparkSession,
-        bound: BoundJob,
+        follower: Follower,
         checkpoint: Checkpoint,
         stop: threading.Event,
         on_progress: Callable[[Progress], None],
     ) -> RunSummary:
+        bound = follower.bound
         lineage = bound.lineage
+        log = SparkLog(checkpoint.folder / "spark.log")
         for sink, _, _ in bound.sinks.values():
             sink.prepare(lineage.id, str(checkpoint.folder))
         bound.receipts.prepare()
         write_stream_order(checkpoint.folder, lineage.streams)
         checkpoint.save(CONTROL_FILE, bound.control)
-        follower = Follower(bound, checkpoint)
         query = Query(
             plan=bound.plan,
             sources=bound.sources,
             writer=Writer(bound.plan, bound.sinks, lineage.id),
-            checkpoint=str(checkpoint.folder),
+            checkpoint=str(checkpoint.spark_folder),
             parallelism=lineage.parallelism,
             bounded=self._settings.bounded,
             batch_interval_ms=self._settings.batch_interval_ms,
@@ -151,15 +159,16 @@ class JobRunner:
         try:
             while True:
                 running = start_query(session, query)
-                status = self._follow(
-                    running, follower, bound, stop, on_progress, holds_data=query.holds_data
-                )
+                status = self._follow(running, follower, stop, on_progress, holds_data=query.holds_data)
                 if status != _OTHERWISE:
                     break
                 query = dataclasses.replace(query, holds_data=not query.holds_data)
                 follower.closing = False
-        except StreamingQueryException as e:
-            raise explained(e, checkpoint.folder / "spark.log") from None
+        except PySparkException as e:
+            # Whatever two runs on one checkpoint have made of it, that is the cause.
+            raise follower.failure() or explained(
+                e, log, checkpoint.spark_folder, len(lineage.streams)
+            ) from None
         return follower.summary(self.job_id, status)
 
     def _should_hold(self, follower: Follower) -> bool:
@@ -170,7 +179,6 @@ class JobRunner:
         self,
         query: StreamingQuery,
         follower: Follower,
-        bound: BoundJob,
         stop: threading.Event,
         on_progress: Callable[[Progress], None],
         *,
@@ -186,10 +194,10 @@ class JobRunner:
                 follower.closing = True
                 _stop_between_batches(query)
                 return _OTHERWISE
-            for receiver in bound.receivers:
-                if receiver.error is not None:
-                    query.stop()
-                    raise receiver.error
+            failure = follower.failure()
+            if failure is not None:
+                query.stop()
+                raise failure
             follower.refresh(query)
             on_progress(follower.progress)
         query.awaitTermination()
@@ -233,18 +241,3 @@ def _signals_set(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-_OWN_ERROR: Final = re.compile(r"penstock\.(?:\w+\.)*(\w+Error): (.*)")
-
-
-def explained(error: PySparkException, log: Path) -> PenstockError:
-    """A failure of the query as a sentence: penstock's own error where one is the cause."""
-    text = str(error)
-    for name, message in reversed(_OWN_ERROR.findall(text)):
-        kind = getattr(penstock.errors, name, JobFailedError)
-        if isinstance(kind, type) and issubclass(kind, PenstockError):
-            return kind(message)
-    causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
-    cause = causes[-1] if causes else text.strip().splitlines()[0]
-    return JobFailedError(f"The job failed: {cause[:500]} (Spark's log: {log})")

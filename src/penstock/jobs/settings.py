@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class RunSettings:
         state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest it keeps on
             its local disk, with 16 bytes a key in memory.
         retained_batches: how many micro-batches the checkpoint can go back.
+        lock_timeout_s: how long to wait, in seconds, for another run that uses the checkpoint to end.
         spark_settings: further Spark settings, which win over penstock's own.
 
     """
@@ -49,6 +51,7 @@ class RunSettings:
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
     retained_batches: int = 100
+    lock_timeout_s: float = 60.0
     spark_settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,6 +69,8 @@ class RunSettings:
             raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
+        if not 0 <= self.lock_timeout_s < math.inf:
+            raise JobDefinitionError(f"lock_timeout_s is {self.lock_timeout_s}; it must be 0 or more.")
         if not re.fullmatch(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|spark://\S+:\d+|k8s://\S+|yarn", self.master):
             raise JobDefinitionError(
                 f"{self.master!r} is no Spark master. Use local[*], local[N], spark://HOST:PORT, k8s://URL or yarn."

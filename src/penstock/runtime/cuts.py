@@ -27,7 +27,10 @@ class Cut:
 
 def write_stream_order(checkpoint: Path, streams: Sequence[str]) -> None:
     """Note in which order the streams stand in Spark's offset log."""
-    (checkpoint / _ORDER_FILE).write_text(json.dumps(list(streams)))
+    # Whole or not at all, since it may be read at any moment.
+    new = checkpoint / f".{_ORDER_FILE}.new"
+    new.write_text(json.dumps(list(streams)))
+    new.replace(checkpoint / _ORDER_FILE)
 
 
 def read_cuts(checkpoint: str | Path) -> list[Cut]:

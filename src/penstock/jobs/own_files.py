@@ -1,0 +1,103 @@
+"""Own files: what penstock keeps in a checkpoint besides Spark's part, and whether it can be started from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.jobs.checkpoint import Checkpoint, sync_folder
+from penstock.jobs.inspection import Expected, inspect
+from penstock.jobs.state_files import RESTORE, damage
+from penstock.sources.journal import JournalLog
+
+__all__ = ["COUNTS_FILE", "check_checkpoint", "mark_begun", "stored_counts"]
+
+COUNTS_FILE: Final = "counts.json"
+_MARK_FILE: Final = "begun.json"
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class _Batch(msgspec.Struct, frozen=True):
+    """A file that names a micro-batch."""
+
+    batch: int
+
+
+def check_checkpoint(checkpoint: Checkpoint, retained: int) -> None:
+    """Raise CheckpointError, which names the file, unless the job can go on from a checkpoint, or it is a new one."""
+    lineage = checkpoint.stored_lineage()
+    if lineage is None:
+        return
+    expected = Expected(len(lineage.streams), _newest_begun(checkpoint), retained)
+    found = inspect(checkpoint.spark_folder, expected)
+    for stream, offset in zip(lineage.streams, found.offsets, strict=False):
+        _check_source(checkpoint.folder / "sources", stream, offset)
+
+
+def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:
+    """Note durably, once and before the first output is written, that the job does not begin from nothing any more."""
+    if not (checkpoint.folder / _MARK_FILE).exists():
+        checkpoint.save(_MARK_FILE, _Batch(batch_id))
+        sync_folder(checkpoint.folder)
+
+
+def stored_counts(checkpoint: Checkpoint, kind: Any) -> Any:
+    """The counts of a checkpoint as a type, or None. CheckpointError when they are damaged."""
+    return _load(
+        checkpoint.folder / COUNTS_FILE,
+        kind,
+        "Restore the file from a copy of the checkpoint, or delete it: the counts that the job shows begin anew then.",
+    )
+
+
+def _newest_begun(checkpoint: Checkpoint) -> int:
+    """The newest micro-batch that may have reached an output, as far as penstock knows; -1 is none.
+
+    The mark never goes back; the counts are newer, but a power cut may take back the last of them.
+    """
+    marked = _load(
+        checkpoint.folder / _MARK_FILE,
+        _Batch,
+        "Restore the file from a copy of the checkpoint, or delete it if the folders offsets and commits are whole.",
+    )
+    counted = stored_counts(checkpoint, _Batch)
+    return max((known.batch for known in (marked, counted) if known is not None), default=-1)
+
+
+def _load(path: Path, kind: Any, remedy: str) -> Any:
+    try:
+        data = path.read_bytes()
+        return msgspec.json.decode(data, type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as e:
+        raise damage(path, f"cannot be read ({e})", remedy) from e
+
+
+def _check_source(folder: Path, stream: str, offset: Any) -> None:
+    """What a stream has read is in its list of files, or in its journal; Kafka keeps that itself."""
+    position = offset.get("position") if isinstance(offset, dict) else None
+    if not isinstance(position, int) or position == 0:
+        return
+    files, journal = folder / f"{stream}.files", folder / f"{stream}.journal"
+    kept = {}
+    if files.exists():
+        kept[files] = _lines(files)
+    if journal.exists():
+        kept[journal] = JournalLog(journal).latest(0, limited=False)
+    if max(kept.values(), default=0) >= position:
+        return
+    for path, end in kept.items():
+        unit = "bytes" if path is journal else "files"
+        raise damage(path, f"has {end} of the {position} {unit} that the job has read", RESTORE)
+    raise damage(
+        files, f"is missing, or {journal.name}, though the job has read the stream {stream!r}", RESTORE
+    )
+
+
+def _lines(path: Path) -> int:
+    """How many whole lines a file has."""
+    with path.open("rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))

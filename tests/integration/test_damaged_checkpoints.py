@@ -1,0 +1,336 @@
+"""A damaged checkpoint of a real job is refused with an error that names the file and the remedy, or heals.
+
+One short run records the checkpoint. It is damaged where it was made, since Spark finds some of its files only there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recorded_job
+from integration_support import read_lines, write_lines
+
+from penstock.errors import CheckpointError
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.own_files import check_checkpoint
+
+BATCHES = 9
+SENSORS = 4
+Damage = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A job's input, output and checkpoint, and a copy of all to come back to."""
+
+    folder: Path
+    copy: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def reset(self) -> None:
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.copy, self.folder)
+
+    def check(self) -> None:
+        check_checkpoint(Checkpoint.open(str(self.checkpoint)), 100)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """What a run of nine micro-batches has left."""
+    folder = tmp_path_factory.mktemp("recorded")
+    for number in range(BATCHES):
+        readings = ({"sensor": sensor, "number": number} for sensor in range(SENSORS))
+        write_lines(folder / "readings", f"{number}.jsonl", readings)
+    arguments = [folder / "readings", folder / "seen", folder / "checkpoint"]
+    subprocess.run(
+        [sys.executable, recorded_job.__file__, *arguments], check=True, capture_output=True, timeout=200
+    )
+    copy = folder.with_name(folder.name + "-copy")
+    shutil.copytree(folder, copy)
+    return Recorded(folder, copy)
+
+
+@pytest.fixture
+def recorded(recording: Recorded) -> Recorded:
+    """The recorded checkpoint, whole, where it was made."""
+    recording.reset()
+    return recording
+
+
+# What is damaged, and how
+
+
+def delete(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def empty(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.mkdir()
+    else:
+        path.write_bytes(b"")
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def without_checksums(path: Path) -> None:
+    """Take away what would tell that the file has changed."""
+    for name in (f"{path.name}.crc", f".{path.name}.crc", f".{path.name}.crc.crc"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+def versions(checkpoint: Path, ending: str) -> list[Path]:
+    """The files of the first partition's state with an ending, the newest last."""
+    found = (checkpoint / "state" / "0" / "0").glob(f"[0-9]*.{ending}")
+    return sorted(found, key=lambda path: int(path.name.split("_")[0]))
+
+
+def newest(ending: str) -> Callable[[Path], Path]:
+    return lambda checkpoint: versions(checkpoint, ending)[-1]
+
+
+def at(name: str) -> Callable[[Path], Path]:
+    return lambda checkpoint: checkpoint / name
+
+
+def only(pattern: str) -> Callable[[Path], Path]:
+    def find(checkpoint: Path) -> Path:
+        (path,) = [path for path in checkpoint.glob(pattern) if not path.name.startswith(".")]
+        return path
+
+    return find
+
+
+SCHEMA, DESCRIPTION = only("state/0/_stateSchema/default/*"), only("state/0/_metadata/v2/*")
+ANY = (delete, empty, truncate)
+DAMAGES: dict[str, tuple[Callable[[Path], Path], Iterable[Callable[[Path], None]], str]] = {
+    "metadata": (at("metadata"), ANY, "Restore the file from a copy"),
+    "newest offsets": (at(f"offsets/{BATCHES - 1}"), ANY, "Restore the file from a copy"),
+    "older offsets": (at("offsets/3"), ANY, "Restore the file from a copy"),
+    "newest commit": (
+        at(f"commits/{BATCHES - 1}"),
+        (empty, truncate),
+        "or delete it: micro-batch 8 is then done again",
+    ),
+    "older commit": (at("commits/3"), ANY, "Restore the file from a copy"),
+    "commit before the newest": (at(f"commits/{BATCHES - 2}"), ANY, "Restore the file from a copy"),
+    "offsets": (at("offsets"), (delete, empty), "Restore the f"),
+    "commits": (at("commits"), (delete, empty), "Restore the file from a copy"),
+    "state": (at("state"), (delete, empty), "Restore the folder from a copy"),
+    "partition": (at("state/0/1"), (delete,), "Restore the folder from a copy"),
+    "newest changelog": (newest("changelog"), ANY, "Restore the file from a copy"),
+    "description of the state": (DESCRIPTION, (empty, truncate), "Restore the file from a copy"),
+    "schema of the state": (SCHEMA, (delete, empty), "Restore the file from a copy"),
+    "lineage": (at("lineage.json"), ANY, "Restore the file from a copy"),
+    "counts": (at("counts.json"), (empty, truncate), "or delete it"),
+    "mark": (at("begun.json"), (empty, truncate), "or delete it"),
+    "list of files": (at("sources/readings.files"), ANY, "Restore the file from a copy"),
+}
+CASES = [
+    pytest.param(find, how, remedy, id=f"{name}-{how.__name__}")
+    for name, (find, ways, remedy) in DAMAGES.items()
+    for how in ways
+]
+
+
+@pytest.mark.parametrize(("find", "how", "remedy"), CASES)
+def test_damage_is_told_with_its_file_and_remedy(
+    recorded: Recorded, find: Callable[[Path], Path], how: Callable[[Path], None], remedy: str
+) -> None:
+    """Before Spark opens anything, and whatever is damaged: the error names the file and what to do."""
+    path = find(recorded.checkpoint)
+    how(path)
+    with pytest.raises(CheckpointError, match=re.escape(remedy)) as caught:
+        recorded.check()
+    assert str(path) in str(caught.value)
+
+
+def test_a_whole_checkpoint_is_accepted_in_milliseconds(recorded: Recorded) -> None:
+    """Looking through what is there costs next to nothing."""
+    recorded.check()
+    start = time.perf_counter()
+    recorded.check()
+    assert time.perf_counter() - start < 0.1
+
+
+def test_a_micro_batch_whose_offsets_and_commit_are_gone_is_missed(recorded: Recorded) -> None:
+    """Logs that end early are no smaller checkpoint: the outputs are further than they are."""
+    for log in ("offsets", "commits"):
+        delete(recorded.checkpoint / log / str(BATCHES - 1))
+    with pytest.raises(CheckpointError, match=f"offsets/{BATCHES - 1} is missing"):
+        recorded.check()
+
+
+def test_nothing_starts_from_zero_without_offsets_commits_and_counts(recorded: Recorded) -> None:
+    """When all of Spark's part is gone, the mark still says that the job has begun."""
+    for name in ("offsets", "commits", "state", "metadata", "counts.json"):
+        delete(recorded.checkpoint / name)
+    with pytest.raises(CheckpointError, match="it would begin from nothing"):
+        recorded.check()
+
+
+def test_all_snapshots_are_gone(recorded: Recorded) -> None:
+    """Changelogs alone are no state."""
+    for path in versions(recorded.checkpoint, "zip"):
+        delete(path)
+    with pytest.raises(CheckpointError, match=r"state/0/0 has no snapshot \(\.zip\)"):
+        recorded.check()
+
+
+def test_a_table_file_of_all_snapshots_is_gone(recorded: Recorded) -> None:
+    """What a snapshot refers to belongs to it."""
+    tables = list((recorded.checkpoint / "state/0/0/SSTs").glob("*.sst"))
+    assert tables
+    for path in [*tables, versions(recorded.checkpoint, "zip")[0]]:
+        delete(path)
+    with pytest.raises(CheckpointError, match=r"SSTs/\S+\.sst is missing"):
+        recorded.check()
+
+
+def test_a_moved_checkpoint_is_told_where_it_was(recorded: Recorded, tmp_path: Path) -> None:
+    """Spark finds some files only where they were written."""
+    moved = tmp_path / "moved"
+    shutil.move(recorded.checkpoint, moved)
+    with pytest.raises(CheckpointError, match="was moved") as caught:
+        check_checkpoint(Checkpoint.open(str(moved)), 100)
+    assert str(recorded.checkpoint) in str(caught.value)
+
+
+def remove_newest_snapshot(checkpoint: Path) -> None:
+    delete(versions(checkpoint, "zip")[-1])
+
+
+def empty_newest_snapshot(checkpoint: Path) -> None:
+    empty(versions(checkpoint, "zip")[-1])
+
+
+def remove_newest_commit(checkpoint: Path) -> None:
+    delete(checkpoint / "commits" / str(BATCHES - 1))
+
+
+def remove_derived_files(checkpoint: Path) -> None:
+    for name in ("counts.json", "streams.json", "control.json", "epoch.json"):
+        delete(checkpoint / name)
+
+
+def break_derived_files(checkpoint: Path) -> None:
+    for name in ("streams.json", "control.json"):
+        empty(checkpoint / name)
+
+
+def run_on(recorded: Recorded, run_job: Any) -> list[dict[str, int]]:
+    """Run the job on two more files, and give all that it has written."""
+    for number in (BATCHES, BATCHES + 1):
+        readings = ({"sensor": sensor, "number": number} for sensor in range(SENSORS))
+        write_lines(recorded.folder / "readings", f"{number:04}.jsonl", readings)
+    bindings = {
+        "readings": f"jsonl:{recorded.folder / 'readings'}?max_files_per_batch=1",
+        "seen": f"jsonl:{recorded.folder / 'seen'}",
+    }
+    run_job(recorded_job.job, bindings, checkpoint=str(recorded.checkpoint))
+    return read_lines(recorded.folder / "seen")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        remove_newest_snapshot,
+        empty_newest_snapshot,
+        remove_newest_commit,
+        remove_derived_files,
+        break_derived_files,
+    ],
+)
+def test_what_can_be_made_anew_is_no_damage(recorded: Recorded, run_job: Any, how: Damage) -> None:
+    """Without what the other files imply, the job goes on: each reading counts exactly once."""
+    how(recorded.checkpoint)
+    seen = run_on(recorded, run_job)
+    assert sorted((row["sensor"], row["count"]) for row in seen) == [
+        (sensor, count) for sensor in range(SENSORS) for count in range(1, BATCHES + 3)
+    ]
+
+
+def flipped_changelog(checkpoint: Path) -> Path:
+    path = versions(checkpoint, "changelog")[-1]
+    flip(path)
+    return path
+
+
+def flipped_changelog_without_checksum(checkpoint: Path) -> Path:
+    path = flipped_changelog(checkpoint)
+    without_checksums(path)
+    return path
+
+
+def flipped_tables(checkpoint: Path) -> Path:
+    paths = sorted((checkpoint / "state/0/0/SSTs").glob("*.sst"))
+    for path in [*paths, versions(checkpoint, "zip")[0]]:
+        flip(path)
+    # Which of them, only Spark's log says.
+    return checkpoint / "state"
+
+
+def flipped_offsets(checkpoint: Path) -> Path:
+    """A digit of a position, which stays JSON."""
+    path = checkpoint / "offsets" / str(BATCHES - 1)
+    path.write_text(path.read_text().replace(f'"position": {BATCHES}', f'"position": {BATCHES - 1}'))
+    return path
+
+
+def flipped_description(checkpoint: Path) -> Path:
+    path = DESCRIPTION(checkpoint)
+    path.write_text(path.read_text().replace("transformWithState", "transformWithstate"))
+    return path
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        flipped_changelog,
+        flipped_changelog_without_checksum,
+        flipped_tables,
+        flipped_offsets,
+        flipped_description,
+    ],
+)
+def test_what_spark_finds_damaged_is_told_as_damage(
+    recorded: Recorded, run_job: Any, how: Callable[[Path], Path]
+) -> None:
+    """Changed bits show only when Spark reads them: the error names the file, or the folder of the state."""
+    before = read_lines(recorded.folder / "seen")
+    path = how(recorded.checkpoint)
+    with pytest.raises(CheckpointError, match="Restore the f") as caught:
+        run_on(recorded, run_job)
+    assert str(path) in str(caught.value)
+    assert read_lines(recorded.folder / "seen") == before
+
+
+def test_the_recording_is_what_it_should_be(recorded: Recorded) -> None:
+    """The other tests would prove nothing on a checkpoint without snapshots and state."""
+    assert len(versions(recorded.checkpoint, "zip")) >= 2
+    assert json.loads((recorded.checkpoint / "begun.json").read_bytes()) == {"batch": 0}
+    assert len(list((recorded.checkpoint / "commits").glob("[0-9]*"))) == BATCHES
