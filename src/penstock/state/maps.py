@@ -68,7 +68,7 @@ class MapState(KeyedState, Generic[K, V]):
     def spec(self) -> StateSpec:
         """How the state is stored: as an Arrow map, in the order of its entries."""
         key = value_spec(self._checked_name(), self._key_type)
-        if (typing.get_origin(key.python_type) or key.python_type).__hash__ is None:
+        if not _has_hash(key.python_type):
             raise SchemaError(
                 f"{self._key_type!r} has no hash, so it cannot be the type of map keys. Use a frozen class or a scalar."
             )
@@ -279,6 +279,14 @@ class _MapForm(OwnForm):
             self.value, list(itertools.chain.from_iterable(value.values() for value in found))
         )
         return pa.MapArray.from_arrays(offsets_of(values), keys, items)
+
+
+def _has_hash(kind: Any) -> bool:
+    """Whether values of a type may be the keys of a dict."""
+    kind = typing.get_origin(kind) or kind
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind.__struct_config__.frozen
+    return kind.__hash__ is not None
 
 
 @functools.lru_cache(maxsize=256)

@@ -359,13 +359,16 @@ class StateColumns:
 
     def copy(self) -> StateColumns:
         """An independent copy."""
-        own = isinstance(self._spec.python_type, OwnForm)
+        # User code may change a list before it puts it back.
         arrays = {
-            # User code may change a list before it puts it back.
-            name: _objects([copy.copy(value) for value in array]) if own else array.copy()
+            name: _objects([*map(copy.copy, array)]) if self._is_nested(name) else array.copy()
             for name, array in self._arrays.items()
         }
         return StateColumns(self._spec, self._present.copy(), arrays)
+
+    def _is_nested(self, name: str) -> bool:
+        kind = self._spec.record_type.field(name).arrow_type if self._spec.record_type else self._spec.arrow_type
+        return bool(pa.types.is_nested(kind))
 
     def to_arrow(self) -> pa.Array:
         """Back to the stored form. SchemaError when a value cannot be stored."""
