@@ -10,12 +10,19 @@ from penstock.operators.functions import (
     ProcessFunction,
 )
 from penstock.operators.handlers import on_command
+from penstock.state.folding import AggregateFunction, AggregatingState, ReducingState
 from penstock.state.history import TemporalState
+from penstock.state.lists import ListState
+from penstock.state.maps import MapState
 from penstock.state.shared import BroadcastState, Setting
+from penstock.state.transient import TransientField
+from penstock.state.ttl import Ttl
 from penstock.state.values import StateColumns, ValueState
 from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingState",
     "BatchContext",
     "BroadcastState",
     "BroadcastStream",
@@ -26,11 +33,16 @@ __all__ = [
     "DataStream",
     "Job",
     "KeyedStream",
+    "ListState",
+    "MapState",
     "PenstockError",
     "ProcessFunction",
+    "ReducingState",
     "Setting",
     "StateColumns",
     "TemporalState",
+    "TransientField",
+    "Ttl",
     "ValueState",
     "on_command",
 ]

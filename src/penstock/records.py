@@ -31,6 +31,7 @@ __all__ = [
     "VERSION_FIELD",
     "BadRecord",
     "Field",
+    "OwnForm",
     "RecordType",
     "arrow_type_of",
     "record_type",
@@ -100,6 +101,18 @@ class BadRecord:
     raw: bytes
 
 
+class OwnForm:
+    """A type of values that says itself how they become a column and come out of it."""
+
+    def to_python(self, column: pa.Array) -> list[Any]:
+        """The values of a column; None where there is none."""
+        raise NotImplementedError
+
+    def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+        """The column of values. May raise anything when one does not fit."""
+        raise NotImplementedError
+
+
 @dataclasses.dataclass(frozen=True)
 class Field:
     """One field of a record.
@@ -136,6 +149,8 @@ class Field:
 
     def to_python(self, column: pa.Array) -> list[Any]:
         """The values of a column as user code sees them."""
+        if isinstance(self.python_type, OwnForm):
+            return self.python_type.to_python(column)
         if self.plain:
             if column.null_count == 0 and (
                 pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
@@ -157,6 +172,8 @@ class Field:
         Without `check` a missing value passes, for callers that look for missing values themselves.
         """
         try:
+            if isinstance(self.python_type, OwnForm):
+                return self.python_type.to_arrow(values)
             if self.enum is not None:
                 values = _enum_values(values)
             elif pa.types.is_nested(self.arrow_type):

@@ -19,7 +19,7 @@ from penstock.state.history import TemporalState
 from penstock.state.key_groups import key_groups
 from penstock.state.key_index import key_values
 from penstock.state.shared import Setting
-from penstock.state.values import ValueState, completed
+from penstock.state.values import KeyedState, completed
 
 __all__ = ["AcceptedStep", "Accepting", "named_keys", "payload_decoder", "payload_of"]
 
@@ -55,7 +55,7 @@ class AcceptedStep:
     step: str
     key_type: pa.DataType
     handlers: Mapping[str, Handler]
-    states: Mapping[str, ValueState[Any]]
+    states: Mapping[str, KeyedState]
     settings: Mapping[str, Setting[Any]]
     timed: bool
     has_cache: bool

@@ -9,9 +9,8 @@ from typing import Any, Final
 from penstock.errors import StateError
 from penstock.operators.step import CONTROL_VERSION, StepCore
 from penstock.state.group_state import Cursor, GroupState, StateColumn
-from penstock.state.history import BoundTemporalState, TemporalState
 from penstock.state.shared import SharedStates
-from penstock.state.values import BoundValueState, StateSpec, ValueState
+from penstock.state.values import BoundState, BoundValueState, StateSpec
 
 __all__ = ["Binding"]
 
@@ -28,13 +27,15 @@ class Binding:
         self.shared: Final = shared
         self.cursor: Final = Cursor(None, [])
         self.function: Final = copy.copy(core.function)
-        self.states: dict[str, BoundValueState] = {}
+        self.states: dict[str, Any] = {}
         self._entered: GroupState | None = None
         self._nowhere = {
             name: _no_column(name, spec) for name, spec in zip(core.states, core.specs, strict=True)
         }
         for name, declared in core.states.items():
-            self.states[name] = _bound(declared, self._nowhere[name], self.cursor, kind)
+            state: BoundState = declared.bound(kind)(self._nowhere[name], self.cursor)
+            state.describe(declared)
+            self.states[name] = state
         self.shared_states: Final[dict[str, Any]] = dict(shared.bind(self.cursor))
         for name, state in [*self.states.items(), *self.shared_states.items()]:
             if name != CONTROL_VERSION:
@@ -73,17 +74,6 @@ class Binding:
         """The control version in force for the current key at the current time."""
         of_key = 0 if self.cursor.key is None else self.states[CONTROL_VERSION].get() or 0
         return max(of_key, self.shared_states[CONTROL_VERSION].get() or 0)
-
-
-def _bound(
-    declared: ValueState[Any], nowhere: StateColumn, cursor: Cursor, kind: type[BoundValueState]
-) -> BoundValueState:
-    if not isinstance(declared, TemporalState):
-        return kind(nowhere, cursor)
-    state = declared.bound(kind)(nowhere, cursor)
-    assert isinstance(state, BoundTemporalState)
-    state.describe(declared)
-    return state
 
 
 class _NoKey(dict[Any, Any]):

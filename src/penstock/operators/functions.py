@@ -18,7 +18,7 @@ from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, StateError
 from penstock.records import RecordType, record_type
 from penstock.state.group_state import Cursor
-from penstock.state.values import ValueState
+from penstock.state.values import KeyedState
 
 __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
 
@@ -144,7 +144,8 @@ class ProcessFunction:
 
     Override `process_record`, or `process_batch` for the vectorised form; with both, the vectorised one is used. A
     function is created once when the job is described and shipped to the workers; attributes other than declared
-    states are not restored after a failure.
+    states are not restored after a failure; what is kept for a while in a worker, a cache or a client, is declared as a
+    `TransientField`.
 
     What the function emits is declared by the return annotation of the method (`-> Iterator[HeaterCommand]`) or
     by `output=` where the function is applied. Side outputs are declared in the class:
@@ -169,7 +170,8 @@ class ProcessFunction:
     def clear_cache(self) -> None:
         """Drop what the function keeps besides its states; called in every worker after a command `clear-cache`.
 
-        Only functions that override it take that command.
+        Transient fields are dropped afterwards, also when it raises. Only functions that override it or declare such
+        fields take that command.
         """
 
 
@@ -192,11 +194,11 @@ def is_vectorised(function: ProcessFunction) -> bool:
     return type(function).process_batch is not ProcessFunction.process_batch
 
 
-def declared_states(function: ProcessFunction) -> dict[str, ValueState[Any]]:
+def declared_states(function: ProcessFunction) -> dict[str, KeyedState]:
     """The states that the function's class declares, base classes first."""
-    found: dict[str, ValueState[Any]] = {}
+    found: dict[str, KeyedState] = {}
     for cls in reversed(type(function).__mro__):
-        found.update({name: value for name, value in vars(cls).items() if isinstance(value, ValueState)})
+        found.update({name: value for name, value in vars(cls).items() if isinstance(value, KeyedState)})
     return found
 
 

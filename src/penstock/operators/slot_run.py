@@ -45,7 +45,7 @@ class SlotRun:
     def _cleared_cache(self) -> list[DeadLetter]:
         """Clear the function's cache, should a command have asked for that while this worker did not see the slot."""
         try:
-            self._core.clear_cache(self.header.cache_generation)
+            self._core.catch_up_cache(self.header.cache_generation)
         except Exception as e:  # user code may raise anything
             return [DeadLetter(reason_of(e), COMMANDS, self._core.step, "clear-cache", 0, b"")]
         return []

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -27,7 +27,8 @@ from penstock.records import RecordType
 from penstock.state.group_state import state_schema
 from penstock.state.history import TemporalState
 from penstock.state.shared import Setting, declared_shared
-from penstock.state.values import ValueState
+from penstock.state.transient import Kept
+from penstock.state.values import KeyedState
 
 __all__ = [
     "CONTROL_VERSION",
@@ -103,7 +104,7 @@ class StepCore:
         data = self.inputs[-1]
         assert data.key is not None
         self.key_type: Final = data.key.key_type
-        self.states: Final[dict[str, ValueState[Any]]] = declared_states(function)
+        self.states: Final[dict[str, KeyedState]] = declared_states(function)
         self.shared: Final = declared_shared(type(function))
         if stamped:
             # The version goes with each key and with the step as a hidden state, so that it is carried like others.
@@ -116,13 +117,26 @@ class StepCore:
         self.handlers: Final = declared_handlers(type(function))
         self.vectorised: Final = is_vectorised(function)
         self.has_history: Final = any(isinstance(state, TemporalState) for state in self.states.values())
-        self.cache_generation = 0
+        # What outlives this core in its worker, for every copy of the function to share.
+        self._kept: Final = Kept.of(function)
+        self._cleared = 0
 
     def clear_cache(self, generation: int) -> None:
-        """Clear the function's cache in this worker, unless that was done for this generation or a later one."""
-        if generation > self.cache_generation:
-            self.cache_generation = generation
+        """Clear what the function keeps in this worker, once for all slots of this core that the command reaches."""
+        if generation > self._cleared:
+            self._clear(generation)
+
+    def catch_up_cache(self, generation: int) -> None:
+        """Clear it, should a command have asked for that of which this worker has not heard."""
+        if generation > self._kept.generations.get(self.step, 0):
+            self._clear(generation)
+
+    def _clear(self, generation: int) -> None:
+        self._cleared = self._kept.generations[self.step] = generation
+        try:
             self.function.clear_cache()
+        finally:
+            self._kept.values.clear()
 
 
 @contextmanager

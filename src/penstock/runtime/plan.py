@@ -25,6 +25,7 @@ from penstock.operators.step import StepCore, StepInput
 from penstock.runtime.slots import slots_of_key_groups
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 from penstock.state.shared import Setting, declared_shared
+from penstock.state.transient import declared_transient
 from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
 
 __all__ = ["JobPlan", "emission_destination"]
@@ -143,5 +144,6 @@ def _accepted(node: ProcessNode) -> AcceptedStep:
         states=declared_states(node.function),
         settings=settings,
         timed=node.edges[-1].time is not None,
-        has_cache=function.clear_cache is not ProcessFunction.clear_cache,
+        has_cache=function.clear_cache is not ProcessFunction.clear_cache
+        or bool(declared_transient(function)),
     )

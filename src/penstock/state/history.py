@@ -104,14 +104,12 @@ class TemporalState(ValueState[T]):
 
     def spec(self) -> StateSpec:
         """How the state is stored: a list of versions."""
-        if self.name == "key":
-            raise SchemaError("A state cannot be named 'key'; the key's own column has that name.")
-        version = _version_type(value_spec(self.name, self._value_type).python_type)
+        version = _version_type(value_spec(self._checked_name(), self._value_type).python_type)
         kind = list[version]  # type: ignore[valid-type]
         return StateSpec(self.name, kind, arrow_type_of(kind), None)
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundValueState]:
-        """The form of the state at work that corresponds to one of a plain value state."""
+        """The class of the state at work."""
         return CheckedTemporalState if kind is CheckedValueState else BoundTemporalState
 
 

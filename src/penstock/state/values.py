@@ -1,7 +1,8 @@
-"""Value state: one value per key, as user code declares and uses it."""
+"""Value state: one value per key, as user code declares and uses it; and what all kinds of keyed state share."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,20 @@ import pyarrow.compute as pc
 
 from penstock.errors import SchemaError, StateError
 from penstock.json_lines import python_values
-from penstock.records import Field, RecordType, arrow_type_of, record_type
+from penstock.records import Field, OwnForm, RecordType, arrow_type_of, record_type
+from penstock.state.ttl import Ttl
 
 if TYPE_CHECKING:
     from penstock.state.group_state import Cursor, StateColumn
 
 __all__ = [
+    "ABSENT",
+    "LONGER",
+    "BoundState",
     "BoundValueState",
+    "CheckedState",
     "CheckedValueState",
+    "KeyedState",
     "StateColumns",
     "StateSpec",
     "Undo",
@@ -36,17 +43,19 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_MISSING: Final = object()
+ABSENT: Final = object()
+LONGER: Final = object()
 
 
 @dataclasses.dataclass(frozen=True)
 class StateSpec:
-    """A declared state: its name, the type of its values and how they are stored."""
+    """A declared state: its name, the type of its values, how they are stored and for how long."""
 
     name: str
     python_type: Any
     arrow_type: pa.DataType
     record_type: RecordType | None
+    ttl: Ttl | None = None
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         """Values as they are stored; None is no value. SchemaError when one cannot be stored."""
@@ -80,26 +89,67 @@ def _unpacked(stored: pa.Array, record_type: RecordType) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(stored.flatten(), names=list(record_type.field_names))
 
 
-# What a value was before the current record changed it: the values it belongs to, its key, the value. A plain
-# tuple, since one is made for each change.
-Undo = tuple[dict[Any, Any], Any, Any]
+# What a value was before the current record changed it: the values it belongs to, its key, the value, ABSENT where
+# there was none. Of a list that got longer: the list, its length before, LONGER. A plain tuple, since one is made for
+# each change.
+Undo = tuple[Any, Any, Any]
 
 
 def take_back(undo: Undo) -> None:
     """Put a value back as it was."""
     values, key, before = undo
-    if before is _MISSING:
+    if before is ABSENT:
         values.pop(key, None)
+    elif before is LONGER:
+        del values[key:]
     else:
         values[key] = before
 
 
 def undo_of(values: dict[Any, Any], key: Any) -> Undo:
     """What takes back a change of a key that is about to be made."""
-    return (values, key, values.get(key, _MISSING))
+    return (values, key, values.get(key, ABSENT))
 
 
-class ValueState(Generic[T]):
+class KeyedState:
+    """What every kind of keyed state is: declared in the body of a process function, and stored as one column."""
+
+    name = ""
+    ttl: Ttl | None = None
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def value_of(self, data: bytes | msgspec.Raw) -> Any:
+        """What a command sets the state to, from JSON. msgspec.DecodeError when it does not fit."""
+        raise NotImplementedError
+
+    def spec(self) -> StateSpec:
+        """How the state is stored. SchemaError when it cannot be."""
+        raise NotImplementedError
+
+    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
+        """The class of the state at work that corresponds to one of a plain value state."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Remove what the current key holds."""
+        raise self._outside()
+
+    def columns(self) -> StateColumns:
+        """In `process_batch`: what all keys of the key group hold, as columns by key slot."""
+        raise self._outside()
+
+    def _checked_name(self) -> str:
+        if self.name == "key":
+            raise SchemaError("A state cannot be named 'key'; the key's own column has that name.")
+        return self.name
+
+    def _outside(self) -> StateError:
+        return StateError(f"The state {self.name!r} has a value only while its function processes records.")
+
+
+class ValueState(KeyedState, Generic[T]):
     """One value per key, or none.
 
     Declare it in the body of a process function; inside the function's methods it then speaks of the current
@@ -111,19 +161,17 @@ class ValueState(Generic[T]):
     ...     def process_record(self, record, ctx):
     ...         self.seen.set((self.seen.get() or 0) + 1)
 
-    Treat a value from `get` as read-only: a change counts only when it is `set`.
+    Treat a value from `get` as read-only: a change counts only when it is `set`. With a `ttl` it is kept for that long
+    after it was last set.
     """
 
     @overload
-    def __init__(self, value_type: type[T]) -> None: ...
+    def __init__(self, value_type: type[T], *, ttl: Ttl | None = None) -> None: ...
     @overload
-    def __init__(self: ValueState[Any], value_type: Any) -> None: ...
-    def __init__(self, value_type: Any) -> None:
+    def __init__(self: ValueState[Any], value_type: Any, *, ttl: Ttl | None = None) -> None: ...
+    def __init__(self, value_type: Any, *, ttl: Ttl | None = None) -> None:
         self._value_type = value_type
-        self.name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
+        self.ttl = ttl
 
     @property
     def value_type(self) -> Any:
@@ -136,9 +184,11 @@ class ValueState(Generic[T]):
 
     def spec(self) -> StateSpec:
         """How the state is stored. SchemaError when its type cannot be."""
-        if self.name == "key":
-            raise SchemaError("A state cannot be named 'key'; the key's own column has that name.")
-        return value_spec(self.name, self._value_type)
+        return value_spec(self._checked_name(), self._value_type, self.ttl)
+
+    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
+        """The class of the state at work."""
+        return kind
 
     def get(self) -> T | None:
         """The value of the current key, or None."""
@@ -148,14 +198,6 @@ class ValueState(Generic[T]):
         """Set the value of the current key. TypeError when it is not of the declared type."""
         raise self._outside()
 
-    def clear(self) -> None:
-        """Remove the value of the current key."""
-        raise self._outside()
-
-    def columns(self) -> StateColumns:
-        """In `process_batch`: the values of all keys of the key group as columns, by key slot."""
-        raise self._outside()
-
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: ARG002  # as above
         """In `process_batch`: set the values of the keys in `slots` (each slot once).
 
@@ -163,29 +205,79 @@ class ValueState(Generic[T]):
         """
         raise self._outside()
 
-    def _outside(self) -> StateError:
-        return StateError(f"The state {self.name!r} has a value only while its function processes records.")
 
+class BoundState(KeyedState):
+    """A keyed state at work, bound to one key group. `describe` tells it what was declared."""
 
-class BoundValueState(ValueState[Any]):
-    """A value state at work, bound to one key group."""
-
-    __slots__ = ("_column", "_cursor", "_dirty", "_exact", "_note_undo", "_values")
+    __slots__ = ("_column", "_cursor", "_dirty", "_note_undo", "_values")
 
     def __init__(self, column: StateColumn, cursor: Cursor) -> None:
-        super().__init__(column.spec.python_type)
         self.name = column.spec.name
+        self.ttl = column.spec.ttl
         self._column = column
         self._cursor = cursor
         self._note_undo = cursor.undo.append
         self._values = column.values
         self._dirty = column.dirty
-        self._exact = column.spec.python_type
+
+    def describe(self, declared: Any) -> None:
+        """Take over what was declared."""
 
     def refresh(self) -> None:
         """Look at the column's values anew, after they were flushed or preloaded."""
         self._values = self._column.values
         self._dirty = self._column.dirty
+
+    def move(self, column: StateColumn) -> None:
+        """Speak of the keys of another key group from now on."""
+        self._column = column
+        self.refresh()
+
+    def clear(self) -> None:  # noqa: D102  # as declared
+        self._replace(None)
+
+    def columns(self) -> StateColumns:  # noqa: D102  # as declared
+        return self._column.columns()
+
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+        """As `ValueState.put`."""
+        self._put_columns(slots, values)
+
+    def _replace(self, held: Any) -> None:
+        """What the current key holds from now on."""
+        values, key = self._values, self._cursor.key
+        self._note_undo((values, key, values.get(key, ABSENT)))
+        values[key] = held
+        self._dirty[key] = None
+
+    def _put_columns(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+        self._column.put(slots, values)
+
+
+class CheckedState(BoundState):
+    """A keyed state that tries at once whether columns can be stored. Its other methods are tried by its kind."""
+
+    __slots__ = ()
+
+    def _put_columns(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+        # User code may catch the error and go on, so the columns must be what they were.
+        before = self._column.snapshot()
+        try:
+            super()._put_columns(slots, values)
+            self._column.check_columns()
+        except Exception:
+            self._column.restore(before)
+            raise
+
+
+class BoundValueState(BoundState, ValueState[Any]):
+    """A value state at work."""
+
+    __slots__ = ("_exact",)
+
+    def __init__(self, column: StateColumn, cursor: Cursor) -> None:
+        super().__init__(column, cursor)
+        self._exact = self._value_type = column.spec.python_type
 
     def get(self) -> Any:  # noqa: D102  # as declared
         try:
@@ -197,29 +289,15 @@ class BoundValueState(ValueState[Any]):
         if type(value) is not self._exact:
             value = self._fitted(value)
         values, key = self._values, self._cursor.key
-        self._note_undo((values, key, values.get(key, _MISSING)))
+        self._note_undo((values, key, values.get(key, ABSENT)))
         values[key] = value
         self._dirty[key] = None
-
-    def clear(self) -> None:  # noqa: D102  # as declared
-        self.set(None)
 
     def _fitted(self, value: Any) -> Any:
         return None if value is None else fitted(value, self._column.spec)
 
-    def move(self, column: StateColumn) -> None:
-        """Speak of the keys of another key group from now on."""
-        self._column = column
-        self.refresh()
 
-    def columns(self) -> StateColumns:  # noqa: D102  # as declared
-        return self._column.columns()
-
-    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: D102  # as declared
-        self._column.put(slots, values)
-
-
-class CheckedValueState(BoundValueState):
+class CheckedValueState(CheckedState, BoundValueState):
     """A value state that tries at once whether what it is set to can be stored."""
 
     __slots__ = ()
@@ -228,16 +306,6 @@ class CheckedValueState(BoundValueState):
         fitted = value if type(value) is self._exact else self._fitted(value)
         self._column.check_value(fitted)
         super().set(fitted)
-
-    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: D102  # as declared
-        # User code may catch the error and go on, so the columns must be what they were.
-        before = self._column.snapshot()
-        try:
-            super().put(slots, values)
-            self._column.check_columns()
-        except Exception:
-            self._column.restore(before)
-            raise
 
 
 def fitted(value: Any, spec: StateSpec) -> Any:
@@ -254,7 +322,8 @@ class StateColumns:
     `present` tells which keys have a value. For scalar types `values` is the column; for records `columns[name]`
     is the column of a field. Numbers and booleans are NumPy arrays of their type, anything else and optional fields
     arrays of Python objects (an enumeration's are the values of its members); where there is no value they hold 0 or
-    None. All are read-only; change them with `put`.
+    None. All are read-only; change them with `put`. For lists and maps `values` is an array of what `get` of a
+    `ListState` gives, or of dicts.
     """
 
     def __init__(
@@ -268,6 +337,8 @@ class StateColumns:
     def of_arrow(cls, stored: pa.Array, spec: StateSpec) -> StateColumns:
         """The columns of a stored state."""
         present = stored.is_valid().to_numpy(zero_copy_only=False).copy()
+        if isinstance(spec.python_type, OwnForm):
+            return cls(spec, present, {"": _objects(spec.python_type.to_python(stored))})
         if spec.record_type is None:
             return cls(spec, present, {"": _to_numpy(stored)})
         arrays = {
@@ -309,20 +380,33 @@ class StateColumns:
                 f"the state {self._spec.name!r} takes the columns {sorted(self._arrays)}, not {sorted(given)}"
             )
         for name, column in given.items():
-            self._arrays[name][slots] = column
+            array = self._arrays[name]
+            # NumPy would take a list of lists for a table.
+            of_objects = array.dtype == object and isinstance(column, list | tuple)
+            array[slots] = _objects(column) if of_objects else column
         self._present[slots] = True
 
     def copy(self) -> StateColumns:
         """An independent copy."""
-        arrays = {name: array.copy() for name, array in self._arrays.items()}
+        # User code may change a list before it puts it back.
+        arrays = {
+            name: _objects([*map(copy.copy, array)]) if self._is_nested(name) else array.copy()
+            for name, array in self._arrays.items()
+        }
         return StateColumns(self._spec, self._present.copy(), arrays)
+
+    def _is_nested(self, name: str) -> bool:
+        kind = self._spec.record_type.field(name).arrow_type if self._spec.record_type else self._spec.arrow_type
+        return bool(pa.types.is_nested(kind))
 
     def to_arrow(self) -> pa.Array:
         """Back to the stored form. SchemaError when a value cannot be stored."""
         everywhere = bool(self._present.all())
         spec = self._spec
         if spec.record_type is None:
-            fields: Sequence[Field] = [Field(spec.name, spec.python_type, spec.arrow_type, nullable=False)]
+            # An empty list or map is stored as none.
+            own = isinstance(spec.python_type, OwnForm)
+            fields: Sequence[Field] = [Field(spec.name, spec.python_type, spec.arrow_type, nullable=own)]
         else:
             fields = spec.record_type.fields
         columns = [
@@ -359,17 +443,17 @@ def completed(value: Any) -> Any:
     return value
 
 
-def value_spec(name: str, value_type: Any) -> StateSpec:
+def value_spec(name: str, value_type: Any, ttl: Ttl | None = None) -> StateSpec:
     """How values of a type are stored under a name. SchemaError when they cannot be."""
     try:
         arrow = arrow_type_of(value_type)
     except SchemaError:
         kind = record_type(value_type)
-        return StateSpec(name, kind.python_class, _struct_of(kind), kind)
+        return StateSpec(name, kind.python_class, _struct_of(kind), kind, ttl)
     if pa.types.is_struct(arrow):
         kind = record_type(value_type)
-        return StateSpec(name, value_type, _struct_of(kind), kind)
-    return StateSpec(name, value_type, arrow, None)
+        return StateSpec(name, value_type, _struct_of(kind), kind, ttl)
+    return StateSpec(name, value_type, arrow, None, ttl)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -404,6 +488,9 @@ def _to_numpy(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def _to_objects(column: pa.Array) -> npt.NDArray[Any]:
-    result = np.empty(len(column), object)
-    result[:] = python_values(column)
-    return result
+    return _objects(python_values(column))
+
+
+def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """An array of Python objects, also of lists of one length."""
+    return np.fromiter(values, object, len(values))

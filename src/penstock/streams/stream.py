@@ -26,7 +26,8 @@ from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector, key_selector
 from penstock.records import ProtobufSource, RecordType, record_type
 from penstock.state.shared import BroadcastState, Setting, declared_shared
-from penstock.state.values import ValueState
+from penstock.state.transient import TransientField
+from penstock.state.values import KeyedState
 from penstock.streams.graph import (
     Edge,
     Graph,
@@ -350,7 +351,8 @@ def _check_states(function: ProcessFunction, step: str) -> None:
     for name, state in declared_states(function).items():
         if state.name != name:
             raise JobDefinitionError(
-                f"Step {step!r} has one ValueState under the names {name!r} and {state.name!r}; give each its own."
+                f"Step {step!r} has one {type(state).__name__} under the names {name!r} and {state.name!r}; give each "
+                "its own."
             )
         try:
             state.spec()
@@ -363,7 +365,7 @@ def _check_states(function: ProcessFunction, step: str) -> None:
             raise SchemaError(f"{name!r} of step {step!r}: {e}") from e
     declared_handlers(type(function))
     for name, value in vars(function).items():
-        if isinstance(value, ValueState | Setting | BroadcastState):
+        if isinstance(value, KeyedState | Setting | BroadcastState | TransientField):
             raise JobDefinitionError(
                 f"Step {step!r} sets its state {name!r} on the instance; declare it in the body of the class "
                 f"{type(function).__name__}."

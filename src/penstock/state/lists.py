@@ -1,0 +1,238 @@
+"""List state: any number of values per key, in order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.records import Field, OwnForm
+from penstock.state.group_state import Cursor, StateColumn
+from penstock.state.ttl import Ttl
+from penstock.state.values import (
+    LONGER,
+    BoundState,
+    BoundValueState,
+    CheckedState,
+    CheckedValueState,
+    KeyedState,
+    StateSpec,
+    completed,
+    fitted,
+    value_spec,
+)
+
+__all__ = [
+    "BoundListState",
+    "CheckedListState",
+    "ListState",
+    "column_of_parts",
+    "inside",
+    "offsets_of",
+    "parts_of_column",
+    "runs",
+]
+
+T = TypeVar("T")
+
+
+class ListState(KeyedState, Generic[T]):
+    """A list per key. A key with an empty list holds nothing.
+
+    Declare it in the body of a process function. `item_type` is as for `ValueState`.
+
+    >>> class LastSeen(ProcessFunction):
+    ...     recent = ListState(str)
+    ...     def process_record(self, record, ctx):
+    ...         self.recent.add(record.page)
+    ...         if len(self.recent) > 10:
+    ...             self.recent.set(self.recent.get()[-10:])
+
+    `add` costs the same whatever the length of the list. Treat the items as read-only.
+    """
+
+    @overload
+    def __init__(self, item_type: type[T], *, ttl: Ttl | None = None) -> None: ...
+    @overload
+    def __init__(self: ListState[Any], item_type: Any, *, ttl: Ttl | None = None) -> None: ...
+    def __init__(self, item_type: Any, *, ttl: Ttl | None = None) -> None:
+        self._item_type = item_type
+        self.ttl = ttl
+
+    def spec(self) -> StateSpec:
+        """How the state is stored: as an Arrow list of its items."""
+        item = value_spec(self._checked_name(), self._item_type)
+        return StateSpec(self.name, _ListForm(item), pa.list_(item.arrow_type), None, self.ttl)
+
+    def value_of(self, data: bytes | msgspec.Raw) -> Any:
+        """A list from a JSON array. msgspec.DecodeError when it is none of such items."""
+        item: Any = value_spec("", self._item_type).python_type
+        return completed(msgspec.json.decode(data, type=list[item] | None))
+
+    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
+        """The class of the state at work."""
+        return CheckedListState if issubclass(kind, CheckedValueState) else BoundListState
+
+    def get(self) -> list[T]:
+        """The items of the current key, as a list of your own."""
+        raise self._outside()
+
+    def add(self, item: T) -> None:  # noqa: ARG002  # bound states override
+        """Put an item behind the others. TypeError when it is not of the declared type."""
+        raise self._outside()
+
+    def add_all(self, items: Iterable[T]) -> None:  # noqa: ARG002  # as above
+        """Put several items behind the others. TypeError when one is not of the declared type."""
+        raise self._outside()
+
+    def set(self, items: Iterable[T] | None) -> None:  # noqa: ARG002  # as above
+        """Replace the whole list; None is an empty one. TypeError when an item is not of the declared type."""
+        raise self._outside()
+
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: ARG002  # as above
+        """In `process_batch`: set the lists of the keys in `slots` (each slot once); `values` is a list of lists."""
+        raise self._outside()
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.get())
+
+    def __len__(self) -> int:
+        raise self._outside()
+
+
+class BoundListState(BoundState, ListState[Any]):
+    """A list state at work. The list of a key is changed in place; what takes it back cuts it to its length before."""
+
+    __slots__ = ("_exact", "_item")
+
+    def __init__(self, column: StateColumn, cursor: Cursor) -> None:
+        super().__init__(column, cursor)
+        self._item: StateSpec = column.spec.python_type.item
+        self._exact = self._item_type = self._item.python_type
+
+    def get(self) -> list[Any]:  # noqa: D102  # as declared
+        return list(self._held() or ())
+
+    def add(self, item: Any) -> None:  # noqa: D102  # as declared
+        if type(item) is not self._exact:
+            item = fitted(item, self._item)
+        key = self._cursor.key
+        try:
+            held = self._values[key]
+        except KeyError:
+            held = self._column.load(key)
+        if held is None:
+            self._replace([item])
+            return
+        self._note_undo((held, len(held), LONGER))
+        held.append(item)
+        self._dirty[key] = None
+
+    def add_all(self, items: Iterable[Any]) -> None:  # noqa: D102  # as declared
+        self._extend(self._fitted(items))
+
+    def set(self, items: Iterable[Any] | None) -> None:  # noqa: D102  # as declared
+        self._replace(None if items is None else self._fitted(items))
+
+    def __len__(self) -> int:
+        return len(self._held() or ())
+
+    def _held(self) -> list[Any] | None:
+        key = self._cursor.key
+        try:
+            held: list[Any] | None = self._values[key]
+        except KeyError:
+            held = self._column.load(key)
+        return held
+
+    def _extend(self, items: list[Any]) -> None:
+        held = self._held()
+        if held is None:
+            self._replace(items)
+            return
+        self._note_undo((held, len(held), LONGER))
+        held += items
+        self._dirty[self._cursor.key] = None
+
+    def _fitted(self, items: Iterable[Any]) -> list[Any]:
+        if isinstance(items, str | bytes):
+            raise TypeError(f"the state {self.name!r} takes a list of items, not {items!r}")
+        exact, item_spec = self._exact, self._item
+        return [item if type(item) is exact else fitted(item, item_spec) for item in items]
+
+
+class CheckedListState(CheckedState, BoundListState):
+    """A list state that tries at once whether what it gets can be stored."""
+
+    __slots__ = ()
+
+    def add(self, item: Any) -> None:  # noqa: D102  # as declared
+        self.add_all([item])
+
+    def _fitted(self, items: Iterable[Any]) -> list[Any]:
+        found = super()._fitted(items)
+        # Only what is new: the others were tried when they came.
+        self._column.check_value(found)
+        return found
+
+
+@dataclass(frozen=True)
+class _ListForm(OwnForm):
+    """Lists as an Arrow list; an empty one is stored as none."""
+
+    item: StateSpec
+
+    def to_python(self, column: pa.Array) -> list[Any]:
+        return list(runs(parts_of_column(self.item, inside(column)), column))
+
+    def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+        items = list(itertools.chain.from_iterable(value for value in values if value))
+        return pa.ListArray.from_arrays(offsets_of(values), column_of_parts(self.item, items))
+
+
+def inside(column: pa.Array) -> pa.Array:
+    """The parts of all lists or maps of a column, one behind the other."""
+    first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    return column.values.slice(first, last - first)
+
+
+def runs(parts: list[Any], column: pa.Array) -> Iterator[list[Any] | None]:
+    """The parts of each list or map; None for one that is null or empty."""
+    bounds = column.offsets.to_numpy()
+    bounds = (bounds - bounds[0]).tolist()
+    present = column.is_valid().to_pylist()
+    for low, high, some in zip(bounds[:-1], bounds[1:], present, strict=True):
+        yield parts[low:high] if some and low < high else None
+
+
+def offsets_of(values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+    """Where the parts of each list or map begin and end; null for an empty one."""
+    lengths = np.fromiter((len(value) if value else 0 for value in values), np.int64, len(values))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.array(offsets, pa.int32(), mask=np.append(lengths == 0, False))
+
+
+def parts_of_column(part: StateSpec, column: pa.Array) -> list[Any]:
+    """The values of a column without nulls, as user code sees them."""
+    if part.record_type is None:
+        return _field_of(part).to_python(column)
+    names = list(part.record_type.field_names)
+    return part.record_type.objects(pa.RecordBatch.from_arrays(column.flatten(), names=names))
+
+
+def column_of_parts(part: StateSpec, values: list[Any]) -> pa.Array:
+    """The column of values. SchemaError when one cannot be stored."""
+    if part.record_type is None:
+        return _field_of(part).to_arrow(values)
+    columns = part.record_type.batch(values).columns
+    return pa.StructArray.from_arrays(columns, fields=list(part.arrow_type))
+
+
+def _field_of(part: StateSpec) -> Field:
+    return Field(part.name, part.python_type, part.arrow_type, nullable=False)

@@ -1,0 +1,302 @@
+"""Map state: a mapping per key, in the order in which its entries came."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, overload
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import SchemaError
+from penstock.records import OwnForm
+from penstock.state.group_state import Cursor, StateColumn
+from penstock.state.lists import column_of_parts, inside, offsets_of, parts_of_column, runs
+from penstock.state.ttl import Ttl
+from penstock.state.values import (
+    ABSENT,
+    BoundState,
+    BoundValueState,
+    CheckedState,
+    CheckedValueState,
+    KeyedState,
+    StateSpec,
+    Undo,
+    completed,
+    fitted,
+    value_spec,
+)
+
+__all__ = ["BoundMapState", "CheckedMapState", "MapState"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class MapState(KeyedState, Generic[K, V]):
+    """A mapping per key. A key with an empty mapping holds nothing.
+
+    Declare it in the body of a process function. The types are as for `ValueState`; those of map keys must have a hash.
+
+    >>> class Stock(ProcessFunction):
+    ...     pieces = MapState(str, int)
+    ...     def process_record(self, record, ctx):
+    ...         self.pieces.put(record.article, self.pieces.get(record.article, 0) + record.count)
+
+    Entries stand in the order in which their map keys came; a new value leaves an entry where it is. Treat values as
+    read-only: a change counts only when it is `put`. `get` and `put` cost the same whatever the size of the mapping;
+    the first `remove` of a record copies it.
+    """
+
+    @overload
+    def __init__(self, key_type: type[K], value_type: type[V], *, ttl: Ttl | None = None) -> None: ...
+    @overload
+    def __init__(
+        self: MapState[Any, Any], key_type: Any, value_type: Any, *, ttl: Ttl | None = None
+    ) -> None: ...
+    def __init__(self, key_type: Any, value_type: Any, *, ttl: Ttl | None = None) -> None:
+        self._key_type = key_type
+        self._value_type = value_type
+        self.ttl = ttl
+
+    def spec(self) -> StateSpec:
+        """How the state is stored: as an Arrow map, in the order of its entries."""
+        key = value_spec(self._checked_name(), self._key_type)
+        if not _has_hash(key.python_type):
+            raise SchemaError(
+                f"{self._key_type!r} has no hash, so it cannot be the type of map keys. Use a frozen class or a scalar."
+            )
+        value = value_spec(self.name, self._value_type)
+        arrow_type = pa.map_(key.arrow_type, value.arrow_type)
+        return StateSpec(self.name, _MapForm(key, value), arrow_type, None, self.ttl)
+
+    def value_of(self, data: bytes | msgspec.Raw) -> Any:
+        """A mapping from a JSON object, or an array of pairs. msgspec.DecodeError when it is none of such entries."""
+        found = completed(_decoder(self._key_type, self._value_type).decode(data))
+        return dict(found) if isinstance(found, list) else found
+
+    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
+        """The class of the state at work."""
+        return CheckedMapState if issubclass(kind, CheckedValueState) else BoundMapState
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V) -> V: ...
+    @overload
+    def get(self, key: K, default: None) -> V | None: ...
+    def get(self, key: K, default: V | None = None) -> V | None:  # noqa: ARG002  # bound states override
+        """The value of a map key, or the default."""
+        raise self._outside()
+
+    @overload
+    def put(self, key: K, value: V) -> None: ...
+    @overload
+    def put(self, key: npt.NDArray[np.int64], value: Any) -> None: ...
+    def put(self, key: Any, value: Any) -> None:  # noqa: ARG002  # as above
+        """Set the value of a map key. TypeError when one of them is not of the declared type.
+
+        In `process_batch`, with slots (each once) and a list of dicts: set the mappings of the keys in these slots.
+        """
+        raise self._outside()
+
+    def put_all(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:  # noqa: ARG002  # as above
+        """Set the values of several map keys."""
+        raise self._outside()
+
+    def set(self, entries: Mapping[K, V] | Iterable[tuple[K, V]] | None) -> None:  # noqa: ARG002  # as above
+        """Replace the whole mapping; None is an empty one."""
+        raise self._outside()
+
+    def remove(self, key: K) -> None:  # noqa: ARG002  # as above
+        """Remove a map key, if it is there."""
+        raise self._outside()
+
+    def items(self) -> list[tuple[K, V]]:
+        """All entries, in order, as a list of your own."""
+        raise self._outside()
+
+    def keys(self) -> list[K]:
+        """All map keys, in order, as a list of your own."""
+        return [key for key, _ in self.items()]
+
+    def values(self) -> list[V]:
+        """All values, in the order of their map keys, as a list of your own."""
+        return [value for _, value in self.items()]
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        return not len(self)
+
+    def __contains__(self, key: object) -> bool:
+        raise self._outside()
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        raise self._outside()
+
+
+# What stands for a mapping that was not copied: a place in the notes, the note there, and the copy.
+_NO_COPY: Final[tuple[int, Undo | None, object]] = (0, None, None)
+
+
+class BoundMapState(BoundState, MapState[Any, Any]):
+    """A map state at work. The mapping of a key is changed in place, and each change of an entry noted.
+
+    Where an entry stood can only be restored from the mapping as it was, so what removes one for the first time within
+    a record goes on with a copy.
+    """
+
+    __slots__ = ("_copied", "_exact_key", "_exact_value", "_key_spec", "_value_spec")
+
+    def __init__(self, column: StateColumn, cursor: Cursor) -> None:
+        super().__init__(column, cursor)
+        form = column.spec.python_type
+        self._key_spec: StateSpec = form.key
+        self._value_spec: StateSpec = form.value
+        self._exact_key = self._key_type = form.key.python_type
+        self._exact_value = self._value_type = form.value.python_type
+        self._copied = _NO_COPY
+
+    def get(self, key: Any, default: Any = None) -> Any:  # noqa: D102  # as declared
+        held = self._held()
+        return default if held is None else held.get(key, default)
+
+    def put(self, key: Any, value: Any) -> None:  # noqa: D102  # as declared
+        if type(key) is not self._exact_key:
+            if isinstance(key, np.ndarray):
+                self._put_columns(key, value)
+                return
+            key = fitted(key, self._key_spec)
+        if type(value) is not self._exact_value:
+            value = fitted(value, self._value_spec)
+        held = self._held()
+        if held is None:
+            self._replace({key: value})
+            return
+        self._note_undo((held, key, held.get(key, ABSENT)))
+        held[key] = value
+        self._dirty[self._cursor.key] = None
+
+    def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:  # noqa: D102
+        for key, value in self._fitted(entries).items():
+            self.put(key, value)
+
+    def set(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None) -> None:  # noqa: D102
+        self._replace(None if entries is None else self._fitted(entries))
+
+    def remove(self, key: Any) -> None:  # noqa: D102  # as declared
+        held = self._held()
+        if held and key in held:
+            del self._own(held)[key]
+
+    def items(self) -> list[tuple[Any, Any]]:  # noqa: D102  # as declared
+        return list((self._held() or {}).items())
+
+    def __contains__(self, key: object) -> bool:
+        return key in (self._held() or ())
+
+    def __len__(self) -> int:
+        return len(self._held() or ())
+
+    def _held(self) -> dict[Any, Any] | None:
+        key = self._cursor.key
+        try:
+            held: dict[Any, Any] | None = self._values[key]
+        except KeyError:
+            held = self._column.load(key)
+        return held
+
+    def _own(self, held: dict[Any, Any]) -> dict[Any, Any]:
+        """The mapping of the current key as one that the running code alone has changed."""
+        undo = self._cursor.undo
+        place, note, copied = self._copied
+        if held is copied and place < len(undo) and undo[place] is note:
+            return held
+        own = held.copy()
+        self._replace(own)
+        self._copied = (len(undo) - 1, undo[-1], own)
+        return own
+
+    def _fitted(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+        exact_key, exact_value = self._exact_key, self._exact_value
+        pairs = entries.items() if isinstance(entries, Mapping) else entries
+        return {
+            key if type(key) is exact_key else fitted(key, self._key_spec): value
+            if type(value) is exact_value
+            else fitted(value, self._value_spec)
+            for key, value in pairs
+        }
+
+
+class CheckedMapState(CheckedState, BoundMapState):
+    """A map state that tries at once whether what it gets can be stored."""
+
+    __slots__ = ()
+
+    def put(self, key: Any, value: Any) -> None:  # noqa: D102  # as declared
+        if isinstance(key, np.ndarray):
+            self._put_columns(key, value)
+        else:
+            ((key, value),) = self._fitted([(key, value)]).items()
+            super().put(key, value)
+
+    def _fitted(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+        found = super()._fitted(entries)
+        # Only what is new: the others were tried when they came.
+        self._column.check_value(found)
+        return found
+
+
+@dataclass(frozen=True)
+class _MapForm(OwnForm):
+    """Mappings as an Arrow map in their own order; an empty one is stored as none."""
+
+    key: StateSpec
+    value: StateSpec
+
+    def to_python(self, column: pa.Array) -> list[Any]:
+        entries = inside(column)
+        keys, values = (
+            parts_of_column(spec, part)
+            for spec, part in zip((self.key, self.value), entries.flatten(), strict=True)
+        )
+        pairs = list(zip(keys, values, strict=True))
+        return [None if run is None else dict(run) for run in runs(pairs, column)]
+
+    def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+        found = [value for value in values if value]
+        keys = column_of_parts(self.key, list(itertools.chain.from_iterable(found)))
+        items = column_of_parts(
+            self.value, list(itertools.chain.from_iterable(value.values() for value in found))
+        )
+        return pa.MapArray.from_arrays(offsets_of(values), keys, items)
+
+
+def _has_hash(kind: Any) -> bool:
+    """Whether values of a type may be the keys of a dict."""
+    kind = typing.get_origin(kind) or kind
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind.__struct_config__.frozen
+    return kind.__hash__ is not None
+
+
+@functools.lru_cache(maxsize=256)
+def _decoder(key_type: Any, value_type: Any) -> msgspec.json.Decoder[Any]:
+    """What reads mappings from JSON."""
+    key: Any = value_spec("", key_type).python_type
+    value: Any = value_spec("", value_type).python_type
+    pairs = list[tuple[key, value]]
+    try:
+        return msgspec.json.Decoder(dict[key, value] | pairs | None)
+    except TypeError:
+        # The names in a JSON object are text, and no text is such a key.
+        return msgspec.json.Decoder(pairs | None)

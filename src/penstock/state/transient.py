@@ -1,0 +1,93 @@
+"""Transient fields: what a function keeps in a worker's memory, beside its states and never stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar, overload
+
+from penstock.errors import StateError
+
+__all__ = ["Kept", "TransientField", "declared_transient"]
+
+T = TypeVar("T")
+_KEPT: Final = "__penstock_kept__"
+
+
+class TransientField(Generic[T]):
+    """A field of a process function that is not restored after a failure, and may be lost at any time.
+
+    Use it for caches and clients only. Declare it in the body of a process function. The factory makes its value when
+    it is first used in a worker; from then on the worker keeps it, also between micro-batches. Each worker has its own,
+    and a new one begins anew. It is never stored and never sent with the job, and what a record that raises has done to
+    it stays.
+
+    >>> class Enrich(ProcessFunction):
+    ...     names: TransientField[dict[int, str]] = TransientField(dict)
+    ...     def process_record(self, record, ctx):
+    ...         if record.id not in self.names:
+    ...             self.names[record.id] = look_up(record.id)
+
+    A command `clear-cache` drops it, after `ProcessFunction.clear_cache`.
+
+    Args:
+        factory: a function of no arguments, or a class.
+
+    """
+
+    def __init__(self, factory: Callable[[], T]) -> None:
+        self.factory = factory
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, function: None, owner: type) -> TransientField[T]: ...
+    @overload
+    def __get__(self, function: object, owner: type) -> T: ...
+    def __get__(self, function: object | None, owner: type) -> TransientField[T] | T:
+        if function is None:
+            return self
+        values = Kept.of(function).values
+        try:
+            found: T = values[self.name]
+        except KeyError:
+            found = values[self.name] = self.factory()
+        return found
+
+    def __set__(self, function: object, value: T) -> None:
+        raise StateError(
+            f"{self.name!r} is a transient field, which its factory makes; change what it gives, or declare another."
+        )
+
+
+class Kept:
+    """What a worker keeps with a function: the values of transient fields, and by step for which clear-cache they are.
+
+    All copies of a function within a worker share it. Of a function that is pickled it stays behind.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.generations: dict[str, int] = {}
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
+        return Kept, ()
+
+    @classmethod
+    def of(cls, function: object) -> Kept:
+        """What is kept with a function, from now on if not before."""
+        fields = vars(function)
+        found = fields.get(_KEPT)
+        if found is None:
+            found = fields[_KEPT] = cls()
+        assert isinstance(found, Kept)
+        return found
+
+
+def declared_transient(owner: type) -> dict[str, TransientField[Any]]:
+    """The transient fields that a class declares, base classes first."""
+    found: dict[str, TransientField[Any]] = {}
+    for base in reversed(owner.__mro__):
+        found |= {name: value for name, value in vars(base).items() if isinstance(value, TransientField)}
+    return found

@@ -1,0 +1,49 @@
+"""A declared state at work in a key group, alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.state.group_state import GroupState
+from penstock.state.values import BoundValueState, KeyedState
+
+__all__ = ["AtWork"]
+
+
+class AtWork:
+    """A state at work; `at` moves it to a key, where a record begins."""
+
+    def __init__(self, declared: KeyedState, kind: type[BoundValueState] = BoundValueState) -> None:
+        declared.name = declared.name or "kept"
+        self._declared = declared
+        self._kind = kind
+        self._bind(None)
+
+    def _bind(self, stored: bytes | None) -> None:
+        self.group = GroupState(pa.int64(), [self._declared.spec()], stored)
+        self.column = self.group.columns[self._declared.name]
+        self.state: Any = self._declared.bound(self._kind)(self.column, self.group.cursor)
+        self.state.describe(self._declared)
+
+    def at(self, key: int) -> Any:
+        self.group.cursor.undo.clear()
+        self.group.cursor.key = key
+        return self.state
+
+    def raised(self) -> None:
+        """What the record has changed is taken back."""
+        self.group.cursor.take_back()
+
+    def flush(self) -> None:
+        self.group.flush()
+        self.state.refresh()
+
+    def reload(self) -> int:
+        """As the next micro-batch finds it; gives how many keys hold something."""
+        stored, keys = self.group.dump()
+        if stored is not None:
+            self.stored = stored
+        self._bind(self.stored)
+        return keys

@@ -1,0 +1,143 @@
+"""Transient fields: made once in a worker, shared by the copies of a function, and never sent or stored."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from in_process_job import InProcessJob
+
+import penstock as ps
+from penstock.errors import JobDefinitionError, StateError
+
+MADE: list[dict[Any, Any]] = []
+
+
+def make() -> dict[Any, Any]:
+    MADE.append({})
+    return MADE[-1]
+
+
+@dataclass
+class Reading:
+    key: int
+
+
+@dataclass
+class Seen:
+    key: int
+    cached: int
+
+
+class Caching(ps.ProcessFunction):
+    cache = ps.TransientField(make)
+    lock = ps.TransientField(threading.Lock)
+    count = ps.ValueState(int)
+
+    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
+        self.count.set((self.count.get() or 0) + 1)
+        self.cache[reading.key] = self.cache.get(reading.key, 0) + 1
+        with self.lock:
+            yield Seen(reading.key, self.cache[reading.key])
+        if reading.key == 13:
+            raise ValueError("thirteen")
+
+
+class Closing(Caching):
+    """Needs its cache once more before it is dropped."""
+
+    def clear_cache(self) -> None:
+        if self.cache.get(7):
+            raise OSError("seven")
+
+
+def started(function: ps.ProcessFunction, partitions: int = 2) -> InProcessJob:
+    MADE.clear()
+    job = ps.Job("caching")
+    job.data_stream("readings", schema=Reading).key_by("key").process("step", function).sink_to("seen")
+    return InProcessJob(job, partitions=partitions)
+
+
+def counts(job: InProcessJob, *keys: int) -> list[int]:
+    result = job.run({"readings": [("r", [Reading(key) for key in keys])]})
+    return [seen.cached for seen in sorted(result.records("seen"), key=lambda seen: seen.key)]
+
+
+def clear(job: InProcessJob, name: str = "a") -> str:
+    command = msgspec.json.encode({"id": name, "kind": "clear-cache"})
+    return job.run({"commands": [("c", [command])]}).receipts[-1].status
+
+
+def test_a_worker_keeps_it_between_micro_batches() -> None:
+    """It is made once, whatever slots and runs there are; a record that raises leaves what it did."""
+    job = started(Caching())
+    assert counts(job, 1, 2, 13) == [1, 1]
+    assert counts(job, 1, 2) == [2, 2]
+    assert len(MADE) == 1
+    assert MADE[0] == {1: 2, 2: 2, 13: 1}
+
+
+def test_it_stays_behind_when_the_function_travels() -> None:
+    """Another worker makes its own, and a copy in the same worker shares it."""
+    function = Caching()
+    function.cache[1] = 5
+    assert copy.copy(function).cache == {1: 5}
+    with function.lock:
+        travelled = pickle.loads(pickle.dumps(function))
+    assert travelled.cache == {}
+    assert function.cache == {1: 5}
+
+
+def test_clear_cache_drops_it() -> None:
+    """A function that has one takes the command, and keeps what comes afterwards."""
+    job = started(Caching())
+    counts(job, 1)
+    assert clear(job) == "APPLIED"
+    assert counts(job, 1) == [1]
+    assert counts(job, 1) == [2], "a cache is not cleared in every micro-batch from then on"
+    assert clear(job, "b") == "APPLIED"
+    assert counts(job, 1) == [1]
+
+
+def test_it_is_there_for_clear_cache_and_dropped_whatever_happens() -> None:
+    """The function may close what it holds; what it raises degrades the command."""
+    job = started(Closing(), partitions=1)
+    counts(job, 7)
+    assert clear(job) == "DEGRADED"
+    assert counts(job, 7) == [1]
+
+
+def test_a_function_without_one_takes_no_clear_cache() -> None:
+    """As before."""
+
+    class Plain(ps.ProcessFunction):
+        def process_record(self, reading: Reading, ctx: ps.Context) -> None:
+            pass
+
+    job = ps.Job("plain")
+    job.data_stream("readings", schema=Reading).key_by("key").process("step", Plain())
+    assert clear(InProcessJob(job)) == "REJECTED"
+
+
+def test_it_cannot_be_assigned() -> None:
+    """Nor declared anywhere but in the class."""
+    with pytest.raises(StateError, match="'cache' is a transient field"):
+        Caching().cache = {}
+
+    class Late(ps.ProcessFunction):
+        def __init__(self) -> None:
+            self.names = ps.TransientField(dict)
+
+        def process_record(self, reading: Reading, ctx: ps.Context) -> None:
+            pass
+
+    job = ps.Job("late")
+    with pytest.raises(JobDefinitionError, match="'names' on the instance"):
+        job.data_stream("readings", schema=Reading).key_by("key").process("step", Late())
+    assert isinstance(Caching.cache, ps.TransientField)

@@ -1,0 +1,93 @@
+"""The guide of state: what docs/state.md shows runs and does what the page says."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from in_process_job import InProcessJob
+
+import penstock as ps
+from penstock.state.values import KeyedState
+
+GUIDE = Path(__file__).parents[2] / "docs" / "state.md"
+
+
+@pytest.fixture(scope="module")
+def guide() -> Iterator[dict[str, Any]]:
+    """The names that the guide's Python makes, block after block in one module."""
+    module = types.ModuleType("state_guide")
+    sys.modules["state_guide"] = module
+    for block in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE):
+        exec(compile(block, str(GUIDE), "exec"), module.__dict__)
+    yield module.__dict__
+    del sys.modules["state_guide"]
+
+
+def running(guide: dict[str, Any], function: ps.ProcessFunction) -> InProcessJob:
+    job = ps.Job("shop", key_groups=1)
+    sales = job.data_stream("sales", schema=guide["Sale"])
+    sales.key_by("customer").process("step", function, output=guide["Told"]).sink_to("told")
+    return InProcessJob(job)
+
+
+SALES = [("tea", 4.0), ("tea", 6.0), ("jam", 2.0), ("tea", -1.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("Counting", ["3 sales", "4 sales"]),
+        ("Recent", ["tea, jam", "jam, tea"]),
+        ("Pieces", ["tea 2, jam 1", "jam 1"]),
+        ("Dearest", ["at most 6.0", "at most 6.0"]),
+        ("Average", ["4.0 on average", "2.75 on average"]),
+        ("Named", ["Jam", "Tea"]),
+    ],
+)
+def test_the_functions_of_the_guide_do_what_they_say(
+    guide: dict[str, Any], name: str, last: list[str]
+) -> None:
+    """Over two micro-batches."""
+    job = running(guide, guide[name]())
+    sales = [guide["Sale"](1, *sale) for sale in SALES]
+    job.run({"sales": [("s", sales[:2])]})
+    result = job.run({"sales": [("s", [*sales[2:], guide["Sale"](2, "tea", 1.0)])]})
+    assert [told.text for told in result.records("told") if told.customer == 1] == last
+    assert not result.dead_letters
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("RecentInBulk", ["jam", "tea"]), ("Weekly", ["tea", "tea", "jam", "tea"])]
+)
+def test_what_the_guide_keeps_without_telling(guide: dict[str, Any], name: str, kept: list[str]) -> None:
+    """In both forms of code."""
+
+    class Telling(guide[name]):  # type: ignore[misc]
+        @ps.on_command("tell")
+        def tell(self, payload: None, ctx: ps.CommandContext) -> None:
+            ctx.reply(self.articles.get())
+
+    job = running(guide, Telling())
+    for sale in SALES:
+        assert not job.run({"sales": [("s", [guide["Sale"](1, *sale)])]}).dead_letters
+    command = {"id": "a", "kind": "tell", "target": {"step": "step", "key": 1}}
+    receipt = job.run({"commands": [("c", [msgspec.json.encode(command)])]}).receipts[-1]
+    assert msgspec.json.decode(receipt.details) == [[1, kept]]
+
+
+def test_the_table_has_every_kind() -> None:
+    """What is added to the code is missed in the guide."""
+    page = GUIDE.read_text()
+    public = [getattr(ps, name) for name in ps.__all__]
+    kinds = [one.__name__ for one in public if inspect.isclass(one) and issubclass(one, KeyedState)]
+    assert {"ListState", "MapState", "TemporalState"} <= set(kinds)
+    for name in kinds:
+        assert re.search(rf"^\| `{name}\(", page, re.MULTILINE), name
