@@ -33,7 +33,10 @@ SETTINGS = TableInfo(
     ),
 )
 EVENTS = TableInfo(
-    "thermostat/events", "thermostat", "operator", pa.schema([("at", pa.int64()), ("tags", pa.list_(pa.string()))])
+    "thermostat/events",
+    "thermostat",
+    "operator",
+    pa.schema([("at", pa.int64()), ("tags", pa.list_(pa.string()))]),
 )
 Rows = Sequence[dict[str, Any]]
 

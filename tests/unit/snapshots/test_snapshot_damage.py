@@ -91,7 +91,9 @@ def test_a_newer_snapshot_is_refused(tmp_path: Path) -> None:
     body = whole[: whole.index(b',\n  "checksum"')].replace(b'"version": 1', b'"version": 2')
 
     newer = body + b',\n  "checksum": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
-    with pytest.raises(SnapshotError, match=r"has version 2 of the format, and this penstock knows up to 1\. Use"):
+    with pytest.raises(
+        SnapshotError, match=r"has version 2 of the format, and this penstock knows up to 1\. Use"
+    ):
         manifests.from_bytes(newer, "x")
 
 

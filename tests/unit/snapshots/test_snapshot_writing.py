@@ -130,7 +130,8 @@ def test_a_table_without_parts_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a/b", "Ümläut/ß", "a.b", "..", "a b", "x/schema.json", "manifest.json", "%41", "q?*:", "long" * 100]
+    "name",
+    ["a/b", "Ümläut/ß", "a.b", "..", "a b", "x/schema.json", "manifest.json", "%41", "q?*:", "long" * 100],
 )
 def test_any_name_is_a_safe_path(tmp_path: Path, name: str) -> None:
     """Names of tables come from users."""
@@ -198,7 +199,8 @@ def test_rows_that_do_not_fit_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match="The rows have the columns x int64"):
         write_part(store, SETTINGS, 0, [other], "csv")
     null = pa.RecordBatch.from_arrays(
-        [pa.array(["a", None]), pa.array([None, None], SETTINGS.schema.field("value").type)], schema=SETTINGS.schema
+        [pa.array(["a", None]), pa.array([None, None], SETTINGS.schema.field("value").type)],
+        schema=SETTINGS.schema,
     )
     with pytest.raises(SnapshotError, match="'key' has null in row 2"):
         write_part(store, SETTINGS, 0, [null], "csv")

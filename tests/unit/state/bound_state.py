@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.state.group_state import GroupState
+from penstock.state.group_state import GroupState, state_schema
+from penstock.state.group_table import GroupTable
 from penstock.state.values import BoundValueState, KeyedState
 
 __all__ = ["AtWork"]
@@ -19,10 +20,12 @@ class AtWork:
         declared.name = declared.name or "kept"
         self._declared = declared
         self._kind = kind
-        self._bind(None)
+        self._table = GroupTable(state_schema(pa.int64(), [declared.spec()]))
+        self._bind()
 
-    def _bind(self, stored: bytes | None) -> None:
-        self.group = GroupState(pa.int64(), [self._declared.spec()], stored)
+    def _bind(self) -> None:
+        self.group = GroupState([self._declared.spec()], self._table)
+        self.group.bring(self._table.all_rows().column(0))
         self.column = self.group.columns[self._declared.name]
         self.state: Any = self._declared.bound(self._kind)(self.column, self.group.cursor)
         self.state.describe(self._declared)
@@ -42,8 +45,8 @@ class AtWork:
 
     def reload(self) -> int:
         """As the next micro-batch finds it; gives how many keys hold something."""
-        stored, keys = self.group.dump()
-        if stored is not None:
-            self.stored = stored
-        self._bind(self.stored)
-        return keys
+        changes = self.group.changes()
+        if changes is not None:
+            self._table.upsert(changes)
+        self._bind()
+        return self._table.keys
