@@ -81,7 +81,7 @@ def test_values_are_aggregated() -> None:
     assert [work.at(key).get() for key in (1, 2, 3)] == [4.5, 3.0, None]
     columns = work.state.columns()
     assert columns["total"].tolist()[:2] == [9.0, 9.0]
-    assert columns["last"].tolist() == [[3.0, 6.0], []]
+    assert columns["last"].tolist()[:2] == [[3.0, 6.0], []]
     work.state.put(np.array([0]), {"total": [1.0], "count": [1], "last": [[1.0]]})
     work.flush()
     assert work.at(1).get() == 1.0
