@@ -367,7 +367,9 @@ class StateColumns:
         return StateColumns(self._spec, self._present.copy(), arrays)
 
     def _is_nested(self, name: str) -> bool:
-        kind = self._spec.record_type.field(name).arrow_type if self._spec.record_type else self._spec.arrow_type
+        kind = (
+            self._spec.record_type.field(name).arrow_type if self._spec.record_type else self._spec.arrow_type
+        )
         return bool(pa.types.is_nested(kind))
 
     def to_arrow(self) -> pa.Array:
