@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+from memory_entries import MemoryEntries
 
 from penstock.state.group_state import GroupState, state_schema
-from penstock.state.group_table import GroupTable
+from penstock.state.slot_tables import SlotTables
 from penstock.state.values import BoundValueState, KeyedState
 
 __all__ = ["AtWork"]
@@ -20,12 +21,13 @@ class AtWork:
         declared.name = declared.name or "kept"
         self._declared = declared
         self._kind = kind
-        self._table = GroupTable(state_schema(pa.int64(), [declared.spec()]))
+        self._entries = MemoryEntries({})
         self._bind()
 
     def _bind(self) -> None:
-        self.group = GroupState([self._declared.spec()], self._table)
-        self.group.bring(self._table.all_rows().column(0))
+        specs = [self._declared.spec()]
+        self._tables = SlotTables(state_schema(pa.int64(), specs), self._entries)
+        self.group = GroupState(specs, self._tables.table(0))
         self.column = self.group.columns[self._declared.name]
         self.state: Any = self._declared.bound(self._kind)(self.column, self.group.cursor)
         self.state.describe(self._declared)
@@ -47,6 +49,10 @@ class AtWork:
         """As the next micro-batch finds it; gives how many keys hold something."""
         changes = self.group.changes()
         if changes is not None:
-            self._table.upsert(changes)
+            self._tables.put(0, changes)
+            self._tables.store()
         self._bind()
-        return self._table.keys
+        keys = self._tables.keys
+        self.group.settled_keys()
+        self.state.refresh()
+        return keys

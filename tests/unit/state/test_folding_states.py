@@ -67,7 +67,7 @@ def test_values_are_reduced() -> None:
     work.at(3).clear()
     assert work.reload() == 2
     assert [work.at(key).get() for key in (1, 2, 3)] == [5.0, 9.0, None]
-    assert work.state.columns().values.tolist()[:2] == [5.0, 9.0]
+    assert work.state.columns().values[:2].tolist() == [5.0, 9.0]
 
 
 def test_values_are_aggregated() -> None:
@@ -80,8 +80,8 @@ def test_values_are_aggregated() -> None:
     assert work.reload() == 2
     assert [work.at(key).get() for key in (1, 2, 3)] == [4.5, 3.0, None]
     columns = work.state.columns()
-    assert columns["total"].tolist()[:2] == [9.0, 9.0]
-    assert columns["last"].tolist()[:2] == [[3.0, 6.0], []]
+    assert columns["total"][:2].tolist() == [9.0, 9.0]
+    assert columns["last"][:2].tolist() == [[3.0, 6.0], []]
     work.state.put(np.array([0]), {"total": [1.0], "count": [1], "last": [[1.0]]})
     work.flush()
     assert work.at(1).get() == 1.0

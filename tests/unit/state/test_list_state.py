@@ -181,6 +181,18 @@ def test_columns_hold_lists() -> None:
     assert work.reload() == 2
 
 
+def test_a_value_that_is_a_list_is_no_table_either() -> None:
+    """Also when all have one length."""
+    work = AtWork(ps.ValueState(list[int]))
+    for key in (1, 2):
+        work.at(key).set([key, key])
+    work.flush()
+    assert work.state.columns().values.tolist() == [[1, 1], [2, 2]]
+    work.state.put(np.array([0, 1]), [[3, 3], [4, 4]])
+    work.flush()
+    assert [work.at(key).get() for key in (1, 2)] == [[3, 3], [4, 4]]
+
+
 def test_json_sets_it() -> None:
     """An array, or null for none."""
     state = ps.ListState(Point)
