@@ -78,6 +78,10 @@ class StateError(PenstockError):
     fault = "user"
 
 
+class StateMismatchError(StateError):
+    """Stored state does not fit what the job declares; told before any data is read."""
+
+
 class UnstorableValueError(StateError):
     """A state was set to a value that cannot be stored; the record that did it becomes a dead letter."""
 

@@ -7,6 +7,7 @@ versions of single keys are kept by the slot that has the key alone.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ import xxhash
 
 from penstock.control.commands import Command
 
-__all__ = ["DEFAULT_IDS_KEPT", "Refusal", "Register"]
+__all__ = ["DEFAULT_IDS_KEPT", "Refusal", "Register", "merged_registers"]
 
 DEFAULT_IDS_KEPT: Final = 100_000
 
@@ -94,6 +95,27 @@ class Register:
         versions = [(kind, scope, version) for (kind, scope), version in self._versions.items()]
         key_versions = [(kind, key, version) for (kind, key), version in self._key_versions.items()]
         return msgspec.msgpack.encode(_Stored(b"".join(ids), versions, key_versions))
+
+
+def merged_registers(stored: Sequence[bytes]) -> bytes:
+    """The registers of all slots of a step as one: they differ only in the versions of single keys."""
+    found = [msgspec.msgpack.decode(register, type=_Stored) for register in stored]
+    # A slot that was idle when ids came has seen them all the same, but for one that has never run.
+    longest = max(found, key=lambda register: len(register.ids))
+    versions: dict[tuple[str, str], int] = {}
+    key_versions: dict[tuple[str, bytes], tuple[str, Any, int]] = {}
+    for register in found:
+        for kind, scope, version in register.versions:
+            versions[kind, scope] = max(version, versions.get((kind, scope), -1))
+        for kind, key, version in register.key_versions:
+            key_versions[kind, msgspec.msgpack.encode(key)] = (kind, key, version)
+    return msgspec.msgpack.encode(
+        _Stored(
+            longest.ids,
+            [(kind, scope, version) for (kind, scope), version in sorted(versions.items())],
+            [key_versions[name] for name in sorted(key_versions)],
+        )
+    )
 
 
 def stale(version: int, newest: int) -> str:

@@ -11,10 +11,11 @@ import msgspec
 
 from penstock.control.orders import Order
 from penstock.control.receipts import Outcome, Report
+from penstock.control.register import merged_registers
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.step import reason_of
 
-__all__ = ["Header", "Slot", "dead_letter_of", "letter_of", "report_of"]
+__all__ = ["Header", "Slot", "dead_letter_of", "letter_of", "merged", "report_of"]
 
 
 class Header(msgspec.Struct):
@@ -39,6 +40,20 @@ class Header(msgspec.Struct):
     def dump(self) -> bytes | None:
         """The stored form; None when there is nothing to keep."""
         return None if self == Header() else msgspec.msgpack.encode(self)
+
+
+def merged(headers: Sequence[Header]) -> Header:
+    """What the slots of a step keep, as one. All keep the same, but for the versions of single keys and held data."""
+    if not headers:
+        return Header()
+    registers = [header.register for header in headers if header.register is not None]
+    return msgspec.structs.replace(
+        headers[0],
+        register=merged_registers(registers) if registers else None,
+        cache_generation=max(header.cache_generation for header in headers),
+        held_bytes=0,
+        held_parts=0,
+    )
 
 
 def report_of(order: Order, outcome: Outcome, reason: str = "", **more: Any) -> Report:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError, UnstorableValueError
+from penstock.state.blocks import RENAMED_FROM
 from penstock.state.group_table import KEY_COLUMN, GroupTable, held_rows, sorted_by_key
 from penstock.state.key_index import key_values
 from penstock.state.values import StateColumns, StateSpec, Undo, take_back
@@ -292,5 +293,12 @@ class GroupState:
 
 def state_schema(key_type: pa.DataType, specs: Sequence[StateSpec]) -> pa.Schema:
     """The columns of the table of a step: the key, and each state."""
-    columns = [pa.field(spec.name, spec.arrow_type) for spec in specs]
+    columns = [
+        pa.field(
+            spec.name,
+            spec.arrow_type,
+            metadata=None if spec.renamed_from is None else {RENAMED_FROM: spec.renamed_from},
+        )
+        for spec in specs
+    ]
     return pa.schema([pa.field(KEY_COLUMN, key_type), *columns])

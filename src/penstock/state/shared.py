@@ -18,7 +18,7 @@ from penstock.state.group_state import Cursor
 from penstock.state.history import DEFAULT_VERSIONS, Version, as_of, revised
 from penstock.state.values import StateSpec, completed, fitted, json_decoder, undo_of, value_spec
 
-__all__ = ["BroadcastState", "Setting", "SharedStates", "declared_shared"]
+__all__ = ["BroadcastState", "Setting", "SharedStates", "declared_shared", "shared_of", "stored_shared"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -246,6 +246,26 @@ class SharedStates:
                 columns = [spec.to_arrow(found) for spec, found in specs]
                 mappings[name] = as_bytes(pa.RecordBatch.from_arrays(columns, ["key", "value"]))
         return msgspec.msgpack.encode(_Stored(settings, mappings))
+
+
+def stored_shared(stored: bytes | None) -> dict[str, pa.RecordBatch]:
+    """The rows of each state in what `SharedStates.dump` gave."""
+    if stored is None:
+        return {}
+    found = msgspec.msgpack.decode(stored, type=_Stored)
+    return {
+        name: pa.ipc.open_stream(rows).read_next_batch()
+        for name, rows in {**found.settings, **found.mappings}.items()
+    }
+
+
+def shared_of(declared: Mapping[str, _Declared], rows: Mapping[str, pa.RecordBatch]) -> bytes | None:
+    """What `SharedStates` takes, with the rows of some of the declared states."""
+    found = _Stored({}, {})
+    for name, batch in rows.items():
+        kind = found.settings if isinstance(declared[name], Setting) else found.mappings
+        kind[name] = as_bytes(batch)
+    return msgspec.msgpack.encode(found) if rows else None
 
 
 def storable(value: Any, spec: StateSpec) -> Any:

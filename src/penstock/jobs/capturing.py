@@ -1,0 +1,237 @@
+"""Capturing: the state of a job after a committed micro-batch, as a dump or a savepoint. The job may run on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.errors import CheckpointError
+from penstock.jobs.checkpoint import Checkpoint, Lineage
+from penstock.jobs.described_state import DescribedStep, JobState, read_described
+from penstock.operators.slot import Header, merged
+from penstock.runtime.stored_state import read_slots
+from penstock.snapshots.formats import SnapshotFormat
+from penstock.snapshots.manifest import FileEntry, Manifest, SnapshotKind
+from penstock.snapshots.stores import Store, open_store
+from penstock.snapshots.writing import Contents, PartEntry, TableInfo, commit, write_file, write_part
+from penstock.state.group_table import KEY_COLUMN, sorted_by_key
+from penstock.state.shared import stored_shared
+from penstock.state.slot_tables import SlotTables
+
+__all__ = ["HEADER", "HELD", "OWN_FOLDERS", "Capture", "capture", "table_name"]
+
+HEADER: Final = "__header"
+HELD: Final = "__held"
+OWN_FOLDERS: Final = ("sources", "fetched")
+"""What a checkpoint keeps besides states, which a savepoint has as well."""
+
+_CONTENT: Final = pa.schema([pa.field("content", pa.binary(), nullable=False)])
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What to capture, and where to: `batch` is the micro-batch, None the newest one that is committed."""
+
+    kind: SnapshotKind
+    uri: str
+    format: SnapshotFormat
+    id: str | None = None
+    batch: int | None = None
+    created_at: str | None = None
+
+
+def table_name(step: str, name: str) -> str:
+    """The name of a state's table in a snapshot."""
+    return f"{step}/{name}"
+
+
+def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> Manifest:
+    """Write a snapshot; it exists when this returns, and not before. Raises CheckpointError, SnapshotError."""
+    lineage = checkpoint.stored_lineage()
+    if lineage is None:
+        raise CheckpointError(f"{checkpoint.folder} is no checkpoint of a job.")
+    state = read_described(checkpoint.folder)
+    number = _committed(checkpoint, lineage, wanted.batch)
+    store = open_store(wanted.uri)
+    captured = [
+        _capture_step(session, checkpoint, number - lineage.first_batch, step, _Task(name, step, wanted))
+        for name, step in state.steps.items()
+    ]
+    tables, parts = _together(state, captured, store, wanted.format)
+    contents = Contents(
+        kind=wanted.kind,
+        id=wanted.id or f"{lineage.job}-{number}",
+        job=lineage.job,
+        batch=number,
+        key_groups=lineage.key_groups,
+        format=wanted.format,
+        tables=tables,
+        created_at=wanted.created_at,
+        files=_own_files(checkpoint.folder, store) if wanted.kind == "savepoint" else (),
+        positions=positions_of(checkpoint, lineage, number),
+        steps={name: msgspec.to_builtins(step) for name, step in state.steps.items()},
+    )
+    return commit(store, contents, parts)
+
+
+def _committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
+    """The micro-batch to capture, by its number in the life of the checkpoint."""
+    names = (path.name for path in (checkpoint.spark_folder / "commits").glob("[0-9]*"))
+    numbers = sorted(int(name) + lineage.first_batch for name in names if name.isdecimal())
+    if not numbers:
+        raise CheckpointError(
+            f"The job in {checkpoint.folder} has committed no micro-batch yet, so there is no state to capture. Let it "
+            "process something first."
+        )
+    if wanted is None:
+        return numbers[-1]
+    if wanted not in numbers:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint.folder} does not keep the state after micro-batch {wanted}; it keeps "
+            f"{numbers[0]} to {numbers[-1]}."
+        )
+    return wanted
+
+
+def positions_of(checkpoint: Checkpoint, lineage: Lineage, number: int) -> dict[str, Any]:
+    """Where each stream ends in a micro-batch, as Spark's offset log has it."""
+    path = checkpoint.spark_folder / "offsets" / str(number - lineage.first_batch)
+    lines = path.read_text().splitlines()[2:]
+    found = zip(lineage.streams, lines, strict=True)
+    return {stream: json.loads(line) for stream, line in found if line != "-"}
+
+
+class _Result(msgspec.Struct, array_like=True):
+    """What a slot gives: a part of a table, or what it keeps once for the step, or data that waits there."""
+
+    part: PartEntry | None = None
+    header: bytes | None = None
+    held: bytes | None = None
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Writes the parts of one slot, in a worker."""
+
+    name: str
+    step: DescribedStep
+    wanted: Capture
+
+    def __call__(self, number: int, entries: dict[str, bytes]) -> Iterator[bytes]:
+        tables = SlotTables(self.step.schema, _Frozen(entries))
+        store = open_store(self.wanted.uri)
+        groups = [table.all_rows() for _, table in sorted(tables.tables.items())]
+        if groups:
+            rows = sorted_by_key(pa.concat_batches(groups))
+            for info in keyed_tables(self.name, self.step):
+                part = _part_of(rows, info)
+                if part.num_rows:
+                    entry = write_part(store, info, number, [part], self.wanted.format)
+                    yield msgspec.msgpack.encode(_Result(part=entry))
+        if tables.header is not None:
+            yield msgspec.msgpack.encode(_Result(header=tables.header))
+        for name in sorted((n for n in entries if n.startswith("held/")), key=lambda n: int(n[5:])):
+            yield msgspec.msgpack.encode(_Result(held=entries[name]))
+
+
+@dataclass(frozen=True)
+class _Frozen:
+    """Stored entries that are only read."""
+
+    entries: dict[str, bytes]
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes of a name."""
+        return self.entries.get(name)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Nothing is written here."""
+        raise AssertionError(name)
+
+    def remove(self, name: str) -> None:
+        """Nothing is written here."""
+        raise AssertionError(name)
+
+
+def keyed_tables(name: str, step: DescribedStep) -> list[TableInfo]:
+    """The tables of a step's keyed states."""
+    return [
+        TableInfo(table_name(name, state), name, "state", found.schema)
+        for state, found in step.states.items()
+    ]
+
+
+def _part_of(rows: pa.RecordBatch, info: TableInfo) -> pa.RecordBatch:
+    """The keys that hold a value of one state, with it."""
+    column = rows.column(info.name.removeprefix(f"{info.step}/"))
+    held = rows.filter(column.is_valid()) if column.null_count else rows
+    value = column.drop_null() if column.null_count else column
+    return pa.RecordBatch.from_arrays([held.column(KEY_COLUMN), value], schema=info.schema)
+
+
+def _capture_step(
+    session: SparkSession, checkpoint: Checkpoint, batch: int, step: DescribedStep, task: _Task
+) -> list[_Result]:
+    found = read_slots(session, checkpoint.spark_folder, batch, step.node, task)
+    return [msgspec.msgpack.decode(body, type=_Result) for body in found]
+
+
+def _together(
+    state: JobState, captured: Sequence[Sequence[_Result]], store: Store, form: SnapshotFormat
+) -> tuple[list[TableInfo], list[PartEntry]]:
+    """All tables, and all parts: those that the slots have written, and those of what they keep once for the step."""
+    tables: list[TableInfo] = []
+    parts: list[PartEntry] = []
+    for (name, step), results in zip(state.steps.items(), captured, strict=True):
+        tables += keyed_tables(name, step)
+        parts += [result.part for result in results if result.part is not None]
+        headers = [Header.of(result.header) for result in results if result.header is not None]
+        header = merged(headers)
+        for info, rows in [
+            *_shared_tables(name, step, header.shared),
+            (
+                TableInfo(table_name(name, HEADER), name, "internal", _CONTENT, ()),
+                _contents([msgspec.structs.replace(header, shared=None).dump()]),
+            ),
+            (
+                TableInfo(table_name(name, HELD), name, "internal", _CONTENT, ()),
+                _contents([result.held for result in results]),
+            ),
+        ]:
+            tables.append(info)
+            if rows.num_rows:
+                parts.append(write_part(store, info, 0, [rows], form))
+    return tables, parts
+
+
+def _shared_tables(
+    name: str, step: DescribedStep, stored: bytes | None
+) -> Iterator[tuple[TableInfo, pa.RecordBatch]]:
+    found = stored_shared(stored)
+    for state, described in step.shared.items():
+        schema = described.schema
+        info = TableInfo(table_name(name, state), name, "shared", schema, None if "key" in schema.names else ())
+        rows = found.get(state)
+        yield info, pa.RecordBatch.from_arrays(
+            [pa.nulls(0, field.type) for field in schema] if rows is None else rows.columns, schema=schema
+        )
+
+
+def _contents(found: Iterable[bytes | None]) -> pa.RecordBatch:
+    kept = [content for content in found if content is not None]
+    return pa.RecordBatch.from_arrays([pa.array(kept, pa.binary())], schema=_CONTENT)
+
+
+def _own_files(folder: Path, store: Store) -> list[FileEntry]:
+    """The files of the sources, which say what the positions mean."""
+    paths = [path for name in OWN_FOLDERS for path in sorted((folder / name).rglob("*")) if path.is_file()]
+    return [write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in paths]
+
+

@@ -1,0 +1,110 @@
+"""Described state: which states the steps of a job hold, as data that can be read without the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import CheckpointError
+from penstock.operators.step import StepCore
+from penstock.runtime.plan import JobPlan
+from penstock.snapshots.schemas import Columns, columns_of, schema_of
+from penstock.state.group_table import KEY_COLUMN
+from penstock.state.shared import BroadcastState
+from penstock.state.values import StateSpec
+
+__all__ = ["STATE_FILE", "DescribedState", "DescribedStep", "JobState", "described", "read_described"]
+
+STATE_FILE: Final = "state.json"
+
+
+class DescribedState(msgspec.Struct, frozen=True):
+    """A state: its kind, the columns in which a dump shows it, and the name it had before, if it was renamed.
+
+    `required` are the fields of its records that must have a value.
+    """
+
+    kind: str
+    columns: Columns
+    required: tuple[str, ...] = ()
+    renamed_from: str | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as an Arrow schema."""
+        return schema_of(self.columns)
+
+
+class DescribedStep(msgspec.Struct, frozen=True):
+    """A step: the columns of its table as it is stored, its keyed states, and what it keeps once for all keys."""
+
+    node: str
+    stored: Columns
+    states: dict[str, DescribedState]
+    shared: dict[str, DescribedState]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table as it is stored."""
+        return schema_of(self.stored)
+
+
+class JobState(msgspec.Struct, frozen=True):
+    """The states of all steps of a job, by the names of the steps."""
+
+    job: str
+    key_groups: int
+    steps: dict[str, DescribedStep]
+
+
+def described(job: str, plan: JobPlan) -> JobState:
+    """What a job declares."""
+    steps = {node.step: _step(node.id, plan.core(node)) for node in plan.graph.steps()}
+    return JobState(job, plan.key_groups, steps)
+
+
+def read_described(checkpoint: Path) -> JobState:
+    """What a checkpoint says of the states in it. Raises CheckpointError."""
+    path = checkpoint / STATE_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JobState)
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(
+            f"{checkpoint} is no checkpoint of a job that was started ({STATE_FILE} is not there). "
+            "Name the folder that penstock run --checkpoint was given."
+        ) from None
+    except (OSError, msgspec.MsgspecError) as e:
+        raise CheckpointError(f"{path} cannot be read: {e}. Start the job again, which writes it anew.") from e
+
+
+def _step(node: str, core: StepCore) -> DescribedStep:
+    key = core.state_schema.field(KEY_COLUMN).with_nullable(nullable=False)
+    states = {
+        spec.name: DescribedState(
+            type(core.states[spec.name]).__name__,
+            columns_of(pa.schema([key, pa.field("value", spec.arrow_type, nullable=False)])),
+            _required(spec),
+            core.states[spec.name].renamed_from,
+        )
+        for spec in core.specs
+    }
+    shared = {name: _shared(state) for name, state in core.shared.items()}
+    return DescribedStep(node, columns_of(core.state_schema), states, shared)
+
+
+def _shared(state: Any) -> DescribedState:
+    kind = type(state).__name__
+    if isinstance(state, BroadcastState):
+        key, value = state.specs()
+        fields = [pa.field("key", key.arrow_type, nullable=False), pa.field("value", value.arrow_type)]
+    else:
+        value = state.spec()
+        fields = [pa.field("at", pa.timestamp("us", "UTC")), pa.field("value", value.arrow_type)]
+    return DescribedState(kind, columns_of(pa.schema(fields)), _required(value), state.renamed_from)
+
+
+def _required(spec: StateSpec) -> tuple[str, ...]:
+    return () if spec.record_type is None else tuple(f.name for f in spec.record_type.fields if not f.nullable)

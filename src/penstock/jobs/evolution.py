@@ -1,0 +1,162 @@
+"""Evolution: what becomes of each stored state under what a job declares now, decided before any data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import StateMismatchError
+from penstock.jobs.described_state import DescribedState, DescribedStep
+
+__all__ = ["Change", "Outcome", "check_changes", "plan_changes"]
+
+Outcome: TypeAlias = Literal["kept", "renamed", "widened", "added", "dropped", "refused"]
+
+_ADVICE: Final = "Restore an older job, or change a dump and start from it."
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What becomes of one state. `found` is the name under which it is stored, empty when it is not."""
+
+    step: str
+    state: str
+    found: str
+    outcome: Outcome
+    detail: str = ""
+
+
+def plan_changes(
+    declared: Mapping[str, DescribedStep],
+    found: Mapping[str, DescribedStep],
+    *,
+    allow_non_restored_state: bool = False,
+) -> list[Change]:
+    """What becomes of each state, step by step."""
+    changes: list[Change] = []
+    for name, step in declared.items():
+        stored = found.get(name)
+        if stored is None:
+            changes += [Change(name, state, "", "added", "the step is new") for state in _states(step)]
+        else:
+            changes += _step_changes(name, step, stored)
+    for name, stored in found.items():
+        if name not in declared:
+            outcome: Outcome = "dropped" if allow_non_restored_state else "refused"
+            detail = "the step is no longer in the job"
+            changes += [Change(name, state, state, outcome, detail) for state in _states(stored) or {"": None}]
+    return changes
+
+
+def check_changes(changes: Sequence[Change], where: str) -> None:
+    """Raise StateMismatchError, which says what is declared and what was found, when a state cannot be taken over."""
+    refused = [change for change in changes if change.outcome == "refused"]
+    if not refused:
+        return
+    gone = sorted({change.step for change in refused if change.detail == "the step is no longer in the job"})
+    if gone:
+        raise StateMismatchError(
+            f"{where} holds state of the step {gone[0]!r}, which the job no longer has. Give the step its name back, or "
+            "leave its state behind with --allow-non-restored-state."
+        )
+    lines = "; ".join(f"{change.step}/{change.state}: {change.detail}" for change in refused)
+    raise StateMismatchError(f"The state in {where} does not fit the job: {lines}. {_ADVICE}")
+
+
+def _states(step: DescribedStep) -> dict[str, DescribedState | None]:
+    return {**step.states, **step.shared}
+
+
+def _step_changes(name: str, declared: DescribedStep, found: DescribedStep) -> Iterator[Change]:
+    key, stored_key = (pa.schema(step.schema).field("key").type for step in (declared, found))
+    if not key.equals(stored_key):
+        detail = f"keys are declared as {key}, and found as {stored_key}"
+        yield Change(name, "key", "key", "refused", detail)
+        return
+    for ours, theirs in ((declared.states, found.states), (declared.shared, found.shared)):
+        taken: set[str] = set()
+        for state, wanted in ours.items():
+            before = wanted.renamed_from
+            source = state if state in theirs else before if before in theirs else None
+            if source is None:
+                yield Change(name, state, "", "added", "it begins without values")
+                continue
+            taken.add(source)
+            yield _change(name, state, source, wanted, theirs[source])
+        for state in theirs:
+            if state not in taken:
+                yield Change(name, state, state, "dropped", "the step no longer declares it")
+
+
+def _change(step: str, state: str, source: str, wanted: DescribedState, found: DescribedState) -> Change:
+    if wanted.kind != found.kind:
+        detail = f"it is declared as {wanted.kind}, and found as {found.kind}"
+        return Change(step, state, source, "refused", detail)
+    ours, theirs = wanted.schema, found.schema
+    lacking = _lacking(wanted, theirs.field("value").type)
+    if lacking:
+        detail = f"the field {lacking!r} must have a value, and what is stored has none; make it optional"
+        return Change(step, state, source, "refused", detail)
+    types = [(ours.field(name).type, theirs.field(name).type) for name in ours.names if name in theirs.names]
+    for declared, stored in types:
+        reason = _misfit(declared, stored)
+        if reason:
+            detail = f"it is declared as {declared}, and found as {stored}: {reason}"
+            return Change(step, state, source, "refused", detail)
+    widened = [f"{stored} becomes {declared}" for declared, stored in types if not declared.equals(stored)]
+    if widened:
+        return Change(step, state, source, "widened", "; ".join(widened))
+    return Change(step, state, source, "renamed" if source != state else "kept")
+
+
+def _lacking(wanted: DescribedState, found: pa.DataType) -> str:
+    """A field that every record must have, and that what is stored does not have."""
+    if not pa.types.is_struct(found):
+        return ""
+    known = {field.name for field in found}
+    return next((name for name in wanted.required if name not in known), "")
+
+
+def _misfit(declared: pa.DataType, found: pa.DataType) -> str:
+    """Why values of the stored type cannot all become such of the declared one; empty when they can."""
+    if declared.equals(found):
+        return ""
+    if pa.types.is_struct(declared) and pa.types.is_struct(found):
+        return _struct_misfit(declared, found)
+    if pa.types.is_list(declared) and pa.types.is_list(found):
+        return _misfit(declared.value_type, found.value_type)
+    if pa.types.is_map(declared) and pa.types.is_map(found):
+        return _misfit(declared.key_type, found.key_type) or _misfit(declared.item_type, found.item_type)
+    return "" if _widens(declared, found) else "not every value fits"
+
+
+def _struct_misfit(declared: pa.DataType, found: pa.DataType) -> str:
+    ours = {field.name: field for field in declared}
+    theirs = {field.name: field for field in found}
+    lost = [name for name in theirs if name not in ours]
+    if lost:
+        return f"the field {lost[0]!r} would be lost"
+    reasons = [_misfit(field.type, theirs[name].type) for name, field in ours.items() if name in theirs]
+    return next((reason for reason in reasons if reason), "")
+
+
+def _widens(declared: pa.DataType, found: pa.DataType) -> bool:
+    if pa.types.is_integer(declared) and pa.types.is_integer(found):
+        signed = pa.types.is_signed_integer
+        if signed(declared) == signed(found):
+            return bool(declared.bit_width >= found.bit_width)
+        return bool(signed(declared) and declared.bit_width > found.bit_width)
+    if pa.types.is_floating(declared):
+        if pa.types.is_floating(found):
+            return bool(declared.bit_width >= found.bit_width)
+        # A float64 holds integers of up to 53 bits exactly.
+        return bool(pa.types.is_integer(found) and declared.bit_width == 64 and found.bit_width <= 32)
+    if pa.types.is_decimal(declared) and pa.types.is_decimal(found):
+        whole = declared.precision - declared.scale >= found.precision - found.scale
+        return bool(whole and declared.scale >= found.scale)
+    if pa.types.is_timestamp(declared) and pa.types.is_timestamp(found):
+        units = ("s", "ms", "us", "ns")
+        return declared.tz == found.tz and units.index(declared.unit) >= units.index(found.unit)
+    return False

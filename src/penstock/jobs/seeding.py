@@ -1,0 +1,198 @@
+"""Seeding: a snapshot becomes the first stored state of a job, for whatever key groups and tasks it has now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import SnapshotError
+from penstock.jobs.capturing import HEADER, HELD, table_name
+from penstock.jobs.checkpoint import sync_folder
+from penstock.jobs.described_state import DescribedStep, JobState
+from penstock.jobs.evolution import Change
+from penstock.operators.slot import Header
+from penstock.operators.step import StepCore
+from penstock.runtime.packing import PackedRow, split_by_key_group
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.seed import seed_folder
+from penstock.snapshots.manifest import Manifest
+from penstock.snapshots.reading import read_table
+from penstock.snapshots.stores import Store
+from penstock.state.blocks import converted
+from penstock.state.group_table import KEY_COLUMN, held_rows
+from penstock.state.key_groups import key_groups
+from penstock.state.key_index import key_values
+from penstock.state.shared import shared_of
+from penstock.state.slot_tables import SlotTables
+from penstock.streams.graph import ProcessNode
+
+__all__ = ["described_in", "write_seed"]
+
+
+def described_in(manifest: Manifest) -> JobState:
+    """The states that a snapshot has, as it describes them."""
+    steps = {name: msgspec.convert(step, DescribedStep) for name, step in manifest.steps.items()}
+    return JobState(manifest.job, manifest.key_groups, steps)
+
+
+def write_seed(
+    store: Store, manifest: Manifest, plan: JobPlan, changes: list[Change], folder: Path
+) -> dict[str, int]:
+    """Write the stored state of each slot of a job into a folder; gives the number of keys of each step.
+
+    `changes` says what becomes of each state of the snapshot. Raises SnapshotError when it cannot be read, or a row
+    does not fit.
+    """
+    keys = {}
+    for node in plan.graph.steps():
+        taken = {c.state: c.found for c in changes if c.step == node.step and c.found and c.outcome != "dropped"}
+        if node.step in manifest.steps:
+            keys[node.step] = _Seeding(store, manifest, plan, node, taken).write(folder)
+    return keys
+
+
+@dataclass(frozen=True)
+class _Seeding:
+    """One step."""
+
+    store: Store
+    manifest: Manifest
+    plan: JobPlan
+    node: ProcessNode
+    taken: Mapping[str, str]
+
+    def write(self, folder: Path) -> int:
+        """Write the entries of all slots."""
+        core = self.plan.core(self.node)
+        rows = self._rows(core)
+        groups = key_groups(rows.column(KEY_COLUMN), self.plan.key_groups)
+        by_group = dict(split_by_key_group(rows, groups, self.plan.key_groups))
+        header = self._header(core)
+        held = self._held()
+        for slot in self.plan.slot_of.values():
+            place = seed_folder(folder, self.node.id, slot.key_groups[0])
+            place.mkdir(parents=True, exist_ok=True)
+            entries = _FolderEntries(place)
+            tables = SlotTables(core.state_schema, entries)
+            for group in slot.key_groups:
+                if group in by_group:
+                    tables.put(group, by_group[group])
+            mine = [row for row in held if row.key_group in slot.own]
+            if mine:
+                entries.put("held/0", msgspec.msgpack.encode(mine))
+            size = sum(len(row.body) for row in mine)
+            full = msgspec.structs.replace(header, held_bytes=size, held_parts=min(len(mine), 1))
+            tables.put_header(full.dump())
+            if tables.changed:
+                tables.store()
+            sync_folder(place)
+        return int(rows.num_rows)
+
+    def _rows(self, core: StepCore) -> pa.RecordBatch:
+        """The rows of the step's table: of every key all states."""
+        found: dict[str, tuple[pa.Array, pa.Array]] = {}
+        for spec in core.specs:
+            stored = self.taken.get(spec.name)
+            if stored is not None:
+                batches = list(self._read(stored))
+                if batches:
+                    table = pa.Table.from_batches(batches).combine_chunks()
+                    keys = converted(_column(table, "key"), core.key_type)
+                    found[spec.name] = keys, converted(_column(table, "value"), spec.arrow_type)
+        schema = core.state_schema
+        if not found:
+            return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        keys, places = _united({name: keys for name, (keys, _) in found.items()}, core.key_type)
+        columns = [keys]
+        for field in list(schema)[1:]:
+            if field.name in found:
+                columns.append(found[field.name][1].take(places[field.name]))
+            else:
+                columns.append(pa.nulls(len(keys), field.type))
+        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return rows.filter(pa.array(held_rows(rows)))
+
+    def _read(self, state: str) -> Iterator[pa.RecordBatch]:
+        name = table_name(self.node.step, state)
+        return read_table(self.store, self.manifest, name)
+
+    def _header(self, core: StepCore) -> Header:
+        """What every slot keeps once for the step."""
+        contents = [row for batch in self._read(HEADER) for row in batch.column(0).to_pylist()]
+        header = Header.of(contents[0]) if contents else Header()
+        shared = {}
+        for name, state in core.shared.items():
+            stored = self.taken.get(name)
+            batches = [] if stored is None else list(self._read(stored))
+            if batches:
+                shared[name] = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+            assert state.name == name
+        return msgspec.structs.replace(header, shared=shared_of(core.shared, shared))
+
+    def _held(self) -> list[PackedRow]:
+        contents = [row for batch in self._read(HELD) for row in batch.column(0).to_pylist()]
+        if contents and self.manifest.key_groups != self.plan.key_groups:
+            raise SnapshotError(
+                f"The step {self.node.step!r} was paused when the snapshot {self.manifest.id!r} was taken, and data waits "
+                "in it by key group. Start with as many key groups as before, or take a snapshot after a resume."
+            )
+        return [row for content in contents for row in msgspec.msgpack.decode(content, type=list[PackedRow])]
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _united(by_state: Mapping[str, pa.Array], key_type: pa.DataType) -> tuple[pa.Array, dict[str, pa.Array]]:
+    """All keys, each once, and for each state where the value of each key is."""
+    if pa.types.is_struct(key_type):
+        index: dict[Any, int] = {}
+        for keys in by_state.values():
+            for key in key_values(keys):
+                index.setdefault(key, len(index))
+        united = pa.array(list(index), key_type)
+        places = {}
+        for name, keys in by_state.items():
+            at = np.full(len(index), -1, np.int64)
+            at[[index[key] for key in key_values(keys)]] = np.arange(len(keys))
+            places[name] = pa.array(at, mask=at < 0)
+        return united, places
+    united = pc.unique(pa.concat_arrays(list(by_state.values())))
+    return united, {name: pc.index_in(united, value_set=keys) for name, keys in by_state.items()}
+
+
+class _FolderEntries:
+    """Stored entries as files of a folder, which the first micro-batch takes over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = folder
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes of a name."""
+        path = self._path(name)
+        return path.read_bytes() if path.exists() else None
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write the bytes of a name durably."""
+        with self._path(name).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def remove(self, name: str) -> None:
+        """Remove a name."""
+        self._path(name).unlink()
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name.replace("/", "~")
+
+

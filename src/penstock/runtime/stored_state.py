@@ -1,0 +1,76 @@
+"""Stored state: what the steps hold after a micro-batch that is committed, read by Spark while the query may run on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import CheckpointError
+from penstock.runtime.sealed import Sealed
+
+__all__ = ["SlotReader", "read_slots"]
+
+SlotReader = Callable[[int, dict[str, bytes]], Iterable[bytes]]
+"""Called in a worker with the number of a slot's partition and its stored entries; what it gives goes to the driver."""
+
+_RESULT: Final = "body BINARY"
+
+
+def read_slots(
+    session: SparkSession, folder: Path, batch_id: int, node: str, reader: SlotReader
+) -> list[bytes]:
+    """Call `reader` for each slot of a step, as it was when a micro-batch was committed; gives all that it gave.
+
+    `folder` is Spark's part of the checkpoint, `node` the name under which the step's state is stored, and the
+    micro-batch one that is still kept. Raises CheckpointError when it cannot be read.
+    """
+    # Without a manager of queries there is nobody whom the state store could ask.
+    assert session.streams is not None
+    found = session.read.format("statestore").option("operatorId", _operator_of(folder, node))
+    entries: DataFrame = found.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
+    try:
+        rows = entries.selectExpr("user_map_key.name", "user_map_value.content")
+        return [bytes(row.body) for row in rows.mapInArrow(_each_slot(reader), _RESULT).collect()]
+    except PySparkException as e:
+        raise CheckpointError(
+            f"The state after micro-batch {batch_id} in {folder} cannot be read: {str(e).splitlines()[0]} The checkpoint "
+            "keeps the newest micro-batches only (penstock run --retained-batches); name a newer one, or none."
+        ) from e
+
+
+def _each_slot(reader: SlotReader) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    sealed = Sealed(reader)
+
+    def each_slot(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        entries: dict[str, bytes] = {}
+        for batch in batches:
+            entries.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+        task = TaskContext.get()
+        assert task is not None
+        if entries:
+            for body in sealed.open()(task.partitionId(), entries):
+                yield pa.RecordBatch.from_arrays([pa.array([body], pa.binary())], ["body"])
+
+    return each_slot
+
+
+def _operator_of(folder: Path, node: str) -> int:
+    """Which of Spark's stateful operators stores the state of a step."""
+    for place in sorted((folder / "state").glob("[0-9]*")):
+        for path in sorted((place / "_metadata").rglob("*")):
+            if not path.is_file() or path.name.startswith("."):
+                continue
+            lines = path.read_text(errors="replace").splitlines()
+            properties = json.loads(lines[-1]).get("operatorPropertiesJson") if len(lines) > 1 else None
+            if properties and any(
+                found.get("stateName") == node for found in json.loads(properties).get("stateVariables", [])
+            ):
+                return int(place.name)
+    raise CheckpointError(f"{folder} holds no state of the step {node!r}. Has the job run a micro-batch yet?")
