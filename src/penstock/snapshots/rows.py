@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import SnapshotError
 
-__all__ = ["NOT_FITTING", "UnfitRowError", "first_unfit", "line_of", "row_bounds"]
+__all__ = ["NOT_FITTING", "UnfitRowError", "first_unfit", "line_of", "reason_of", "row_bounds"]
 
 NOT_FITTING: Final = (pa.ArrowException, ValueError, OverflowError, TypeError)
 """What the decoders raise for values that do not fit."""
@@ -20,6 +21,8 @@ NOT_FITTING: Final = (pa.ArrowException, ValueError, OverflowError, TypeError)
 _NEWLINE: Final = 10
 _QUOTE: Final = 34
 _SHOWN: Final = 80
+_PLACE: Final = re.compile(r" - at `\$(?:\[\d+\])?\.?(.*)`$")
+_NO_NUMBER: Final = re.compile(r"^Invalid enum value (.*)$")
 
 
 @dataclass(eq=False)
@@ -47,6 +50,15 @@ class UnfitRowError(SnapshotError):
 def _shortened(text: str) -> str:
     text = repr(text)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def reason_of(error: Exception) -> tuple[str, str]:
+    """Why a row does not fit, and where inside of it, such as `value.temperature`."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    place = _PLACE.search(text)
+    # A number, or one of the names of what is none, is told like any other type.
+    reason = _NO_NUMBER.sub(r"Expected `float`, got \1", _PLACE.sub("", text)).rstrip(".")
+    return reason, place[1] if place else ""
 
 
 def row_bounds(data: npt.NDArray[np.uint8], *, quoted: bool) -> npt.NDArray[np.int64]:

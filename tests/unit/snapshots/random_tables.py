@@ -47,7 +47,9 @@ def kinds(draw: st.DrawFn, depth: int = 2) -> pa.DataType:
     if shape == "scalar":
         return draw(st.sampled_from(SCALARS))
     if shape == "struct":
-        return pa.struct(draw(st.lists(fields(depth - 1), min_size=1, max_size=3, unique_by=lambda f: f.name)))
+        return pa.struct(
+            draw(st.lists(fields(depth - 1), min_size=1, max_size=3, unique_by=lambda f: f.name))
+        )
     inner = draw(fields(depth - 1))
     if shape == "map":
         return pa.map_(draw(st.sampled_from(KEYS)), inner.with_name("value"))
@@ -62,7 +64,9 @@ def schemas(draw: st.DrawFn, depth: int = 2) -> pa.Schema:
 
 TEXTS = st.one_of(
     st.text(max_size=6),
-    st.sampled_from(["", " ", '"', '""', ",", "\n", "\r\n", "\\", "\ufeff", "null", "NaN", "\x00", " x ", "#1"]),
+    st.sampled_from(
+        ["", " ", '"', '""', ",", "\n", "\r\n", "\\", "\ufeff", "null", "NaN", "\x00", " x ", "#1"]
+    ),
 )
 
 
@@ -135,7 +139,9 @@ def as_kind(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.MapArray.from_arrays(_offsets(column), keys, items, type=kind, mask=mask)
     if pa.types.is_nested(kind):
         make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-        return make.from_arrays(_offsets(column), as_kind(column.values, kind.value_type), type=kind, mask=mask)
+        return make.from_arrays(
+            _offsets(column), as_kind(column.values, kind.value_type), type=kind, mask=mask
+        )
     return column.view(kind) if pa.types.is_temporal(kind) or pa.types.is_temporal(column.type) else column
 
 
@@ -166,7 +172,9 @@ def plain(batch: pa.RecordBatch) -> list[str]:
 
 
 def _plain(column: pa.Array) -> list[Any]:
-    whole = pa.concat_arrays([column]) if column.offset == 0 else column.take(pa.array(np.arange(len(column))))
+    whole = (
+        pa.concat_arrays([column]) if column.offset == 0 else column.take(pa.array(np.arange(len(column))))
+    )
     return as_kind(whole, raw_kind(column.type)).to_pylist()
 
 

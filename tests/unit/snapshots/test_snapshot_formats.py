@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_tables import all_plain, batch_of, batches, plain, schemas
+from random_tables import all_plain, batches, plain, schemas
 
 from penstock.snapshots.formats import FORMATS, decode, encode
 from penstock.snapshots.schemas import check_schema, columns_of, schema_of

@@ -94,7 +94,9 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("uri", ["", "ftp://host/x", "https://host/x", "file://elsewhere/x", "s3://", "s3://a@b/c"])
+@pytest.mark.parametrize(
+    "uri", ["", "ftp://host/x", "https://host/x", "file://elsewhere/x", "s3://", "s3://a@b/c"]
+)
 def test_a_place_that_cannot_hold_a_snapshot_is_refused(uri: str) -> None:
     """With what would."""
     with pytest.raises(SnapshotError, match="Give"):
