@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from s3_server import STRANGER, STRANGER_SECRET, S3Server
-
 from snapshot_support import LOG, ROOMS, SETTINGS, setting, write_snapshot
 
 from penstock.errors import AlreadyThereError, ExternalSystemError, NotThereError

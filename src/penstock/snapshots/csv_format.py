@@ -16,7 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from penstock.snapshots.json_values import JsonValues
-from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, reason_of, row_bounds
+from penstock.snapshots.rows import (
+    NOT_FITTING,
+    UnfitRowError,
+    first_unfit,
+    line_of,
+    reason_of,
+    row_bounds,
+    row_parts,
+)
 from penstock.snapshots.schemas import missing_row
 from penstock.snapshots.texts import TEXT, cell_texts, is_plain, parse_cells, text_bytes
 
@@ -97,9 +105,8 @@ class CsvFormat:
         if len(bounds) < 2:
             raise UnfitRowError(0, "", "", "there is no header", line=1)
         names = self._names(data[: bounds[1]].tobytes())
-        for first in range(1, len(bounds) - 1, _ROWS):
-            part = _Part(self, data, bounds[first : first + _ROWS + 1], first - 1, names)
-            yield part.decode()
+        for first, end in row_parts(bounds, 1, _ROWS):
+            yield _Part(self, data, bounds[first : end + 1], first - 1, names).decode()
 
     def _names(self, header: bytes) -> list[str]:
         names = next(csv.reader(io.StringIO(header.decode("utf-8", "replace"), newline="")), [])

@@ -11,7 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.snapshots.json_values import JsonValues
-from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, reason_of, row_bounds
+from penstock.snapshots.rows import (
+    NOT_FITTING,
+    UnfitRowError,
+    first_unfit,
+    line_of,
+    reason_of,
+    row_bounds,
+    row_parts,
+)
 from penstock.snapshots.texts import TEXT, json_texts, text_bytes
 
 __all__ = ["JsonLinesFormat"]
@@ -35,8 +43,8 @@ class JsonLinesFormat:
     def decode(self, data: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
         """The rows of a file. Raises UnfitRowError."""
         bounds = row_bounds(data, quoted=False)
-        for first in range(0, len(bounds) - 1, _ROWS):
-            part = bounds[first : first + _ROWS + 1]
+        for first, end in row_parts(bounds, 0, _ROWS):
+            part = bounds[first : end + 1]
             try:
                 yield self._decode(data, part, len(part) - 1)
             except NOT_FITTING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import SnapshotError
 
-__all__ = ["NOT_FITTING", "UnfitRowError", "first_unfit", "line_of", "reason_of", "row_bounds"]
+__all__ = ["NOT_FITTING", "UnfitRowError", "first_unfit", "line_of", "reason_of", "row_bounds", "row_parts"]
 
 NOT_FITTING: Final = (pa.ArrowException, ValueError, OverflowError, TypeError)
 """What the decoders raise for values that do not fit."""
@@ -21,6 +21,7 @@ NOT_FITTING: Final = (pa.ArrowException, ValueError, OverflowError, TypeError)
 _NEWLINE: Final = 10
 _QUOTE: Final = 34
 _SHOWN: Final = 80
+_PART_BYTES: Final = 64 << 20
 _PLACE: Final = re.compile(r" - at `\$(?:\[\d+\])?\.?(.*)`$")
 _NO_NUMBER: Final = re.compile(r"^Invalid enum value (.*)$")
 
@@ -71,6 +72,16 @@ def row_bounds(data: npt.NDArray[np.uint8], *, quoted: bool) -> npt.NDArray[np.i
     bounds = np.zeros(len(ends) + 1, np.int64)
     bounds[1:] = ends + 1
     return bounds if bounds[-1] == len(data) else np.append(bounds, len(data))
+
+
+def row_parts(bounds: npt.NDArray[np.int64], first: int, most: int) -> Iterator[tuple[int, int]]:
+    """The rows from `first` on in parts to be decoded together: at most `most`, and no more bytes than fit."""
+    last = len(bounds) - 1
+    while first < last:
+        fitting = int(np.searchsorted(bounds, bounds[first] + _PART_BYTES, "right")) - 1
+        end = max(first + 1, min(first + most, last, fitting))
+        yield first, end
+        first = end
 
 
 def line_of(data: npt.NDArray[np.uint8], position: int) -> int:

@@ -123,6 +123,11 @@ CSV_EDITS: list[tuple[str, Edit, str]] = [
         "line 5",
     ),
     (
+        "a quote inside",
+        lambda text: text.replace("room-06,21.5,heat", 'room-06,21.5,5" pipe'),
+        "line 5: .*a quote stands inside a cell that is not in quotes",
+    ),
+    (
         "the earlier of two",
         lambda text: text.replace("room-02,20.5", "room-02,x").replace(
             "room-00,20,heat,", "room-00,20,heat,y"
