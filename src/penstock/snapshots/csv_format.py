@@ -16,7 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from penstock.snapshots.json_values import JsonValues
-from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, row_bounds
+from penstock.snapshots.rows import (
+    NOT_FITTING,
+    UnfitRowError,
+    first_unfit,
+    line_of,
+    reason_of,
+    row_bounds,
+    row_parts,
+)
 from penstock.snapshots.schemas import missing_row
 from penstock.snapshots.texts import TEXT, cell_texts, is_plain, parse_cells, text_bytes
 
@@ -97,9 +105,8 @@ class CsvFormat:
         if len(bounds) < 2:
             raise UnfitRowError(0, "", "", "there is no header", line=1)
         names = self._names(data[: bounds[1]].tobytes())
-        for first in range(1, len(bounds) - 1, _ROWS):
-            part = _Part(self, data, bounds[first : first + _ROWS + 1], first - 1, names)
-            yield part.decode()
+        for first, end in row_parts(bounds, 1, _ROWS):
+            yield _Part(self, data, bounds[first : end + 1], first - 1, names).decode()
 
     def _names(self, header: bytes) -> list[str]:
         names = next(csv.reader(io.StringIO(header.decode("utf-8", "replace"), newline="")), [])
@@ -196,11 +203,14 @@ class _Part:
                 .tobytes()
                 .decode("utf-8", "backslashreplace")
             )
-            raise self._unfit(row, "", line.rstrip("\r\n"), _reason(error)) from None
+            raise self._unfit(row, "", line.rstrip("\r\n"), reason_of(error)[0]) from None
         raise self._first_unfit_cell(cells)
 
     def _read(self, count: int, kind: pa.DataType) -> dict[str, pa.Array]:
         part = self.data[self.bounds[0] : self.bounds[count]]
+        if len(self.names) > 1 and self._blank()[:count].any():
+            # It would be a row of nulls, which nobody means by it.
+            raise ValueError("the line is empty")
         table = pa_csv.read_csv(
             pa.BufferReader(pa.py_buffer(part)),
             read_options=pa_csv.ReadOptions(
@@ -218,6 +228,14 @@ class _Part:
             raise ValueError("a quote stands inside a cell that is not in quotes")
         return {name: table.column(name).combine_chunks() for name in self.names}
 
+    def _blank(self) -> npt.NDArray[np.bool_]:
+        """Which rows have nothing in their line."""
+        firsts = self.data[self.bounds[:-1]]
+        blank: npt.NDArray[np.bool_] = (firsts == ord("\n")) | (
+            (firsts == ord("\r")) & (np.diff(self.bounds) == len("\r\n"))
+        )
+        return blank
+
     def _first_unfit_cell(self, cells: dict[str, pa.Array]) -> UnfitRowError:
         """The error of the first row with a cell that does not fit, and in it of the first such cell."""
         found, count = ("", "", ""), self.rows
@@ -229,7 +247,7 @@ class _Part:
                 if isinstance(value, bytes):
                     value = value.decode("utf-8", "backslashreplace")
                 # A later column is first only with an earlier row.
-                found, count = (leaf.name, value or "", _reason(error)), row
+                found, count = (leaf.name, value or "", reason_of(error)[0]), row
         return self._unfit(count, *found)
 
     def _convert(self, cells: pa.Array, leaf: _Leaf, count: int) -> None:
@@ -249,7 +267,3 @@ def _fits(convert: Callable[[int], Any], count: int) -> bool:
     except NOT_FITTING:
         return False
     return True
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

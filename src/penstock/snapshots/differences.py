@@ -105,14 +105,6 @@ class _Side:
         manifest = read_manifest(store)
         return cls(store, manifest, {table.name: table for table in manifest.tables})
 
-    def hashes(self, name: str, columns: list[str]) -> Hashes:
-        """Of these columns of all rows."""
-        found = [row_hashes(batch.select(columns)) for batch in read_table(self.store, self.manifest, name)]
-        if not found:
-            return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
-        first, second = (np.concatenate(lane) for lane in zip(*found, strict=True))
-        return first, second
-
     def rows(self, name: str, places: _Rows) -> list[dict[str, Any]]:
         """The rows at these places, in this order."""
         found: dict[int, dict[str, Any]] = {}
@@ -123,6 +115,8 @@ class _Side:
                 shown = json_rows(batch.take(pa.array(here - start)))
                 found.update(zip(here.tolist(), shown, strict=True))
             start += len(batch)
+            if start > places.max():
+                break
         return [found[place] for place in places.tolist()]
 
 
@@ -251,12 +245,12 @@ def _samples(
     def key(row: dict[str, Any]) -> dict[str, Any]:
         return {name: row[name] for name in table.key if name in row}
 
-    removed = before.rows(table.name, matched.removed[:most])
-    added = after.rows(table.name, matched.added[:most])
-    changed_from = before.rows(table.name, matched.changed[:most, 0])
-    changed_to = after.rows(table.name, matched.changed[:most, 1])
+    removed, added, changed = matched.removed[:most], matched.added[:most], matched.changed[:most]
+    old = before.rows(table.name, np.concatenate([removed, changed[:, 0]]))
+    new = after.rows(table.name, np.concatenate([added, changed[:, 1]]))
+    pairs = zip(old[len(removed) :], new[len(added) :], strict=True)
     return (
-        *(Sample("added", key(row), None, row) for row in added),
-        *(Sample("removed", key(row), row, None) for row in removed),
-        *(Sample("changed", key(a), a, b) for a, b in zip(changed_from, changed_to, strict=True)),
+        *(Sample("added", key(row), None, row) for row in new[: len(added)]),
+        *(Sample("removed", key(row), row, None) for row in old[: len(removed)]),
+        *(Sample("changed", key(a), a, b) for a, b in pairs),
     )

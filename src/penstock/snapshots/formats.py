@@ -27,7 +27,7 @@ FORMATS: Final[tuple[str, ...]] = get_args(SnapshotFormat)
 _ROWS: Final = 1 << 16
 
 
-def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: SnapshotFormat) -> pa.Buffer:  # noqa: A002
+def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: SnapshotFormat) -> pa.Buffer:  # noqa: A002  # the one word for it
     """The bytes of a file with these rows; the same rows give the same bytes, however they are batched.
 
     Raises SnapshotError when batches are not of the schema, or hold null where it allows none.
@@ -118,7 +118,7 @@ def _write_parquet(sink: Any, pieces: Iterator[pa.RecordBatch], schema: pa.Schem
                 ) from e
 
 
-def decode(data: Data, schema: pa.Schema, format: SnapshotFormat) -> Iterator[pa.RecordBatch]:  # noqa: A002
+def decode(data: Data, schema: pa.Schema, format: SnapshotFormat) -> Iterator[pa.RecordBatch]:  # noqa: A002  # the one word for it
     """The rows of a file.
 
     Raises UnfitRowError for the first row that is not of the schema, SnapshotError when the file is not of the format.
@@ -140,7 +140,7 @@ def _bytes(data: Data) -> Any:
     return np.frombuffer(data, np.uint8)
 
 
-def _batches(data: Data, format: str) -> Iterator[pa.RecordBatch]:  # noqa: A002
+def _batches(data: Data, format: str) -> Iterator[pa.RecordBatch]:  # noqa: A002  # the one word for it
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     try:
         if format == "parquet":
@@ -180,7 +180,7 @@ def _cast(column: pa.Array, kind: pa.DataType, count: int) -> pa.Array:
     return part if part.type == kind else part.cast(kind)
 
 
-def line_of_row(data: Data, format: SnapshotFormat, row: int) -> int | None:  # noqa: A002
+def line_of_row(data: Data, format: SnapshotFormat, row: int) -> int | None:  # noqa: A002  # the one word for it
     """The line, from 1 on, in which a row of a file begins; None when the format has no lines."""
     if format not in ("csv", "jsonl"):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,13 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.snapshots.json_values import JsonValues
-from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, row_bounds
+from penstock.snapshots.rows import (
+    NOT_FITTING,
+    UnfitRowError,
+    first_unfit,
+    line_of,
+    reason_of,
+    row_bounds,
+    row_parts,
+)
 from penstock.snapshots.texts import TEXT, json_texts, text_bytes
 
 __all__ = ["JsonLinesFormat"]
 
 _ROWS: Final = 1 << 14
-_PLACE: Final = re.compile(r" - at `\$\.?(.*)`$")
 
 
 class JsonLinesFormat:
@@ -37,8 +43,8 @@ class JsonLinesFormat:
     def decode(self, data: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
         """The rows of a file. Raises UnfitRowError."""
         bounds = row_bounds(data, quoted=False)
-        for first in range(0, len(bounds) - 1, _ROWS):
-            part = bounds[first : first + _ROWS + 1]
+        for first, end in row_parts(bounds, 0, _ROWS):
+            part = bounds[first : end + 1]
             try:
                 yield self._decode(data, part, len(part) - 1)
             except NOT_FITTING:
@@ -55,12 +61,5 @@ class JsonLinesFormat:
         line = (
             data[bounds[row] : bounds[row + 1]].tobytes().decode("utf-8", "backslashreplace").rstrip("\r\n")
         )
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        place = _PLACE.search(reason)
-        return UnfitRowError(
-            first + row,
-            place[1] if place else "",
-            line,
-            _PLACE.sub("", reason),
-            line=line_of(data, int(bounds[row])),
-        )
+        reason, place = reason_of(error)
+        return UnfitRowError(first + row, place, line, reason, line=line_of(data, int(bounds[row])))

@@ -210,7 +210,7 @@ def accept(uri: str) -> Manifest:
 class _Edited:
     """A table whose files may have been edited."""
 
-    def __init__(self, store: Store, format: SnapshotFormat, table: TableEntry) -> None:  # noqa: A002
+    def __init__(self, store: Store, format: SnapshotFormat, table: TableEntry) -> None:  # noqa: A002  # the one word for it
         self._store = store
         self._format = format
         self._table = table

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import SnapshotError
 
-__all__ = ["NOT_FITTING", "UnfitRowError", "first_unfit", "line_of", "row_bounds"]
+__all__ = ["NOT_FITTING", "UnfitRowError", "first_unfit", "line_of", "reason_of", "row_bounds", "row_parts"]
 
 NOT_FITTING: Final = (pa.ArrowException, ValueError, OverflowError, TypeError)
 """What the decoders raise for values that do not fit."""
@@ -20,6 +21,9 @@ NOT_FITTING: Final = (pa.ArrowException, ValueError, OverflowError, TypeError)
 _NEWLINE: Final = 10
 _QUOTE: Final = 34
 _SHOWN: Final = 80
+_PART_BYTES: Final = 64 << 20
+_PLACE: Final = re.compile(r" - at `\$(?:\[\d+\])?\.?(.*)`$")
+_NO_NUMBER: Final = re.compile(r"^Invalid enum value (.*)$")
 
 
 @dataclass(eq=False)
@@ -49,6 +53,15 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
+def reason_of(error: Exception) -> tuple[str, str]:
+    """Why a row does not fit, and where inside of it, such as `value.temperature`."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    place = _PLACE.search(text)
+    # A number, or one of the names of what is none, is told like any other type.
+    reason = _NO_NUMBER.sub(r"Expected `float`, got \1", _PLACE.sub("", text)).rstrip(".")
+    return reason, place[1] if place else ""
+
+
 def row_bounds(data: npt.NDArray[np.uint8], *, quoted: bool) -> npt.NDArray[np.int64]:
     """Where each row begins, and where the last ends. A line end inside of quotes ends no row if `quoted`."""
     ends = np.flatnonzero(data == _NEWLINE)
@@ -59,6 +72,16 @@ def row_bounds(data: npt.NDArray[np.uint8], *, quoted: bool) -> npt.NDArray[np.i
     bounds = np.zeros(len(ends) + 1, np.int64)
     bounds[1:] = ends + 1
     return bounds if bounds[-1] == len(data) else np.append(bounds, len(data))
+
+
+def row_parts(bounds: npt.NDArray[np.int64], first: int, most: int) -> Iterator[tuple[int, int]]:
+    """The rows from `first` on in parts to be decoded together: at most `most`, and no more bytes than fit."""
+    last = len(bounds) - 1
+    while first < last:
+        fitting = int(np.searchsorted(bounds, bounds[first] + _PART_BYTES, "right")) - 1
+        end = max(first + 1, min(first + most, last, fitting))
+        yield first, end
+        first = end
 
 
 def line_of(data: npt.NDArray[np.uint8], position: int) -> int:

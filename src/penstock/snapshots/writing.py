@@ -117,7 +117,7 @@ def write_part(
     table: TableInfo,
     number: int,
     batches: Iterable[pa.RecordBatch],
-    format: SnapshotFormat,  # noqa: A002
+    format: SnapshotFormat,  # noqa: A002  # the one word for it
 ) -> PartEntry:
     """Write one part of a table, which has its own number. Parts may be written by different processes.
 

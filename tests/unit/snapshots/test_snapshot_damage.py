@@ -18,12 +18,12 @@ from penstock.snapshots.stores import open_store
 TIMES = 250
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_every_damage_is_found(tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_every_damage_is_found(tmp_path: Path, file_format: str) -> None:
     """A flipped bit, or a file cut off, anywhere: 1,000 of 1,000 over the four formats."""
-    chance = random.Random(format)
+    chance = random.Random(file_format)
     uri = str(tmp_path)
-    write_snapshot(uri, format=format)
+    write_snapshot(uri, file_format=file_format)
     store = open_store(uri)
     files = store.list()
     for number in range(TIMES):
@@ -64,11 +64,11 @@ def test_nothing_of_a_damaged_file_is_read(tmp_path: Path) -> None:
     damaged = tmp_path / "thermostat" / "setting" / "part-00001.csv"
     damaged.write_bytes(damaged.read_bytes() + b"room-99,1,heat,\n")
     store = open_store(str(tmp_path))
-    rows = []
-    with pytest.raises(DamagedSnapshotError, match="has .* bytes instead of"):
-        for batch in read_table(store, read_manifest(store), "thermostat/setting"):
-            rows += batch.column("key").to_pylist()
-    assert rows == [f"room-{number:02}" for number in range(0, 20, 2)]
+    batches = read_table(store, read_manifest(store), "thermostat/setting")
+    first = next(batches)
+    with pytest.raises(DamagedSnapshotError, match=r"has .* bytes instead of"):
+        next(batches)
+    assert first.column("key").to_pylist() == [f"room-{number:02}" for number in range(0, 20, 2)]
 
 
 def test_missing_and_unlisted_files_are_defects(tmp_path: Path) -> None:
@@ -99,6 +99,6 @@ def test_a_newer_snapshot_is_refused(tmp_path: Path) -> None:
 
 def test_no_snapshot_is_told(tmp_path: Path) -> None:
     """By verify as well."""
-    with pytest.raises(NotThereError, match="'manifest.json' is missing, which is written last"):
+    with pytest.raises(NotThereError, match=r"'manifest.json' is missing, which is written last"):
         read_manifest(open_store(str(tmp_path)))
     assert "There is no snapshot" in verify(str(tmp_path)).defects[0].problem

@@ -41,10 +41,10 @@ class CrashingStore:
         return getattr(self._store, name)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_what_is_written_is_read(tmp_path: Path, file_format: str) -> None:
     """In every format, with its extra files; and verify finds nothing."""
-    written = write_snapshot(str(tmp_path), format=format)
+    written = write_snapshot(str(tmp_path), file_format=file_format)
     store = open_store(str(tmp_path))
     manifest = read_manifest(store)
     assert manifest == written
@@ -71,11 +71,11 @@ def test_a_dump_is_readable(tmp_path: Path) -> None:
     assert list(manifest)[-1] == "checksum"
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_same_content_gives_the_same_bytes(tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path, file_format: str) -> None:
     """Every file, however often it is written."""
     for name in "ab":
-        write_snapshot(str(tmp_path / name), format=format)
+        write_snapshot(str(tmp_path / name), file_format=file_format)
     files = open_store(str(tmp_path / "a")).list()
     assert "manifest.json" in files
     for file in files:
@@ -104,7 +104,7 @@ def test_a_place_takes_one_snapshot(tmp_path: Path) -> None:
     """A second one with other content is refused, and the first stays."""
     first = write_snapshot(str(tmp_path))
     with pytest.raises(AlreadyThereError, match="files of snapshots are never written over"):
-        write_snapshot(str(tmp_path), id="d-2")
+        write_snapshot(str(tmp_path), name="d-2")
     with pytest.raises(AlreadyThereError, match="part-00000"):
         write_snapshot(str(tmp_path), [(SETTINGS, [setting("x", 1.0)])])
     assert read_manifest(open_store(str(tmp_path))) == first

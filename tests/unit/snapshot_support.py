@@ -53,9 +53,9 @@ def write_snapshot(
     place: str | Store,
     tables: Sequence[tuple[TableInfo, Rows]] = ((SETTINGS, ROOMS), (EVENTS, LOG)),
     *,
-    format: Any = "csv",
+    file_format: Any = "csv",
     parts: int = 2,
-    id: str = "d-1",
+    name: str = "d-1",
 ) -> Manifest:
     """Write a whole snapshot: a savepoint if its format is arrow."""
     store = open_store(place) if isinstance(place, str) else place
@@ -63,15 +63,15 @@ def write_snapshot(
     for table, rows in tables:
         for number in range(parts):
             batch = pa.RecordBatch.from_pylist(list(rows[number::parts]), schema=table.schema)
-            entries.append(write_part(store, table, number, [batch], format))
+            entries.append(write_part(store, table, number, [batch], file_format))
     extra = write_file(store, "offsets/readings.bin", b"opaque" * 20)
     contents = Contents(
-        kind="savepoint" if format == "arrow" else "dump",
-        id=id,
+        kind="savepoint" if file_format == "arrow" else "dump",
+        id=name,
         job="climate",
         batch=41,
         key_groups=128,
-        format=format,
+        format=file_format,
         tables=[table for table, _ in tables],
         files=[extra],
         positions={"readings": {"0": 17, "1": 4}},
