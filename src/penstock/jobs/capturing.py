@@ -217,10 +217,15 @@ def _shared_tables(
     found = stored_shared(stored)
     for state, described in step.shared.items():
         schema = described.schema
-        info = TableInfo(table_name(name, state), name, "shared", schema, None if "key" in schema.names else ())
+        info = TableInfo(
+            table_name(name, state), name, "shared", schema, None if "key" in schema.names else ()
+        )
         rows = found.get(state)
-        yield info, pa.RecordBatch.from_arrays(
-            [pa.nulls(0, field.type) for field in schema] if rows is None else rows.columns, schema=schema
+        yield (
+            info,
+            pa.RecordBatch.from_arrays(
+                [pa.nulls(0, field.type) for field in schema] if rows is None else rows.columns, schema=schema
+            ),
         )
 
 
@@ -233,5 +238,3 @@ def _own_files(folder: Path, store: Store) -> list[FileEntry]:
     """The files of the sources, which say what the positions mean."""
     paths = [path for name in OWN_FOLDERS for path in sorted((folder / name).rglob("*")) if path.is_file()]
     return [write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in paths]
-
-

@@ -77,7 +77,9 @@ def read_described(checkpoint: Path) -> JobState:
             "Name the folder that penstock run --checkpoint was given."
         ) from None
     except (OSError, msgspec.MsgspecError) as e:
-        raise CheckpointError(f"{path} cannot be read: {e}. Start the job again, which writes it anew.") from e
+        raise CheckpointError(
+            f"{path} cannot be read: {e}. Start the job again, which writes it anew."
+        ) from e
 
 
 def _step(node: str, core: StepCore) -> DescribedStep:
@@ -107,4 +109,6 @@ def _shared(state: Any) -> DescribedState:
 
 
 def _required(spec: StateSpec) -> tuple[str, ...]:
-    return () if spec.record_type is None else tuple(f.name for f in spec.record_type.fields if not f.nullable)
+    return (
+        () if spec.record_type is None else tuple(f.name for f in spec.record_type.fields if not f.nullable)
+    )

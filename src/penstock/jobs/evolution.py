@@ -46,7 +46,9 @@ def plan_changes(
         if name not in declared:
             outcome: Outcome = "dropped" if allow_non_restored_state else "refused"
             detail = "the step is no longer in the job"
-            changes += [Change(name, state, state, outcome, detail) for state in _states(stored) or {"": None}]
+            changes += [
+                Change(name, state, state, outcome, detail) for state in _states(stored) or {"": None}
+            ]
     return changes
 
 

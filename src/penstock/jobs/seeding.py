@@ -53,7 +53,9 @@ def write_seed(
     """
     keys = {}
     for node in plan.graph.steps():
-        taken = {c.state: c.found for c in changes if c.step == node.step and c.found and c.outcome != "dropped"}
+        taken = {
+            c.state: c.found for c in changes if c.step == node.step and c.found and c.outcome != "dropped"
+        }
         if node.step in manifest.steps:
             keys[node.step] = _Seeding(store, manifest, plan, node, taken).write(folder)
     return keys
@@ -194,5 +196,3 @@ class _FolderEntries:
 
     def _path(self, name: str) -> Path:
         return self._folder / name.replace("/", "~")
-
-

@@ -7,6 +7,7 @@ keyed control records, and after these the data.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import traceback
@@ -112,7 +113,10 @@ class StepCore:
             self.states[CONTROL_VERSION].name = CONTROL_VERSION
             self.shared[CONTROL_VERSION] = Setting(int, 0)
             self.shared[CONTROL_VERSION].name = CONTROL_VERSION
-        self.specs: Final = [state.spec() for state in self.states.values()]
+        self.specs: Final = [
+            dataclasses.replace(state.spec(), renamed_from=state.renamed_from)
+            for state in self.states.values()
+        ]
         self.state_schema: Final = state_schema(self.key_type, self.specs)
         self.handlers: Final = declared_handlers(type(function))
         self.vectorised: Final = is_vectorised(function)

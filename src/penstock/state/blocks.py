@@ -55,7 +55,9 @@ def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
         found = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
         children = [
-            converted(found[field.name], field.type) if field.name in found else pa.nulls(len(column), field.type)
+            converted(found[field.name], field.type)
+            if field.name in found
+            else pa.nulls(len(column), field.type)
             for field in kind
         ]
         mask = column.is_null() if column.null_count else None

@@ -67,7 +67,12 @@ class ReducingState(ValueState[T]):
 
     @overload
     def __init__(
-        self, value_type: type[T], reduce_function: Callable[[T, T], T], *, ttl: Ttl | None = None
+        self,
+        value_type: type[T],
+        reduce_function: Callable[[T, T], T],
+        *,
+        ttl: Ttl | None = None,
+        renamed_from: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -76,11 +81,17 @@ class ReducingState(ValueState[T]):
         reduce_function: Callable[[Any, Any], Any],
         *,
         ttl: Ttl | None = None,
+        renamed_from: str | None = None,
     ) -> None: ...
     def __init__(
-        self, value_type: Any, reduce_function: Callable[[Any, Any], Any], *, ttl: Ttl | None = None
+        self,
+        value_type: Any,
+        reduce_function: Callable[[Any, Any], Any],
+        *,
+        ttl: Ttl | None = None,
+        renamed_from: str | None = None,
     ) -> None:
-        super().__init__(value_type, ttl=ttl)
+        super().__init__(value_type, ttl=ttl, renamed_from=renamed_from)
         self.reduce_function = reduce_function
 
     def spec(self) -> StateSpec:
@@ -157,11 +168,17 @@ class AggregatingState(KeyedState, Generic[V, A, R]):
     """
 
     def __init__(
-        self, aggregate: AggregateFunction[V, A, R], *, accumulator: Any = None, ttl: Ttl | None = None
+        self,
+        aggregate: AggregateFunction[V, A, R],
+        *,
+        accumulator: Any = None,
+        ttl: Ttl | None = None,
+        renamed_from: str | None = None,
     ) -> None:
         self.aggregate = aggregate
         self._accumulator = accumulator
         self.ttl = ttl
+        self.renamed_from = renamed_from
 
     def spec(self) -> StateSpec:
         """How the state is stored: as its accumulator."""

@@ -96,8 +96,10 @@ class TemporalState(ValueState[T]):
 
     """
 
-    def __init__(self, value_type: Any, *, versions: int = DEFAULT_VERSIONS) -> None:
-        super().__init__(value_type)
+    def __init__(
+        self, value_type: Any, *, versions: int = DEFAULT_VERSIONS, renamed_from: str | None = None
+    ) -> None:
+        super().__init__(value_type, renamed_from=renamed_from)
         if versions < 1:
             raise SchemaError(f"versions is {versions}; a temporal state keeps at least 1.")
         self.versions = versions

@@ -58,12 +58,17 @@ class ListState(KeyedState, Generic[T]):
     """
 
     @overload
-    def __init__(self, item_type: type[T], *, ttl: Ttl | None = None) -> None: ...
+    def __init__(
+        self, item_type: type[T], *, ttl: Ttl | None = None, renamed_from: str | None = None
+    ) -> None: ...
     @overload
-    def __init__(self: ListState[Any], item_type: Any, *, ttl: Ttl | None = None) -> None: ...
-    def __init__(self, item_type: Any, *, ttl: Ttl | None = None) -> None:
+    def __init__(
+        self: ListState[Any], item_type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None
+    ) -> None: ...
+    def __init__(self, item_type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None) -> None:
         self._item_type = item_type
         self.ttl = ttl
+        self.renamed_from = renamed_from
 
     def spec(self) -> StateSpec:
         """How the state is stored: as an Arrow list of its items."""

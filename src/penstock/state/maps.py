@@ -55,15 +55,30 @@ class MapState(KeyedState, Generic[K, V]):
     """
 
     @overload
-    def __init__(self, key_type: type[K], value_type: type[V], *, ttl: Ttl | None = None) -> None: ...
+    def __init__(
+        self,
+        key_type: type[K],
+        value_type: type[V],
+        *,
+        ttl: Ttl | None = None,
+        renamed_from: str | None = None,
+    ) -> None: ...
     @overload
     def __init__(
-        self: MapState[Any, Any], key_type: Any, value_type: Any, *, ttl: Ttl | None = None
+        self: MapState[Any, Any],
+        key_type: Any,
+        value_type: Any,
+        *,
+        ttl: Ttl | None = None,
+        renamed_from: str | None = None,
     ) -> None: ...
-    def __init__(self, key_type: Any, value_type: Any, *, ttl: Ttl | None = None) -> None:
+    def __init__(
+        self, key_type: Any, value_type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None
+    ) -> None:
         self._key_type = key_type
         self._value_type = value_type
         self.ttl = ttl
+        self.renamed_from = renamed_from
 
     def spec(self) -> StateSpec:
         """How the state is stored: as an Arrow map, in the order of its entries."""

@@ -32,6 +32,7 @@ class _Declared:
     """What settings and broadcast states have in common: a name, and that they work only inside a step."""
 
     name = ""
+    renamed_from: str | None = None
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -57,12 +58,17 @@ class Setting(_Declared, Generic[T]):
     """
 
     @overload
-    def __init__(self, value_type: type[T], default: T) -> None: ...
+    def __init__(self, value_type: type[T], default: T, *, renamed_from: str | None = None) -> None: ...
     @overload
-    def __init__(self: Setting[T | None], value_type: type[T]) -> None: ...
+    def __init__(
+        self: Setting[T | None], value_type: type[T], *, renamed_from: str | None = None
+    ) -> None: ...
     @overload
-    def __init__(self: Setting[Any], value_type: Any, default: Any = None) -> None: ...
-    def __init__(self, value_type: Any, default: Any = None) -> None:
+    def __init__(
+        self: Setting[Any], value_type: Any, default: Any = None, *, renamed_from: str | None = None
+    ) -> None: ...
+    def __init__(self, value_type: Any, default: Any = None, *, renamed_from: str | None = None) -> None:
+        self.renamed_from = renamed_from
         self._value_type = value_type
         self.default = default
 
@@ -103,10 +109,15 @@ class BroadcastState(_Declared, Generic[K, V]):
     """
 
     @overload
-    def __init__(self, key_type: type[K], value_type: type[V]) -> None: ...
+    def __init__(
+        self, key_type: type[K], value_type: type[V], *, renamed_from: str | None = None
+    ) -> None: ...
     @overload
-    def __init__(self: BroadcastState[Any, Any], key_type: Any, value_type: Any) -> None: ...
-    def __init__(self, key_type: Any, value_type: Any) -> None:
+    def __init__(
+        self: BroadcastState[Any, Any], key_type: Any, value_type: Any, *, renamed_from: str | None = None
+    ) -> None: ...
+    def __init__(self, key_type: Any, value_type: Any, *, renamed_from: str | None = None) -> None:
+        self.renamed_from = renamed_from
         self._key_type = key_type
         self._value_type = value_type
 
@@ -163,7 +174,6 @@ class SharedStates:
 
     def __init__(self, declared: Mapping[str, _Declared], stored: bytes | None) -> None:
         found = _Stored({}, {}) if stored is None else msgspec.msgpack.decode(stored, type=_Stored)
-        _check_known(declared, [*found.settings, *found.mappings])
         self.settings: dict[str, list[Version]] = {}
         self._mappings: dict[str, dict[Any, Any]] = {}
         self._declared: Final = declared
@@ -172,9 +182,9 @@ class SharedStates:
         for name, state in declared.items():
             try:
                 if isinstance(state, Setting):
-                    self.settings[name] = _versions(found.settings.get(name), state.spec())
+                    self.settings[name] = _versions(_of(found.settings, state), state.spec())
                 elif isinstance(state, BroadcastState):
-                    self._mappings[name] = _mapping(found.mappings.get(name), state.specs())
+                    self._mappings[name] = _mapping(_of(found.mappings, state), state.specs())
             except (pa.ArrowException, SchemaError, StateError, ValueError) as e:
                 raise StateError(
                     f"The checkpoint's {name!r} does not fit what the step declares: {e}. Restore the older job, or "
@@ -298,13 +308,10 @@ def _columns(stored: bytes, schema: pa.Schema) -> list[pa.Array]:
     return conformed(pa.ipc.open_stream(stored).read_next_batch(), schema).columns  # type: ignore[no-any-return]
 
 
-def _check_known(declared: Mapping[str, _Declared], found: list[str]) -> None:
-    unknown = [name for name in found if name not in declared]
-    if unknown:
-        raise StateError(
-            f"The checkpoint holds {unknown[0]!r}, which the step no longer declares. Declare it again, or start with "
-            "a new checkpoint."
-        )
+def _of(stored: Mapping[str, bytes], state: _Declared) -> bytes | None:
+    """What is stored of a state, if only under the name that it had before."""
+    found = stored.get(state.name)
+    return stored.get(state.renamed_from) if found is None and state.renamed_from else found
 
 
 class _BoundSetting(Setting[Any]):

@@ -49,13 +49,14 @@ LONGER: Final = object()
 
 @dataclasses.dataclass(frozen=True)
 class StateSpec:
-    """A declared state: its name, the type of its values, how they are stored and for how long."""
+    """A declared state: its name and an earlier one, the type of its values, how they are stored and for how long."""
 
     name: str
     python_type: Any
     arrow_type: pa.DataType
     record_type: RecordType | None
     ttl: Ttl | None = None
+    renamed_from: str | None = None
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         """Values as they are stored; None is no value. SchemaError when one cannot be stored."""
@@ -116,6 +117,7 @@ class KeyedState:
 
     name = ""
     ttl: Ttl | None = None
+    renamed_from: str | None = None
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -166,12 +168,17 @@ class ValueState(KeyedState, Generic[T]):
     """
 
     @overload
-    def __init__(self, value_type: type[T], *, ttl: Ttl | None = None) -> None: ...
+    def __init__(
+        self, value_type: type[T], *, ttl: Ttl | None = None, renamed_from: str | None = None
+    ) -> None: ...
     @overload
-    def __init__(self: ValueState[Any], value_type: Any, *, ttl: Ttl | None = None) -> None: ...
-    def __init__(self, value_type: Any, *, ttl: Ttl | None = None) -> None:
+    def __init__(
+        self: ValueState[Any], value_type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None
+    ) -> None: ...
+    def __init__(self, value_type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None) -> None:
         self._value_type = value_type
         self.ttl = ttl
+        self.renamed_from = renamed_from
 
     @property
     def value_type(self) -> Any:
