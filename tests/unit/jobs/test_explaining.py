@@ -36,7 +36,7 @@ def told(text: str, folder: Path, logged: str = "") -> PenstockError:
         ),
         ("FileNotFoundException: File `{0}/state/0/_stateSchema/default/0_a` does not exist.", "0_a"),
         (
-            "[CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED] the file may be corrupted. File: file:{0}/state/0/0/1_a.zip\nE",
+            "Checksum verification failed, the file may be corrupted. File: file:{0}/state/0/0/1_a.zip\nE",
             "state/0/0/1_a.zip",
         ),
         (
