@@ -11,7 +11,7 @@ import msgspec
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint, Lineage, sync_folder
 from penstock.jobs.inspection import Expected, inspect
-from penstock.jobs.state_files import RESTORE, damage
+from penstock.jobs.state_files import damage
 from penstock.sources.journal import journal_end
 
 __all__ = ["COUNTS_FILE", "check_checkpoint", "mark_begun", "stored_counts"]
@@ -104,14 +104,13 @@ def _check_source(folder: Path, stream: str, offset: Any) -> None:
         kept[files] = _lines(files)
     if journal.exists():
         kept[journal] = journal_end(journal)
-    if max(kept.values(), default=0) >= position:
-        return
-    for path, end in kept.items():
+    if not kept:
+        what = f"is missing, or {journal.name}, though the job has read the stream {stream!r}"
+        raise damage(files, what)
+    path, end = max(kept.items(), key=lambda item: item[1])
+    if end < position:
         unit = "bytes" if path is journal else "files"
-        raise damage(path, f"has {end} of the {position} {unit} that the job has read", RESTORE)
-    raise damage(
-        files, f"is missing, or {journal.name}, though the job has read the stream {stream!r}", RESTORE
-    )
+        raise damage(path, f"has {end} of the {position} {unit} that the job has read")
 
 
 def _lines(path: Path) -> int:
