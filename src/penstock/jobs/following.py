@@ -77,7 +77,7 @@ class Follower:
     def __init__(self, bound: BoundJob, checkpoint: Checkpoint, ownership: Ownership) -> None:
         self.bound: Final = bound
         self._checkpoint = checkpoint
-        self._ownership = ownership
+        self.ownership: Final = ownership
         self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
         self._batches = 0
         self._rates: list[tuple[float, int]] = []
@@ -89,14 +89,14 @@ class Follower:
 
     def failure(self) -> PenstockError | None:
         """Why the run cannot go on, whatever the query says: it has lost its checkpoint, or a receiver failed."""
-        found = [self._ownership.lost(), *(receiver.error for receiver in self.bound.receivers)]
+        found = [self.ownership.lost(), *(receiver.error for receiver in self.bound.receivers)]
         return next((error for error in found if error is not None), None)
 
     def before_batch(self) -> None:
         """Refuse a micro-batch that would begin while the job stops, or when another run owns the checkpoint."""
         if self.closing:
             raise JobFailedError(STOPPING)
-        self._ownership.check()
+        self.ownership.check()
 
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:
         """Take the reports of a micro-batch; called again with the same batch after a crash.
@@ -104,7 +104,7 @@ class Follower:
         Raises FencedError, before anything is written, when another run owns the checkpoint; and when it has taken it
         meanwhile, so that Spark does not commit the micro-batch, which the other run does again.
         """
-        self._ownership.check()
+        self.ownership.check()
         mark_begun(self._checkpoint, batch_id)
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
         messages: dict[str, list[bytes]] = {}
@@ -117,7 +117,7 @@ class Follower:
         self.bound.receipts.write(batch_id, self._stories(batch_id, reports))
         # Last, so that a replay counts anew what a crash has left uncounted. A count is not worth a wait for the disk.
         self._checkpoint.save(COUNTS_FILE, self._counts, durable=False)
-        self._ownership.check()
+        self.ownership.check()
 
     def _stories(self, batch_id: int, reports: list[Any]) -> list[Story]:
         """What became of the commands of the micro-batch, in their order."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from penstock.jobs.checkpoint import Checkpoint, sync_folder
+from penstock.errors import CheckpointError
+from penstock.jobs.checkpoint import Checkpoint, Lineage, sync_folder
 from penstock.jobs.inspection import Expected, inspect
-from penstock.jobs.state_files import RESTORE, damage
-from penstock.sources.journal import JournalLog
+from penstock.jobs.state_files import damage
+from penstock.sources.journal import journal_end
 
 __all__ = ["COUNTS_FILE", "check_checkpoint", "mark_begun", "stored_counts"]
 
 COUNTS_FILE: Final = "counts.json"
 _MARK_FILE: Final = "begun.json"
 _CHUNK_BYTES: Final = 1 << 20
+_LOOKS: Final = 3
+_BETWEEN_LOOKS_S: Final = 0.05
 
 
 class _Batch(msgspec.Struct, frozen=True):
@@ -30,6 +34,19 @@ def check_checkpoint(checkpoint: Checkpoint, retained: int) -> None:
     lineage = checkpoint.stored_lineage()
     if lineage is None:
         return
+    # Where locks do not reach, a run that is about to lose the checkpoint may change it at this very moment.
+    for look in range(_LOOKS):
+        try:
+            _check(checkpoint, lineage, retained)
+        except CheckpointError:
+            if look == _LOOKS - 1:
+                raise
+            time.sleep(_BETWEEN_LOOKS_S)
+        else:
+            return
+
+
+def _check(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> None:
     expected = Expected(len(lineage.streams), _newest_begun(checkpoint), retained)
     found = inspect(checkpoint.spark_folder, expected)
     for stream, offset in zip(lineage.streams, found.offsets, strict=False):
@@ -86,18 +103,20 @@ def _check_source(folder: Path, stream: str, offset: Any) -> None:
     if files.exists():
         kept[files] = _lines(files)
     if journal.exists():
-        kept[journal] = JournalLog(journal).latest(0, limited=False)
-    if max(kept.values(), default=0) >= position:
-        return
-    for path, end in kept.items():
+        kept[journal] = journal_end(journal)
+    if not kept:
+        what = f"is missing, or {journal.name}, though the job has read the stream {stream!r}"
+        raise damage(files, what)
+    path, end = max(kept.items(), key=lambda item: item[1])
+    if end < position:
         unit = "bytes" if path is journal else "files"
-        raise damage(path, f"has {end} of the {position} {unit} that the job has read", RESTORE)
-    raise damage(
-        files, f"is missing, or {journal.name}, though the job has read the stream {stream!r}", RESTORE
-    )
+        raise damage(path, f"has {end} of the {position} {unit} that the job has read")
 
 
 def _lines(path: Path) -> int:
     """How many whole lines a file has."""
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
+    try:
+        with path.open("rb") as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
+    except OSError as e:
+        raise damage(path, f"cannot be read ({e.strerror})") from e

@@ -166,7 +166,7 @@ class JobRunner:
                 follower.closing = False
         except PySparkException as e:
             # Whatever two runs on one checkpoint have made of it, that is the cause.
-            raise follower.failure() or explained(
+            raise follower.ownership.lost() or explained(
                 e, log, checkpoint.spark_folder, len(lineage.streams)
             ) from None
         return follower.summary(self.job_id, status)

@@ -23,7 +23,7 @@ from penstock.records import RecordType
 from penstock.sources.base import SourceChunk, Split
 from penstock.sources.blocks import block_places, pack_block, read_blocks, read_note, whole_end
 
-__all__ = ["JournalLog", "JournalWriter"]
+__all__ = ["JournalLog", "JournalWriter", "journal_end"]
 
 _SEGMENT_BYTES: Final = 64 << 20
 _SMALLEST_SPLIT_BYTES: Final = 1 << 20
@@ -217,6 +217,15 @@ class JournalLog:
             return _read_mark(mark)
         finally:
             os.close(mark)
+
+
+def journal_end(folder: Path) -> int:
+    """The position behind the last byte that a journal has.
+
+    It is never before what was read; the mark may be, when a power cut has taken it back.
+    """
+    segments = _segments(folder)
+    return segments[-1][0] + segments[-1][1].stat().st_size if segments else 0
 
 
 def _segments(folder: Path) -> list[tuple[int, Path]]:

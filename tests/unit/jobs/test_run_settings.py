@@ -15,6 +15,8 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"parallelism": 32769}, ("parallelism is 32769", "from 1 to 32768")),
     ({"batch_interval_ms": -1}, ("batch interval is -1 ms", "not be negative")),
     ({"retained_batches": 1}, ("retained_batches is 1", "at least 2")),
+    ({"lock_timeout_s": -0.5}, ("lock_timeout_s is -0.5", "0 or more")),
+    ({"lock_timeout_s": float("inf")}, ("lock_timeout_s is inf", "0 or more")),
     *(
         ({"master": master}, (repr(master), "no Spark master", "local[N]", "spark://HOST:PORT", "k8s://URL"))
         for master in (

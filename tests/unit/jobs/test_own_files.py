@@ -1,0 +1,101 @@
+"""penstock's own files in a checkpoint: what they imply, and what is said when one is damaged or gone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import CheckpointError
+from penstock.jobs.checkpoint import Checkpoint, Lineage
+from penstock.jobs.own_files import check_checkpoint, mark_begun
+from penstock.sources.journal import JournalWriter
+
+LINEAGE = Lineage("id", "job", 128, 2, ("readings", "commands"))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """A checkpoint that belongs to a job which has not begun."""
+    opened = Checkpoint.open(str(tmp_path))
+    opened.lineage(LINEAGE)
+    return opened
+
+
+def plan(checkpoint: Checkpoint, batch: int, position: int) -> None:
+    """Let Spark have planned a first micro-batch."""
+    for name in ("offsets", "commits"):
+        (checkpoint.folder / name).mkdir(exist_ok=True)
+    (checkpoint.folder / "metadata").write_text('{"id":"7"}')
+    lines = ["v1", "{}", json.dumps({"position": position}), "-"]
+    (checkpoint.folder / "offsets" / str(batch)).write_text("\n".join(lines))
+
+
+def test_a_new_checkpoint_is_accepted(tmp_path: Path) -> None:
+    """Also with what a user has put there before the first start."""
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "in-use.lock").touch()
+    (tmp_path / "spark.log").touch()
+    opened = Checkpoint.open(str(tmp_path))
+    check_checkpoint(opened, 100)
+    assert opened.lineage(LINEAGE) == LINEAGE
+    check_checkpoint(opened, 100)
+
+
+def test_the_mark_is_written_once(checkpoint: Checkpoint) -> None:
+    """It names the first micro-batch that was written."""
+    mark_begun(checkpoint, 0)
+    mark_begun(checkpoint, 5)
+    assert json.loads((checkpoint.folder / "begun.json").read_bytes()) == {"batch": 0}
+
+
+@pytest.mark.parametrize("known", ["begun.json", "counts.json"])
+def test_either_file_keeps_a_job_from_beginning_again(checkpoint: Checkpoint, known: str) -> None:
+    """The mark, or where it is not there the counts."""
+    checkpoint.save(known, {"batch": 0})
+    with pytest.raises(CheckpointError, match=r"offsets is missing, though .* would begin from nothing"):
+        check_checkpoint(checkpoint, 100)
+
+
+@pytest.mark.parametrize("left", ["control.json", "streams.json", "counts.json", "begun.json"])
+def test_a_checkpoint_without_its_lineage_is_damaged(tmp_path: Path, left: str) -> None:
+    """No new lineage is given to what is left of an old one."""
+    (tmp_path / left).touch()
+    with pytest.raises(CheckpointError, match=r"lineage\.json is missing\. Restore the file"):
+        check_checkpoint(Checkpoint.open(str(tmp_path)), 100)
+
+
+@pytest.mark.parametrize("left", ["offsets", "commits", "metadata", "state"])
+def test_a_checkpoint_of_another_application_is_refused(tmp_path: Path, left: str) -> None:
+    """One that Spark alone has made."""
+    (tmp_path / left).mkdir()
+    with pytest.raises(CheckpointError, match="was not made by penstock"):
+        check_checkpoint(Checkpoint.open(str(tmp_path)), 100)
+
+
+def test_a_list_of_files_must_be_as_long_as_what_was_read(checkpoint: Checkpoint) -> None:
+    """Else files would be taken for others."""
+    plan(checkpoint, 0, position=3)
+    files = checkpoint.folder / "sources" / "readings.files"
+    with pytest.raises(CheckpointError, match=r"readings\.files is missing, or readings\.journal"):
+        check_checkpoint(checkpoint, 100)
+    files.parent.mkdir()
+    files.write_bytes(b"{}\n{}\n{")
+    with pytest.raises(CheckpointError, match=r"readings\.files has 2 of the 3 files"):
+        check_checkpoint(checkpoint, 100)
+    files.write_bytes(b"{}\n{}\n{}\n")
+    check_checkpoint(checkpoint, 100)
+
+
+def test_a_journal_must_be_as_long_as_what_was_read(checkpoint: Checkpoint) -> None:
+    """Else new records would be taken for old ones."""
+    folder = checkpoint.folder / "sources" / "readings.journal"
+    writer = JournalWriter(folder)
+    end = writer.append([b"a", b"b"])
+    writer.close()
+    plan(checkpoint, 0, position=end)
+    check_checkpoint(checkpoint, 100)
+    plan(checkpoint, 0, position=end + 1)
+    with pytest.raises(CheckpointError, match=rf"readings\.journal has {end} of the {end + 1} bytes"):
+        check_checkpoint(checkpoint, 100)
