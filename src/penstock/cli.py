@@ -12,6 +12,7 @@ import typer
 import penstock
 from penstock.cli_control import control_app
 from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli_state import register_state
 
 __all__ = ["app", "main"]
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(control_app, name="control")
+register_state(app)
 
 
 def main() -> None:
@@ -78,6 +80,30 @@ def run(
             metavar="SECONDS", min=0, help="How long to wait for another run that uses the checkpoint to end."
         ),
     ] = 60.0,
+    from_savepoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Begin with a savepoint, named by id or place, if CHECKPOINT is new."
+        ),
+    ] = None,
+    from_dump: Annotated[
+        str | None, typer.Option(metavar="URI", help="Begin with a dump, if CHECKPOINT is new.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Put an existing checkpoint aside first, and begin anew.")
+    ] = False,
+    keep_positions: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-positions/--no-positions",
+            help="Read the streams from where the snapshot stood. Default: for savepoints only.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_non_restored_state: Annotated[
+        bool,
+        typer.Option("--allow-non-restored-state", help="Leave behind the state of steps that are gone."),
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
     ] = False,
@@ -104,6 +130,11 @@ def run(
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
+            from_savepoint=from_savepoint,
+            from_dump=from_dump,
+            fresh=fresh,
+            keep_positions=keep_positions,
+            allow_non_restored_state=allow_non_restored_state,
             lock_timeout_s=lock_timeout,
             strict=strict,
         )
@@ -116,7 +147,7 @@ def run(
         for note in runner.notes:
             stderr.print(f"[yellow]Note:[/] {escaped(note)}", soft_wrap=True)
         with RunDisplay(stderr, loaded.job.name) as display:
-            summary = runner.run(on_progress=display.update)
+            summary = runner.run(on_progress=display.update, on_note=display.note)
         if output is Output.json:
             print(msgspec.json.encode(asdict(summary)).decode(), flush=True)
         else:

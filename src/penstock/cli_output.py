@@ -12,9 +12,10 @@ from rich.console import Console
 
 from penstock.errors import PenstockError
 
-__all__ = ["Output", "OutputOption", "errors_as_sentences", "escaped", "stderr"]
+__all__ = ["Output", "OutputOption", "errors_as_sentences", "escaped", "stderr", "stdout"]
 
 stderr: Final = Console(stderr=True, highlight=False)
+stdout: Final = Console(highlight=False)
 
 
 class Output(enum.StrEnum):

@@ -53,7 +53,7 @@ from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
 from penstock.streams.graph import COMMANDS, RECEIPTS, ProcessNode, SourceNode, TransformNode
 
-__all__ = ["BoundJob", "bind_job"]
+__all__ = ["BoundJob", "bind_job", "wanted_lineage"]
 
 _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 
@@ -76,7 +76,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
     """Bind every stream and sink of the job. Raises BindingError for the first that cannot be."""
     check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)
-    lineage = checkpoint.lineage(_wanted_lineage(job, settings))
+    lineage = checkpoint.lineage(wanted_lineage(job, settings))
     plan = JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
@@ -87,6 +87,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
         strict=settings.strict,
         parallelism=lineage.parallelism,
         state_memory_bytes=settings.state_memory_mb << 20,
+        seed=checkpoint.seed if lineage.origin.has_state else None,
     )
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
@@ -184,7 +185,8 @@ def _command_folder(checkpoint: Checkpoint) -> Path:
     return folder
 
 
-def _wanted_lineage(job: Job, settings: RunSettings) -> Lineage:
+def wanted_lineage(job: Job, settings: RunSettings) -> Lineage:
+    """The lineage of a new checkpoint of the job."""
     streams = tuple(source.name for source in job.graph.sources())
     if job.graph.steps():
         streams = (*streams, COMMANDS)

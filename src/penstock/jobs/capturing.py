@@ -12,20 +12,32 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.errors import CheckpointError
+from penstock.errors import AlreadyThereError, CheckpointError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.described_state import DescribedStep, JobState, read_described
 from penstock.operators.slot import Header, merged
-from penstock.runtime.stored_state import read_slots
+from penstock.runtime.seed import read_seed
+from penstock.runtime.stored_state import SlotReader, read_slots
 from penstock.snapshots.formats import SnapshotFormat
-from penstock.snapshots.manifest import FileEntry, Manifest, SnapshotKind
+from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.stores import Store, open_store
 from penstock.snapshots.writing import Contents, PartEntry, TableInfo, commit, write_file, write_part
 from penstock.state.group_table import KEY_COLUMN, sorted_by_key
 from penstock.state.shared import stored_shared
 from penstock.state.slot_tables import SlotTables
 
-__all__ = ["HEADER", "HELD", "OWN_FOLDERS", "Capture", "capture", "table_name"]
+__all__ = [
+    "HEADER",
+    "HELD",
+    "OWN_FOLDERS",
+    "Capture",
+    "FrozenEntries",
+    "capture",
+    "committed",
+    "positions_of",
+    "read_step",
+    "table_name",
+]
 
 HEADER: Final = "__header"
 HELD: Final = "__held"
@@ -37,7 +49,10 @@ _CONTENT: Final = pa.schema([pa.field("content", pa.binary(), nullable=False)])
 
 @dataclass(frozen=True)
 class Capture:
-    """What to capture, and where to: `batch` is the micro-batch, None the newest one that is committed."""
+    """What to capture, and where to: `batch` is the micro-batch, None the newest one that is committed.
+
+    A savepoint has the files and journals of the sources as well, unless `keeps_files` says otherwise.
+    """
 
     kind: SnapshotKind
     uri: str
@@ -45,6 +60,7 @@ class Capture:
     id: str | None = None
     batch: int | None = None
     created_at: str | None = None
+    keeps_files: bool = True
 
 
 def table_name(step: str, name: str) -> str:
@@ -58,8 +74,14 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
     if lineage is None:
         raise CheckpointError(f"{checkpoint.folder} is no checkpoint of a job.")
     state = read_described(checkpoint.folder)
-    number = _committed(checkpoint, lineage, wanted.batch)
+    number = committed(checkpoint, lineage, wanted.batch)
     store = open_store(wanted.uri)
+    if store.exists(MANIFEST):
+        raise AlreadyThereError(f"There is a snapshot in {wanted.uri} already. Choose another place.")
+    # First, since the sources of a running job forget what is behind them.
+    files: tuple[FileEntry, ...] = ()
+    if wanted.kind == "savepoint" and wanted.keeps_files:
+        files = _own_files(checkpoint.folder, store)
     captured = [
         _capture_step(session, checkpoint, number - lineage.first_batch, step, _Task(name, step, wanted))
         for name, step in state.steps.items()
@@ -74,17 +96,19 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
         format=wanted.format,
         tables=tables,
         created_at=wanted.created_at,
-        files=_own_files(checkpoint.folder, store) if wanted.kind == "savepoint" else (),
+        files=files,
         positions=positions_of(checkpoint, lineage, number),
         steps={name: msgspec.to_builtins(step) for name, step in state.steps.items()},
     )
     return commit(store, contents, parts)
 
 
-def _committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
+def committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
     """The micro-batch to capture, by its number in the life of the checkpoint."""
     names = (path.name for path in (checkpoint.spark_folder / "commits").glob("[0-9]*"))
     numbers = sorted(int(name) + lineage.first_batch for name in names if name.isdecimal())
+    if not numbers and lineage.origin.has_state and wanted in (None, lineage.first_batch - 1):
+        return lineage.first_batch - 1
     if not numbers:
         raise CheckpointError(
             f"The job in {checkpoint.folder} has committed no micro-batch yet, so there is no state to capture. Let it "
@@ -102,6 +126,8 @@ def _committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> 
 
 def positions_of(checkpoint: Checkpoint, lineage: Lineage, number: int) -> dict[str, Any]:
     """Where each stream ends in a micro-batch, as Spark's offset log has it."""
+    if number < lineage.first_batch:
+        return lineage.positions
     path = checkpoint.spark_folder / "offsets" / str(number - lineage.first_batch)
     lines = path.read_text().splitlines()[2:]
     found = zip(lineage.streams, lines, strict=True)
@@ -125,7 +151,7 @@ class _Task:
     wanted: Capture
 
     def __call__(self, number: int, entries: dict[str, bytes]) -> Iterator[bytes]:
-        tables = SlotTables(self.step.schema, _Frozen(entries))
+        tables = SlotTables(self.step.schema, FrozenEntries(entries))
         store = open_store(self.wanted.uri)
         groups = [table.all_rows() for _, table in sorted(tables.tables.items())]
         if groups:
@@ -142,7 +168,7 @@ class _Task:
 
 
 @dataclass(frozen=True)
-class _Frozen:
+class FrozenEntries:
     """Stored entries that are only read."""
 
     entries: dict[str, bytes]
@@ -151,7 +177,7 @@ class _Frozen:
         """The bytes of a name."""
         return self.entries.get(name)
 
-    def put(self, name: str, content: bytes) -> None:
+    def put(self, name: str, content: bytes) -> None:  # noqa: ARG002  # as Entries
         """Nothing is written here."""
         raise AssertionError(name)
 
@@ -179,8 +205,19 @@ def _part_of(rows: pa.RecordBatch, info: TableInfo) -> pa.RecordBatch:
 def _capture_step(
     session: SparkSession, checkpoint: Checkpoint, batch: int, step: DescribedStep, task: _Task
 ) -> list[_Result]:
-    found = read_slots(session, checkpoint.spark_folder, batch, step.node, task)
+    found = read_step(session, checkpoint, batch, step.node, task)
     return [msgspec.msgpack.decode(body, type=_Result) for body in found]
+
+
+def read_step(
+    session: SparkSession, checkpoint: Checkpoint, batch: int, node: str, reader: SlotReader
+) -> list[bytes]:
+    """Read the state of a step after what Spark calls a micro-batch: of slots that have not run yet, their seed."""
+    slots: set[int] = set()
+    found: list[bytes] = []
+    if batch >= 0:
+        slots, found = read_slots(session, checkpoint.spark_folder, batch, node, reader)
+    return [*found, *read_seed(checkpoint.seed, node, reader, slots)]
 
 
 def _together(
@@ -234,7 +271,12 @@ def _contents(found: Iterable[bytes | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(kept, pa.binary())], schema=_CONTENT)
 
 
-def _own_files(folder: Path, store: Store) -> list[FileEntry]:
-    """The files of the sources, which say what the positions mean."""
-    paths = [path for name in OWN_FOLDERS for path in sorted((folder / name).rglob("*")) if path.is_file()]
-    return [write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in paths]
+def _own_files(folder: Path, store: Store) -> tuple[FileEntry, ...]:
+    """The files of the sources, which say what the positions mean.
+
+    A journal's mark comes before its segments: what is written meanwhile is then behind the mark, where a journal that
+    is opened again looks for itself.
+    """
+    paths = [path for name in OWN_FOLDERS for path in (folder / name).rglob("*") if path.is_file()]
+    ordered = sorted(paths, key=lambda path: (path.name != "mark", str(path)))
+    return tuple(write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in ordered)

@@ -6,23 +6,41 @@ import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from penstock.errors import CheckpointError
 
-__all__ = ["Checkpoint", "Lineage", "sync_folder", "write_atomically"]
+__all__ = ["Checkpoint", "Lineage", "Origin", "sync_folder", "write_atomically"]
+
+OriginKind: TypeAlias = Literal["empty", "savepoint", "dump", "rescale"]
 
 # What a job writes only when it has a lineage.
 _LATER_FILES: Final = ("control.json", "streams.json", "counts.json", "begun.json")
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a job began with: nothing, or a snapshot, by its kind, id and place, after which micro-batch and why."""
+
+    kind: OriginKind = "empty"
+    id: str = ""
+    uri: str = ""
+    batch: int = -1
+    reason: str = ""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the job began with state."""
+        return self.kind != "empty"
 
 
 class Lineage(msgspec.Struct, frozen=True):
     """What is fixed for the life of a checkpoint.
 
     `id` names the checkpoint's whole life in sinks. `streams` is the order of the sources in Spark's offset log, and
-    `parallelism` the number of state partitions.
+    `parallelism` the number of state partitions. `origin` says what the job began with; `positions` are where its
+    streams began, if not where their bindings say, and `first_batch` numbers the micro-batch that Spark calls 0.
     """
 
     id: str
@@ -30,6 +48,9 @@ class Lineage(msgspec.Struct, frozen=True):
     key_groups: int
     parallelism: int
     streams: tuple[str, ...]
+    origin: Origin = Origin()
+    positions: dict[str, Any] = {}
+    first_batch: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,11 +86,15 @@ class Checkpoint:
         """
         found = self.stored_lineage()
         if found is None:
-            write_atomically(self.lineage_file, msgspec.json.encode(wanted))
-            sync_folder(self.folder)
+            self.begin(wanted)
             return wanted
         self._check_fits(found, wanted)
         return found
+
+    def begin(self, lineage: Lineage) -> None:
+        """Make the checkpoint that of a lineage, durably."""
+        write_atomically(self.lineage_file, msgspec.json.encode(lineage))
+        sync_folder(self.folder)
 
     def stored_lineage(self) -> Lineage | None:
         """The lineage of the checkpoint, None for a new one.
@@ -97,6 +122,11 @@ class Checkpoint:
     def spark_folder(self) -> Path:
         """The folder of Spark's part of the checkpoint."""
         return self.folder
+
+    @property
+    def seed(self) -> Path:
+        """The folder with the state that the first micro-batch begins with, if the job began with any."""
+        return self.folder / "seed"
 
     def _check_fits(self, found: Lineage, wanted: Lineage) -> None:
         advice = "Use the values of the checkpoint, or a new checkpoint."

@@ -51,6 +51,10 @@ class RunDisplay:
             self._last_plain, self._last_batch = now, progress.batch_id
             self._console.print(_line(progress), soft_wrap=True)
 
+    def note(self, text: str) -> None:
+        """Print a sentence that stays."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
     def print_summary(self, summary: RunSummary) -> None:
         """Print what the run did."""
         table = Table(title=f"{summary.job_id}: {summary.status} after {summary.batches} micro-batches")

@@ -60,8 +60,8 @@ def check_changes(changes: Sequence[Change], where: str) -> None:
     gone = sorted({change.step for change in refused if change.detail == "the step is no longer in the job"})
     if gone:
         raise StateMismatchError(
-            f"{where} holds state of the step {gone[0]!r}, which the job no longer has. Give the step its name back, or "
-            "leave its state behind with --allow-non-restored-state."
+            f"{where} holds state of the step {gone[0]!r}, which the job no longer has. Give the step its name back, "
+            "or leave its state behind with --allow-non-restored-state."
         )
     lines = "; ".join(f"{change.step}/{change.state}: {change.detail}" for change in refused)
     raise StateMismatchError(f"The state in {where} does not fit the job: {lines}. {_ADVICE}")

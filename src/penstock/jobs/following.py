@@ -82,6 +82,8 @@ class Follower:
         self._batches = 0
         self._rates: list[tuple[float, int]] = []
         self.closing = False
+        # The newest micro-batch that was not refused.
+        self.begun = -1
         self.progress = Progress(
             records_in={node.name: 0 for node in bound.plan.graph.sources()},
             records_out={name: 0 for name in bound.sinks if name != DEAD_LETTERS},
@@ -92,11 +94,12 @@ class Follower:
         found = [self.ownership.lost(), *(receiver.error for receiver in self.bound.receivers)]
         return next((error for error in found if error is not None), None)
 
-    def before_batch(self) -> None:
+    def before_batch(self, batch_id: int) -> None:
         """Refuse a micro-batch that would begin while the job stops, or when another run owns the checkpoint."""
         if self.closing:
             raise JobFailedError(STOPPING)
         self.ownership.check()
+        self.begun = batch_id
 
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:
         """Take the reports of a micro-batch; called again with the same batch after a crash.

@@ -14,7 +14,7 @@ from penstock.jobs.inspection import Expected, inspect
 from penstock.jobs.state_files import damage
 from penstock.sources.journal import journal_end
 
-__all__ = ["COUNTS_FILE", "check_checkpoint", "mark_begun", "stored_counts"]
+__all__ = ["COUNTS_FILE", "check_checkpoint", "forget_refused", "mark_begun", "stored_counts"]
 
 COUNTS_FILE: Final = "counts.json"
 _MARK_FILE: Final = "begun.json"
@@ -47,7 +47,7 @@ def check_checkpoint(checkpoint: Checkpoint, retained: int) -> None:
 
 
 def _check(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> None:
-    expected = Expected(len(lineage.streams), _newest_begun(checkpoint), retained)
+    expected = Expected(len(lineage.streams), _newest_begun(checkpoint) - lineage.first_batch, retained)
     found = inspect(checkpoint.spark_folder, expected)
     for stream, offset in zip(lineage.streams, found.offsets, strict=False):
         _check_source(checkpoint.folder / "sources", stream, offset)
@@ -58,6 +58,18 @@ def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:
     if not (checkpoint.folder / _MARK_FILE).exists():
         checkpoint.save(_MARK_FILE, _Batch(batch_id))
         sync_folder(checkpoint.folder)
+
+
+def forget_refused(checkpoint: Checkpoint, lineage: Lineage, begun: int) -> None:
+    """Take back that Spark has planned a micro-batch which was refused, since the job was to stop.
+
+    Nothing of it was done. The job then stands between two micro-batches, and can be rescaled.
+    """
+    offsets, commits = (checkpoint.spark_folder / name for name in ("offsets", "commits"))
+    planned = max((int(p.name) for p in offsets.glob("[0-9]*") if p.name.isdecimal()), default=-1)
+    if begun < lineage.first_batch + planned and not (commits / str(planned)).exists() and planned >= 0:
+        (offsets / str(planned)).unlink()
+        (offsets / f".{planned}.crc").unlink(missing_ok=True)
 
 
 def stored_counts(checkpoint: Checkpoint, kind: Any) -> Any:

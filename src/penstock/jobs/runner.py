@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,14 +22,20 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
+from penstock.errors import PenstockError
+from penstock.jobs.beginning import begin, declared_state, put_aside
 from penstock.jobs.binding import BoundJob, bind_job
+from penstock.jobs.capturing import Capture, capture
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import CONTROL_FILE
 from penstock.jobs.definition import Job
+from penstock.jobs.described_state import STATE_FILE
 from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary
-from penstock.jobs.own_files import check_checkpoint
+from penstock.jobs.own_files import check_checkpoint, forget_refused
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
+from penstock.jobs.requests import Answer, Request, Requests
+from penstock.jobs.rescaling import finish_rescaling, rescale
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import write_stream_order
 from penstock.runtime.query import Query, start_query
@@ -40,6 +48,18 @@ __all__ = ["JobRunner", "Progress", "RunSummary"]
 _POLL_S: Final = 0.2
 _OTHERWISE: Final = "goes on otherwise"
 _STOP_POLL_S: Final = 0.02
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A job at work in a session, and those who look on and tell it what to do."""
+
+    session: SparkSession
+    follower: Follower
+    checkpoint: Checkpoint
+    requests: Requests
+    stop: threading.Event
+    on_progress: Callable[[Progress], None]
 
 
 class JobRunner:
@@ -77,19 +97,36 @@ class JobRunner:
         return found
 
     def run(
-        self, stop: threading.Event | None = None, on_progress: Callable[[Progress], None] | None = None
+        self,
+        stop: threading.Event | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_note: Callable[[str], None] | None = None,
     ) -> RunSummary:
-        """Run until the bounded input is done or `stop` is set. Raises a PenstockError when the job fails."""
+        """Run until the bounded input is done or `stop` is set. Raises a PenstockError when the job fails.
+
+        `on_note` is told in sentences with what state the job begins, and what happens to it as a whole.
+        """
         self._job.check()
         stop = stop or threading.Event()
+        on_note = on_note or _unseen
         with contextlib.ExitStack() as stack:
+            if self._settings.fresh and self._settings.checkpoint is not None:
+                aside = put_aside(
+                    Path(self._settings.checkpoint).expanduser().absolute(),
+                    stop,
+                    self._settings.lock_timeout_s,
+                )
+                if aside is not None:
+                    on_note(f"The checkpoint that was there is {aside} now.")
             checkpoint = self._checkpoint()
             # Before Spark starts, for a start that is broken off can leave a JVM behind; and again, since Spark sets a
             # handler of its own, which cancels the running batch and raises.
             stack.enter_context(_signals_set(stop))
             # First of all, so that a run that is refused changes nothing.
             stack.enter_context(locked(checkpoint.folder, stop, self._settings.lock_timeout_s))
+            finish_rescaling(checkpoint)
             check_checkpoint(checkpoint, self._settings.retained_batches)
+            on_note(begin(self._job, self._settings, checkpoint))
             bound = bind_job(self._job, self._settings, checkpoint)
             # As long as Spark takes to start, another run that the locks have not kept out has time to notice.
             ownership = Ownership.begin(checkpoint.folder)
@@ -100,15 +137,66 @@ class JobRunner:
             jvm = session._jvm  # noqa: SLF001  # the lock must be the JVM's
             lock = locked_by_jvm(checkpoint.folder, jvm, stop, self._settings.lock_timeout_s)
             stack.callback(lock.release)
-            for receiver in bound.receivers:
-                stack.enter_context(receiver)
-                if self._settings.bounded:
-                    receiver.wait_for_end(stop)
-            follower = Follower(bound, checkpoint, ownership)
-            summary = self._run(session, follower, checkpoint, stop, on_progress or _unseen)
+            requests = Requests(checkpoint.folder)
+            while True:
+                follower = Follower(bound, checkpoint, ownership)
+                run = _Run(session, follower, checkpoint, requests, stop, on_progress or _unseen)
+                summary, request = self._run_bound(run)
+                if request is None or request.action != "rescale":
+                    break
+                bound = self._rescaled(run, request, on_note)
         if self._settings.checkpoint is None and not summary.dead_letters:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return summary
+
+    def _run_bound(self, run: _Run) -> tuple[RunSummary, Request | None]:
+        """Run until the end, or until a request has stopped the job; gives the request as well."""
+        with contextlib.ExitStack() as stack:
+            for receiver in run.follower.bound.receivers:
+                stack.enter_context(receiver)
+                if self._settings.bounded:
+                    receiver.wait_for_end(run.stop)
+            summary, request = self._run(run)
+            if request is not None and request.action == "stop":
+                self._stopped(run, request)
+            return summary, request
+
+    def _stopped(self, run: _Run, request: Request) -> None:
+        """Take the savepoint that a request to stop has asked for, and answer it."""
+        details: dict[str, Any] = {"batch": run.follower.progress.batch_id}
+        error = ""
+        if request.savepoint is not None:
+            wanted = Capture(
+                "savepoint",
+                request.savepoint,
+                "arrow",
+                request.savepoint_id,
+                created_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            )
+            try:
+                manifest = capture(run.session, run.checkpoint, wanted)
+                details |= {"savepoint": manifest.id, "uri": request.savepoint, "batch": manifest.batch}
+            except PenstockError as e:
+                error = f"The job has stopped, and its savepoint could not be taken: {e}"
+        run.requests.answer(request, Answer(error, details))
+
+    def _rescaled(self, run: _Run, request: Request, on_note: Callable[[str], None]) -> BoundJob:
+        """Give the state to another number of tasks, and bind the job anew."""
+        before = run.follower.bound.lineage.parallelism
+        begun_s = time.monotonic()
+        try:
+            lineage = rescale(run.session, run.checkpoint, request.parallelism)
+        except PenstockError as e:
+            run.requests.answer(request, Answer(f"The job goes on with {before} tasks: {e}"))
+            on_note(f"The job goes on with {before} tasks: {e}")
+            return bind_job(self._job, self._settings, run.checkpoint)
+        run.session.conf.set("spark.sql.shuffle.partitions", str(lineage.parallelism))
+        bound = bind_job(self._job, self._settings, run.checkpoint)
+        seconds = time.monotonic() - begun_s
+        on_note(f"The job was given {lineage.parallelism} tasks in place of {before} in {seconds:.1f} s.")
+        details = {"before": before, "after": lineage.parallelism, "batch": lineage.first_batch - 1}
+        run.requests.answer(request, Answer(details=details))
+        return bound
 
     def _checkpoint(self) -> Checkpoint:
         if self._settings.checkpoint is not None:
@@ -128,22 +216,17 @@ class JobRunner:
             more=self._settings.spark_settings,
         )
 
-    def _run(
-        self,
-        session: SparkSession,
-        follower: Follower,
-        checkpoint: Checkpoint,
-        stop: threading.Event,
-        on_progress: Callable[[Progress], None],
-    ) -> RunSummary:
+    def _run(self, run: _Run) -> tuple[RunSummary, Request | None]:
+        follower, checkpoint = run.follower, run.checkpoint
         bound = follower.bound
         lineage = bound.lineage
         log = SparkLog(checkpoint.folder / "spark.log")
         for sink, _, _ in bound.sinks.values():
             sink.prepare(lineage.id, str(checkpoint.folder))
         bound.receipts.prepare()
-        write_stream_order(checkpoint.folder, lineage.streams)
+        write_stream_order(checkpoint.folder, lineage.streams, lineage.first_batch)
         checkpoint.save(CONTROL_FILE, bound.control)
+        checkpoint.save(STATE_FILE, declared_state(self._job))
         query = Query(
             plan=bound.plan,
             sources=bound.sources,
@@ -155,55 +238,60 @@ class JobRunner:
             before_batch=follower.before_batch,
             on_batch=follower.on_batch,
             holds_data=self._should_hold(follower),
+            first_batch=lineage.first_batch,
+            positions=lineage.positions,
         )
         try:
             while True:
-                running = start_query(session, query)
-                status = self._follow(running, follower, stop, on_progress, holds_data=query.holds_data)
+                running = start_query(run.session, query)
+                status, request = self._follow(run, running, holds_data=query.holds_data)
+                if request is not None and request.drain:
+                    # All that is there is processed by a query that ends by itself.
+                    follower.closing = False
+                    running = start_query(run.session, dataclasses.replace(query, bounded=True))
+                    self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
                 if status != _OTHERWISE:
                     break
                 query = dataclasses.replace(query, holds_data=not query.holds_data)
                 follower.closing = False
         except PySparkException as e:
             # Whatever two runs on one checkpoint have made of it, that is the cause.
-            raise follower.ownership.lost() or explained(
+            raise follower.failure() or explained(
                 e, log, checkpoint.spark_folder, len(lineage.streams)
             ) from None
-        return follower.summary(self.job_id, status)
+        forget_refused(checkpoint, lineage, follower.begun)
+        return follower.summary(self.job_id, status), request
 
     def _should_hold(self, follower: Follower) -> bool:
         """Whether so much waits for paused steps that data streams must not be read on."""
         return not self._settings.bounded and follower.held_bytes > self._settings.max_held_bytes
 
     def _follow(
-        self,
-        query: StreamingQuery,
-        follower: Follower,
-        stop: threading.Event,
-        on_progress: Callable[[Progress], None],
-        *,
-        holds_data: bool,
-    ) -> str:
+        self, run: _Run, query: StreamingQuery, *, holds_data: bool, heeds_requests: bool = True
+    ) -> tuple[str, Request | None]:
+        follower = run.follower
         while query.isActive:
-            if stop.wait(_POLL_S):
+            stops = run.stop.wait(_POLL_S)
+            request = run.requests.next() if heeds_requests and not stops else None
+            if stops or request is not None:
                 follower.closing = True
                 _stop_between_batches(query)
-                return "stopped"
+                return "stopped", request
             if self._should_hold(follower) != holds_data:
                 # Spark's sources take no word while they run, so the query goes on as another one.
                 follower.closing = True
                 _stop_between_batches(query)
-                return _OTHERWISE
+                return _OTHERWISE, None
             failure = follower.failure()
             if failure is not None:
                 query.stop()
                 raise failure
             follower.refresh(query)
-            on_progress(follower.progress)
+            run.on_progress(follower.progress)
         query.awaitTermination()
         follower.refresh(query)
-        on_progress(follower.progress)
-        return "finished"
+        run.on_progress(follower.progress)
+        return "finished", None
 
 
 def _stop_between_batches(query: StreamingQuery) -> None:
@@ -219,7 +307,7 @@ def _stop_between_batches(query: StreamingQuery) -> None:
     query.stop()
 
 
-def _unseen(progress: Progress) -> None:
+def _unseen(news: Any) -> None:
     """Nobody looks."""
 
 

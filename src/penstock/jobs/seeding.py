@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,22 +19,34 @@ from penstock.jobs.checkpoint import sync_folder
 from penstock.jobs.described_state import DescribedStep, JobState
 from penstock.jobs.evolution import Change
 from penstock.operators.slot import Header
-from penstock.operators.step import StepCore
 from penstock.runtime.packing import PackedRow, split_by_key_group
-from penstock.runtime.plan import JobPlan
 from penstock.runtime.seed import seed_folder
+from penstock.runtime.slots import slots
 from penstock.snapshots.manifest import Manifest
-from penstock.snapshots.reading import read_table
-from penstock.snapshots.stores import Store
+from penstock.snapshots.reading import read_manifest, read_table
+from penstock.snapshots.stores import Store, open_store
 from penstock.state.blocks import converted
 from penstock.state.group_table import KEY_COLUMN, held_rows
 from penstock.state.key_groups import key_groups
 from penstock.state.key_index import key_values
 from penstock.state.shared import shared_of
 from penstock.state.slot_tables import SlotTables
-from penstock.streams.graph import ProcessNode
 
-__all__ = ["described_in", "write_seed"]
+__all__ = ["Snapshot", "described_in", "write_seed"]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot, and where it is."""
+
+    store: Store
+    manifest: Manifest
+
+    @classmethod
+    def at(cls, uri: str) -> Snapshot:
+        """The snapshot at a place. Raises SnapshotError when there is none, or it is damaged."""
+        store = open_store(uri)
+        return cls(store, read_manifest(store))
 
 
 def described_in(manifest: Manifest) -> JobState:
@@ -44,20 +56,19 @@ def described_in(manifest: Manifest) -> JobState:
 
 
 def write_seed(
-    store: Store, manifest: Manifest, plan: JobPlan, changes: list[Change], folder: Path
+    snapshot: Snapshot, declared: JobState, parallelism: int, changes: Sequence[Change], folder: Path
 ) -> dict[str, int]:
     """Write the stored state of each slot of a job into a folder; gives the number of keys of each step.
 
-    `changes` says what becomes of each state of the snapshot. Raises SnapshotError when it cannot be read, or a row
-    does not fit.
+    `declared` is what the job declares, and `changes` says what becomes of each state of the snapshot. Raises
+    SnapshotError when it cannot be read, or a row does not fit.
     """
     keys = {}
-    for node in plan.graph.steps():
-        taken = {
-            c.state: c.found for c in changes if c.step == node.step and c.found and c.outcome != "dropped"
-        }
-        if node.step in manifest.steps:
-            keys[node.step] = _Seeding(store, manifest, plan, node, taken).write(folder)
+    for name, step in declared.steps.items():
+        taken = {c.state: c.found for c in changes if c.step == name and c.found and c.outcome != "dropped"}
+        if name in snapshot.manifest.steps:
+            seeding = _Seeding(snapshot, name, step, taken, declared.key_groups)
+            keys[name] = seeding.write(folder, parallelism)
     return keys
 
 
@@ -65,25 +76,24 @@ def write_seed(
 class _Seeding:
     """One step."""
 
-    store: Store
-    manifest: Manifest
-    plan: JobPlan
-    node: ProcessNode
+    snapshot: Snapshot
+    name: str
+    step: DescribedStep
     taken: Mapping[str, str]
+    key_groups: int
 
-    def write(self, folder: Path) -> int:
+    def write(self, folder: Path, parallelism: int) -> int:
         """Write the entries of all slots."""
-        core = self.plan.core(self.node)
-        rows = self._rows(core)
-        groups = key_groups(rows.column(KEY_COLUMN), self.plan.key_groups)
-        by_group = dict(split_by_key_group(rows, groups, self.plan.key_groups))
-        header = self._header(core)
+        rows = self._rows()
+        groups = key_groups(rows.column(KEY_COLUMN), self.key_groups)
+        by_group = dict(split_by_key_group(rows, groups, self.key_groups))
+        header = self._header()
         held = self._held()
-        for slot in self.plan.slot_of.values():
-            place = seed_folder(folder, self.node.id, slot.key_groups[0])
+        for slot in slots(self.key_groups, parallelism).values():
+            place = seed_folder(folder, self.step.node, slot.key_groups[0])
             place.mkdir(parents=True, exist_ok=True)
             entries = _FolderEntries(place)
-            tables = SlotTables(core.state_schema, entries)
+            tables = SlotTables(self.step.schema, entries)
             for group in slot.key_groups:
                 if group in by_group:
                     tables.put(group, by_group[group])
@@ -98,21 +108,20 @@ class _Seeding:
             sync_folder(place)
         return int(rows.num_rows)
 
-    def _rows(self, core: StepCore) -> pa.RecordBatch:
+    def _rows(self) -> pa.RecordBatch:
         """The rows of the step's table: of every key all states."""
+        schema = self.step.schema
+        key_type = schema.field(KEY_COLUMN).type
         found: dict[str, tuple[pa.Array, pa.Array]] = {}
-        for spec in core.specs:
-            stored = self.taken.get(spec.name)
-            if stored is not None:
-                batches = list(self._read(stored))
-                if batches:
-                    table = pa.Table.from_batches(batches).combine_chunks()
-                    keys = converted(_column(table, "key"), core.key_type)
-                    found[spec.name] = keys, converted(_column(table, "value"), spec.arrow_type)
-        schema = core.state_schema
+        for field in list(schema)[1:]:
+            batches = self._read(self.taken.get(field.name))
+            if batches:
+                table = pa.Table.from_batches(batches).combine_chunks()
+                keys = converted(_column(table, "key"), key_type)
+                found[field.name] = keys, converted(_column(table, "value"), field.type)
         if not found:
             return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-        keys, places = _united({name: keys for name, (keys, _) in found.items()}, core.key_type)
+        keys, places = _united({name: keys for name, (keys, _) in found.items()}, key_type)
         columns = [keys]
         for field in list(schema)[1:]:
             if field.name in found:
@@ -122,29 +131,30 @@ class _Seeding:
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         return rows.filter(pa.array(held_rows(rows)))
 
-    def _read(self, state: str) -> Iterator[pa.RecordBatch]:
-        name = table_name(self.node.step, state)
-        return read_table(self.store, self.manifest, name)
+    def _read(self, state: str | None) -> list[pa.RecordBatch]:
+        if state is None:
+            return []
+        return list(read_table(self.snapshot.store, self.snapshot.manifest, table_name(self.name, state)))
 
-    def _header(self, core: StepCore) -> Header:
+    def _header(self) -> Header:
         """What every slot keeps once for the step."""
         contents = [row for batch in self._read(HEADER) for row in batch.column(0).to_pylist()]
         header = Header.of(contents[0]) if contents else Header()
-        shared = {}
-        for name, state in core.shared.items():
-            stored = self.taken.get(name)
-            batches = [] if stored is None else list(self._read(stored))
+        settings: dict[str, pa.RecordBatch] = {}
+        mappings: dict[str, pa.RecordBatch] = {}
+        for name, state in self.step.shared.items():
+            batches = self._read(self.taken.get(name))
             if batches:
-                shared[name] = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-            assert state.name == name
-        return msgspec.structs.replace(header, shared=shared_of(core.shared, shared))
+                rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+                (settings if state.kind == "Setting" else mappings)[name] = rows
+        return msgspec.structs.replace(header, shared=shared_of(settings, mappings))
 
     def _held(self) -> list[PackedRow]:
         contents = [row for batch in self._read(HELD) for row in batch.column(0).to_pylist()]
-        if contents and self.manifest.key_groups != self.plan.key_groups:
+        if contents and self.snapshot.manifest.key_groups != self.key_groups:
             raise SnapshotError(
-                f"The step {self.node.step!r} was paused when the snapshot {self.manifest.id!r} was taken, and data waits "
-                "in it by key group. Start with as many key groups as before, or take a snapshot after a resume."
+                f"The step {self.name!r} was paused when the snapshot {self.snapshot.manifest.id!r} was taken, and "
+                "data waits in it by key group. Start with as many key groups as before, or take one after a resume."
             )
         return [row for content in contents for row in msgspec.msgpack.decode(content, type=list[PackedRow])]
 

@@ -34,6 +34,11 @@ class RunSettings:
         max_held_bytes: how much data may wait for paused steps inside the job; beyond it data streams are not read.
         state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest it keeps on
             its local disk, with 16 bytes a key in memory.
+        from_savepoint: the savepoint to begin with when the checkpoint is new: its id, or where it is.
+        from_dump: where the dump is to begin with when the checkpoint is new.
+        fresh: put an existing checkpoint aside first, so that the checkpoint is new.
+        keep_positions: begin to read where the snapshot stood; None does so for a savepoint and not for a dump.
+        allow_non_restored_state: leave behind the state of steps that the job no longer has.
         retained_batches: how many micro-batches the checkpoint can go back.
         lock_timeout_s: how long to wait, in seconds, for another run that uses the checkpoint to end.
         spark_settings: further Spark settings, which win over penstock's own.
@@ -50,6 +55,11 @@ class RunSettings:
     max_command_bytes: int = DEFAULT_MOST_BYTES
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
+    from_savepoint: str | None = None
+    from_dump: str | None = None
+    fresh: bool = False
+    keep_positions: bool | None = None
+    allow_non_restored_state: bool = False
     retained_batches: int = 100
     lock_timeout_s: float = 60.0
     spark_settings: Mapping[str, str] = field(default_factory=dict)
@@ -65,6 +75,8 @@ class RunSettings:
             raise JobDefinitionError(f"max_command_bytes is {self.max_command_bytes}; it must be at least 1.")
         if self.max_held_bytes < 0:
             raise JobDefinitionError(f"max_held_bytes is {self.max_held_bytes}; it must not be negative.")
+        if self.from_savepoint is not None and self.from_dump is not None:
+            raise JobDefinitionError("A job begins from a savepoint or from a dump. Name one of them.")
         if self.state_memory_mb < 0:
             raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
         if self.retained_batches < 2:

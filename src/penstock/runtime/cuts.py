@@ -25,11 +25,11 @@ class Cut:
     ends: dict[str, int | dict[int, int]]
 
 
-def write_stream_order(checkpoint: Path, streams: Sequence[str]) -> None:
-    """Note in which order the streams stand in Spark's offset log."""
+def write_stream_order(checkpoint: Path, streams: Sequence[str], first_batch: int = 0) -> None:
+    """Note in which order the streams stand in Spark's offset log, and the number of what Spark calls batch 0."""
     # Whole or not at all, since it may be read at any moment.
     new = checkpoint / f".{_ORDER_FILE}.new"
-    new.write_text(json.dumps(list(streams)))
+    new.write_text(json.dumps({"streams": list(streams), "first_batch": first_batch}))
     new.replace(checkpoint / _ORDER_FILE)
 
 
@@ -37,19 +37,29 @@ def read_cuts(checkpoint: str | Path) -> list[Cut]:
     """The cuts of the batches that the checkpoint still knows, oldest first."""
     folder = Path(checkpoint)
     found = sorted(int(path.name) for path in (folder / "offsets").glob("[0-9]*") if path.name.isdigit())
-    return [read_cut(folder, batch_id) for batch_id in found]
+    first = _order(folder)["first_batch"] if found else 0
+    return [read_cut(folder, first + batch_id) for batch_id in found]
 
 
 def read_cut(checkpoint: Path, batch_id: int) -> Cut:
     """The cut of one batch."""
-    streams = json.loads((checkpoint / _ORDER_FILE).read_text())
-    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+    order = _order(checkpoint)
+    lines = (checkpoint / "offsets" / str(batch_id - order["first_batch"])).read_text().splitlines()
     # The file holds a version line, a line of metadata, then one line for each source.
     offsets = lines[2:]
     return Cut(
         batch_id,
-        {name: _end(json.loads(line)) for name, line in zip(streams, offsets, strict=True) if line != "-"},
+        {
+            name: _end(json.loads(line))
+            for name, line in zip(order["streams"], offsets, strict=True)
+            if line != "-"
+        },
     )
+
+
+def _order(checkpoint: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((checkpoint / _ORDER_FILE).read_text())
+    return found
 
 
 def _end(offset: dict[str, Any]) -> int | dict[int, int]:

@@ -18,11 +18,12 @@ from penstock.operators.blocks import KEY, Block
 from penstock.operators.slot import Slot
 from penstock.operators.slot_run import SlotRun
 from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
-from penstock.runtime.packing import ORDERS, PackedRow, counts_row, from_bytes, reports_row, to_bytes
+from penstock.runtime.packing import ORDERS, WAKE, PackedRow, counts_row, from_bytes, reports_row, to_bytes
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import dead_letter_rows
+from penstock.runtime.seed import seed_folder, take_over
 from penstock.state.kept_slots import kept_slots
-from penstock.state.slot_tables import Entries, SlotTables
+from penstock.state.slot_tables import HEAD, Entries, SlotTables
 from penstock.streams.graph import Port, ProcessNode
 
 __all__ = ["Level", "StoredStates"]
@@ -60,14 +61,15 @@ class Level:
         by_destination = operator.attrgetter("destination")
         found = {name: list(part) for name, part in itertools.groupby(sorted(rows), key=by_destination)}
         orders, at = _orders(found.get(ORDERS, []))
-        steps = {step_id for step_id, runner in self._runners.items() if runner.takes(orders)}
+        wakes = WAKE in found
+        steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(orders)}
         for destination in sorted(found.keys() | steps):
             runner = self._runners.get(destination)
             if runner is not None:
                 mine = found.get(destination, [])
                 slot = self._slot(found)
-                yield from runner.run(_Work(mine, runner.orders_for(orders), at, slot), states)
-            elif destination != ORDERS or not self._is_last:
+                yield from runner.run(_Work(mine, runner.orders_for(orders), at, slot, wakes), states)
+            elif destination not in (ORDERS, WAKE) or not self._is_last:
                 yield from found[destination]
 
     def _slot(self, found: dict[str, list[PackedRow]]) -> Slot:
@@ -84,12 +86,16 @@ def _orders(rows: list[PackedRow]) -> tuple[list[Order | Glimpse], dt.datetime]:
 
 @dataclass(frozen=True)
 class _Work:
-    """What a slot has for one step: packed rows, orders with the time of the micro-batch, and which slot it is."""
+    """What a slot has for one step: packed rows, orders with the time of the micro-batch, and which slot it is.
+
+    `wakes` says that it is the first micro-batch of a job that begins with a seed.
+    """
 
     rows: list[PackedRow]
     orders: list[Order | Glimpse]
     at: dt.datetime
     slot: Slot
+    wakes: bool
 
 
 class _StepRunner:
@@ -131,8 +137,12 @@ class _StepRunner:
             len(work.slot.key_groups),
             str(self._core.state_schema),
         )
+        kept = kept_slots.take(name)
+        if self._plan.seed is not None and kept is None and entries.get(HEAD) is None:
+            # The first time that the slot runs. Where the first micro-batch had no task to wake it, that is later.
+            take_over(seed_folder(self._plan.seed, self._node.id, work.slot.key_groups[0]), entries)
         try:
-            tables = SlotTables(self._core.state_schema, entries, kept_slots.take(name), kept_slots)
+            tables = SlotTables(self._core.state_schema, entries, kept, kept_slots)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
         run = SlotRun(self._core, work.slot, tables)
@@ -163,9 +173,10 @@ class _StepRunner:
             yield counts_row("held", self._node.step, run.header.held_bytes, first)
         if run.records:
             yield counts_row("records", self._node.step, run.records, first)
+        if tables.changed or work.wakes:
+            yield counts_row("keys", self._node.step, tables.keys, first)
         if tables.changed:
             tables.store()
-            yield counts_row("keys", self._node.step, tables.keys, first)
         kept_slots.put(name, tables.keep())
 
     def _records(self, rows: Iterable[PackedRow], run: SlotRun) -> Iterator[PackedRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,14 +21,27 @@ from penstock.runtime.commanding import CommandReader
 from penstock.runtime.packing import PACKED_DDL
 from penstock.runtime.reading import StreamReader
 from penstock.runtime.sealed import Sealed
+from penstock.runtime.seed import woken
+from penstock.runtime.tasks import is_first_batch
 from penstock.sources.base import ReplayableLog, Split
 from penstock.sources.files import share
 
-__all__ = ["log_stream"]
+__all__ = ["LogStart", "log_stream"]
+
+
+class LogStart(NamedTuple):
+    """Where a log is read from when there is no checkpoint yet, and by how many tasks.
+
+    `wakes` says that the first micro-batch has a task in any case, which wakes the slots of a job with a seed.
+    """
+
+    position: int
+    parallelism: int
+    wakes: bool
 
 
 def log_stream(
-    spark: SparkSession, log: ReplayableLog, reader: StreamReader | CommandReader, parallelism: int
+    spark: SparkSession, log: ReplayableLog, reader: StreamReader | CommandReader, start: LogStart
 ) -> DataFrame:
     """The packed rows of a log source, as a streaming DataFrame."""
     stream = reader.node.name
@@ -36,7 +49,7 @@ def log_stream(
     kind = type(
         "LogDataSource",
         (_LogDataSource,),
-        {"stream": stream, "log": log, "reader_of_stream": Sealed(reader), "parallelism": parallelism},
+        {"stream": stream, "log": log, "reader_of_stream": Sealed(reader), "start": start},
     )
     spark.dataSource.register(kind)
     return spark.readStream.format(_format_name(stream)).load()
@@ -52,7 +65,7 @@ class _LogDataSource(DataSource):
     stream: str
     log: ReplayableLog
     reader_of_stream: Sealed[StreamReader | CommandReader]
-    parallelism: int
+    start: LogStart
 
     @classmethod
     def name(cls) -> str:
@@ -62,7 +75,7 @@ class _LogDataSource(DataSource):
         return PACKED_DDL
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        return _LogStreamReader(self.log, self.reader_of_stream, self.parallelism)
+        return _LogStreamReader(self.log, self.reader_of_stream, self.start)
 
 
 class _SplitPartition(InputPartition):
@@ -77,14 +90,15 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions of the log as Spark offsets."""
 
     def __init__(
-        self, log: ReplayableLog, reader: Sealed[StreamReader | CommandReader], parallelism: int
+        self, log: ReplayableLog, reader: Sealed[StreamReader | CommandReader], start: LogStart
     ) -> None:
         self._log = log
         self._reader = reader
-        self._parallelism = parallelism
+        self._start = start
+        self._parallelism = start.parallelism
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"position": 0}
+        return {"position": self._start.position}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         # The log knows its own limit; any limit but "all" tells it to apply it.
@@ -99,14 +113,17 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         splits = self._log.splits(start["position"], end["position"], self._parallelism)
-        return [_SplitPartition(shared) for shared in share(splits, self._parallelism)]
+        found = [_SplitPartition(shared) for shared in share(splits, self._parallelism)]
+        if not found and self._start.wakes and start["position"] == self._start.position:
+            return [_SplitPartition([])]
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _SplitPartition)
         reader = self._reader.open()
         kind = reader.node.record_type
         chunks = itertools.chain.from_iterable(self._log.read(split, kind) for split in partition.splits)
-        return reader.batches(chunks)
+        return woken(reader.plan, reader.batches(chunks), is_first=is_first_batch())
 
     def commit(self, end: dict[str, int]) -> None:
         self._log.forget(end["position"])

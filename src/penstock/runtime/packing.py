@@ -30,6 +30,7 @@ __all__ = [
     "PACKED_SCHEMA",
     "REPORTS",
     "STORIES",
+    "WAKE",
     "PackedRow",
     "counts_row",
     "from_bytes",
@@ -58,6 +59,7 @@ COUNTS: Final = "counts"
 ORDERS: Final = "orders"
 REPORTS: Final = "reports"
 STORIES: Final = "stories"
+WAKE: Final = "wake"
 _reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report]])
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from penstock.operators.functions import ProcessFunction, declared_states
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.slot import Slot
 from penstock.operators.step import StepCore, StepInput
-from penstock.runtime.slots import slots_of_key_groups
+from penstock.runtime.slots import slots, slots_of_key_groups
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.transient import declared_transient
@@ -42,7 +43,8 @@ class JobPlan:
 
     `raw_streams` are the streams whose source has bytes for each record, which then travel with it for dead
     letters; `keyed_sinks` are the sinks that want the key of each record; `parallelism` is the number of tasks of a
-    keyed level, and `state_memory_bytes` what a worker may keep of their states in memory.
+    keyed level, and `state_memory_bytes` what a worker may keep of their states in memory. `seed` is the folder
+    with the state to begin with.
     """
 
     graph: Graph
@@ -52,6 +54,7 @@ class JobPlan:
     strict: bool
     parallelism: int = 1
     state_memory_bytes: int = DEFAULT_STATE_MEMORY_BYTES
+    seed: Path | None = None
 
     @functools.cached_property
     def slots(self) -> npt.NDArray[np.int32]:
@@ -61,10 +64,7 @@ class JobPlan:
     @functools.cached_property
     def slot_of(self) -> dict[int, Slot]:
         """The slots by their Spark keys."""
-        found: dict[int, list[int]] = {}
-        for group, slot in enumerate(self.slots.tolist()):
-            found.setdefault(slot, []).append(group)
-        return {slot: Slot(groups, groups[0] == 0) for slot, groups in found.items()}
+        return slots(self.key_groups, self.parallelism)
 
     @property
     def first_key_groups(self) -> list[int]:

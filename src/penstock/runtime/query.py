@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -15,19 +15,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.bindings import KafkaBinding
 from penstock.runtime.commanding import CommandReader
 from penstock.runtime.keyed import keyed_level
-from penstock.runtime.log_source import log_stream
+from penstock.runtime.log_source import LogStart, log_stream
 from penstock.runtime.packing import ORDERS, PACKED_DDL
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.reading import StreamReader, kafka_chunks
 from penstock.runtime.sealed import Sealed
+from penstock.runtime.seed import woken
+from penstock.runtime.tasks import is_first_batch, spark_batch
 from penstock.runtime.writing import REPORT_DDL, Forwarder, Writer
 from penstock.sources.base import HeldLog, ReplayableLog
 from penstock.sources.kafka import spark_options
 from penstock.streams.graph import Port, SourceNode
 
 __all__ = ["BoundSource", "Query", "start_query"]
-
-BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -43,7 +43,11 @@ class BoundSource:
 
 @dataclass(frozen=True)
 class Query:
-    """What is needed to start the query. With `holds_data` the data streams stand still; commands go on."""
+    """What is needed to start the query. With `holds_data` the data streams stand still; commands go on.
+
+    The micro-batch that Spark calls 0 has the number `first_batch`, and `positions` are where streams begin then, if
+    not where their bindings say.
+    """
 
     plan: JobPlan
     sources: list[BoundSource]
@@ -52,9 +56,11 @@ class Query:
     parallelism: int
     bounded: bool
     batch_interval_ms: int
-    before_batch: Callable[[], None]
+    before_batch: Callable[[int], None]
     on_batch: Callable[[int, list[Any]], None]
     holds_data: bool = False
+    first_batch: int = 0
+    positions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
@@ -69,8 +75,9 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
         trigger = {"availableNow": True}
 
     def on_batch(batch: DataFrame, batch_id: int) -> None:
-        query.before_batch()
-        query.on_batch(batch_id, batch.collect())
+        number = query.first_batch + batch_id
+        query.before_batch(number)
+        query.on_batch(number, batch.collect())
 
     stream = reports.writeStream.foreachBatch(on_batch).option("checkpointLocation", query.checkpoint)
     return stream.trigger(**trigger).start()
@@ -84,7 +91,7 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
         if number < len(levels) - 1:
             rows = rows.mapInArrow(_forward(query.plan, [node.id for node in level]), PACKED_DDL)
     last = [node.id for node in levels[-1]] if levels else []
-    return rows.mapInArrow(_write(query.plan, last, query.writer), REPORT_DDL)
+    return rows.mapInArrow(_write(query, last), REPORT_DDL)
 
 
 def _source(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
@@ -103,8 +110,13 @@ def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
     holds = query.holds_data and not source.node.is_control
     if not isinstance(source.input, KafkaBinding):
         log = HeldLog(source.input) if holds else source.input
-        return log_stream(spark, log, source.reader, query.parallelism)
-    reader = spark.readStream.format("kafka").options(**spark_options(source.input, holds=holds))
+        wakes = query.plan.seed is not None
+        start = query.positions.get(source.node.name, {"position": 0})["position"]
+        return log_stream(spark, log, source.reader, LogStart(start, query.parallelism, wakes))
+    start_at = query.positions.get(source.node.name)
+    reader = spark.readStream.format("kafka").options(
+        **spark_options(source.input, holds=holds, positions=start_at)
+    )
     # Few large partitions would leave cores idle; Spark splits their offset ranges.
     reader = reader.option("minPartitions", query.parallelism)
     wanted = ["value", "partition", "offset"]
@@ -113,7 +125,8 @@ def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
     sealed = Sealed(source.reader)
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return sealed.open().batches(kafka_chunks(batches))
+        opened = sealed.open()
+        return woken(opened.plan, opened.batches(kafka_chunks(batches)), is_first=is_first_batch())
 
     # Many small partitions would cost a task each.
     return reader.load().select(*wanted).coalesce(query.parallelism).mapInArrow(pack, PACKED_DDL)
@@ -128,16 +141,16 @@ def _forward(plan: JobPlan, step_ids: list[str]) -> BatchFunction:
     return forward
 
 
-def _write(plan: JobPlan, step_ids: list[str], writer: Writer) -> BatchFunction:
-    sealed = Sealed((Forwarder(plan, step_ids), writer))
+def _write(query: Query, step_ids: list[str]) -> BatchFunction:
+    sealed = Sealed((Forwarder(query.plan, step_ids), query.writer))
+    first = query.first_batch
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         forwarder, opened_writer = sealed.open()
         task = TaskContext.get()
         assert task is not None
-        batch_id = task.getLocalProperty(BATCH_ID_PROPERTY)
-        assert batch_id is not None
         rows = forwarder.rows(batches)
-        return opened_writer.batches(rows, int(batch_id), task.partitionId(), task.taskAttemptId())
+        number = first + spark_batch()
+        return opened_writer.batches(rows, number, task.partitionId(), task.taskAttemptId())
 
     return write

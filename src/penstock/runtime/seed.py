@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import pyarrow as pa
+
+from penstock.runtime.packing import WAKE, PackedRow, packed_batches
+from penstock.runtime.plan import JobPlan
 from penstock.state.slot_tables import Entries
 
-__all__ = ["seed_folder", "take_over"]
+__all__ = ["read_seed", "seed_folder", "take_over", "woken"]
 
 
 def seed_folder(seed: Path, node: str, first_key_group: int) -> Path:
@@ -20,3 +25,35 @@ def take_over(place: Path, entries: Entries) -> None:
     if place.exists():
         for path in sorted(place.iterdir()):
             entries.put(path.name.replace("~", "/"), path.read_bytes())
+
+
+def read_seed(
+    seed: Path,
+    node: str,
+    reader: Callable[[int, dict[str, bytes]], Iterable[bytes]],
+    taken: Collection[int] = (),
+) -> list[bytes]:
+    """Call `reader` for the slots of a step in a seed, as `stored_state.read_slots` does for what is stored.
+
+    The slots `taken` are left out.
+    """
+    found: list[bytes] = []
+    places = sorted(seed_folder(seed, node, 0).parent.glob("[0-9]*"))
+    for number, place in enumerate(places):
+        if number in taken:
+            continue
+        entries = {path.name.replace("~", "/"): path.read_bytes() for path in sorted(place.iterdir())}
+        if entries:
+            found += reader(number, entries)
+    return found
+
+
+def woken(plan: JobPlan, batches: Iterable[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+    """Packed rows, and in the first micro-batch of a job with a seed one more for each slot.
+
+    With it each slot takes over its seed, also those that no record reaches.
+    """
+    if is_first and plan.seed is not None:
+        rows = [PackedRow(WAKE, group, 0, "", 0, b"") for group in plan.first_key_groups]
+        yield from packed_batches(rows, plan.slots)
+    yield from batches

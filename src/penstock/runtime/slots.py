@@ -14,7 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["slot_keys", "slots_of_key_groups", "spark_hash"]
+from penstock.operators.slot import Slot
+
+__all__ = ["slot_keys", "slots", "slots_of_key_groups", "spark_hash"]
 
 _MASK: Final = 0xFFFFFFFF
 
@@ -35,6 +37,14 @@ def slots_of_key_groups(key_groups: int, parallelism: int) -> npt.NDArray[np.int
     """For each key group the Spark key of its slot."""
     partitions = np.arange(key_groups) * parallelism // key_groups
     return np.array(slot_keys(parallelism), np.int32)[partitions]
+
+
+def slots(key_groups: int, parallelism: int) -> dict[int, Slot]:
+    """The slots by their Spark keys."""
+    found: dict[int, list[int]] = {}
+    for group, key in enumerate(slots_of_key_groups(key_groups, parallelism).tolist()):
+        found.setdefault(key, []).append(group)
+    return {key: Slot(groups, groups[0] == 0) for key, groups in found.items()}
 
 
 def spark_hash(value: int) -> int:

@@ -20,29 +20,33 @@ __all__ = ["SlotReader", "read_slots"]
 SlotReader = Callable[[int, dict[str, bytes]], Iterable[bytes]]
 """Called in a worker with the number of a slot's partition and its stored entries; what it gives goes to the driver."""
 
-_RESULT: Final = "body BINARY"
+_RESULT: Final = "slot INT, body BINARY"
 
 
 def read_slots(
     session: SparkSession, folder: Path, batch_id: int, node: str, reader: SlotReader
-) -> list[bytes]:
-    """Call `reader` for each slot of a step, as it was when a micro-batch was committed; gives all that it gave.
+) -> tuple[set[int], list[bytes]]:
+    """Call `reader` for each slot of a step, as it was when a micro-batch was committed.
+
+    Gives the numbers of the slots that have stored anything, and all that the reader gave.
 
     `folder` is Spark's part of the checkpoint, `node` the name under which the step's state is stored, and the
     micro-batch one that is still kept. Raises CheckpointError when it cannot be read.
     """
     # Without a manager of queries there is nobody whom the state store could ask.
     assert session.streams is not None
-    found = session.read.format("statestore").option("operatorId", _operator_of(folder, node))
-    entries: DataFrame = found.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
+    source = session.read.format("statestore").option("operatorId", _operator_of(folder, node))
+    entries: DataFrame = source.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
     try:
         rows = entries.selectExpr("user_map_key.name", "user_map_value.content")
-        return [bytes(row.body) for row in rows.mapInArrow(_each_slot(reader), _RESULT).collect()]
+        found = rows.mapInArrow(_each_slot(reader), _RESULT).collect()
     except PySparkException as e:
         raise CheckpointError(
-            f"The state after micro-batch {batch_id} in {folder} cannot be read: {str(e).splitlines()[0]} The checkpoint "
-            "keeps the newest micro-batches only (penstock run --retained-batches); name a newer one, or none."
+            f"The state after micro-batch {batch_id} in {folder} cannot be read: {str(e).splitlines()[0]} The "
+            "checkpoint keeps only the newest micro-batches; name a newer one, or none."
         ) from e
+    slots = {row.slot for row in found}
+    return slots, [bytes(row.body) for row in found if row.body is not None]
 
 
 def _each_slot(reader: SlotReader) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -54,9 +58,12 @@ def _each_slot(reader: SlotReader) -> Callable[[Iterable[pa.RecordBatch]], Itera
             entries.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
         task = TaskContext.get()
         assert task is not None
-        if entries:
-            for body in sealed.open()(task.partitionId(), entries):
-                yield pa.RecordBatch.from_arrays([pa.array([body], pa.binary())], ["body"])
+        if not entries:
+            return
+        slot = task.partitionId()
+        for body in (None, *sealed.open()(slot, entries)):
+            columns = [pa.array([slot], pa.int32()), pa.array([body], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, ["slot", "body"])
 
     return each_slot
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from penstock.bindings import KafkaBinding, redacted
 from penstock.errors import BindingError
 from penstock.kafka_topics import check_topic
 
 __all__ = ["client_settings", "preflight", "spark_options"]
+
+# What Spark calls the beginning of a partition.
+_EARLIEST: Final = -2
 
 _CLIENT_DEFAULTS: Final = {
     # Only records of committed transactions count; without transactions this changes nothing.
@@ -45,10 +49,13 @@ def client_settings(binding: KafkaBinding) -> dict[str, str]:
     return settings
 
 
-def spark_options(binding: KafkaBinding, *, holds: bool = False) -> dict[str, str]:
+def spark_options(
+    binding: KafkaBinding, *, holds: bool = False, positions: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     """The options of Spark's Kafka source for a binding. Where to start only counts without a checkpoint.
 
-    With `holds` nothing new is read.
+    With `holds` nothing new is read. `positions` are the next offsets by topic and partition, as Spark writes them;
+    partitions that the topic has got since are read from their beginning.
     """
     client = _CLIENT_DEFAULTS | dict(binding.client)
     limit = binding.max_records_per_batch
@@ -59,7 +66,7 @@ def spark_options(binding: KafkaBinding, *, holds: bool = False) -> dict[str, st
     return {
         "kafka.bootstrap.servers": binding.servers,
         "subscribe": binding.topic,
-        "startingOffsets": binding.start or "latest",
+        "startingOffsets": _start(binding, positions),
         **limits,
         # Records that were deleted before they were read are an error, not a gap.
         "failOnDataLoss": "true",
@@ -69,6 +76,19 @@ def spark_options(binding: KafkaBinding, *, holds: bool = False) -> dict[str, st
         "fetchOffset.retryIntervalMs": "1000",
         **{f"kafka.{name}": value for name, value in client.items()},
     }
+
+
+def _start(binding: KafkaBinding, positions: Mapping[str, Any] | None) -> str:
+    if positions is None:
+        return binding.start or "latest"
+    if list(positions) != [binding.topic]:
+        raise BindingError(
+            f"Stream {binding.stream!r}: the positions are of the topic {', '.join(positions)}, and the binding names "
+            f"{binding.topic!r}. Bind the stream to the same topic, or start without positions."
+        )
+    known = positions[binding.topic]
+    partitions = check_topic(binding, client_settings(binding))
+    return json.dumps({binding.topic: {str(n): known.get(str(n), _EARLIEST) for n in range(partitions)}})
 
 
 def _librdkafka_settings(client: Mapping[str, str]) -> dict[str, str] | None:

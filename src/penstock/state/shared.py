@@ -269,13 +269,13 @@ def stored_shared(stored: bytes | None) -> dict[str, pa.RecordBatch]:
     }
 
 
-def shared_of(declared: Mapping[str, _Declared], rows: Mapping[str, pa.RecordBatch]) -> bytes | None:
-    """What `SharedStates` takes, with the rows of some of the declared states."""
-    found = _Stored({}, {})
-    for name, batch in rows.items():
-        kind = found.settings if isinstance(declared[name], Setting) else found.mappings
-        kind[name] = as_bytes(batch)
-    return msgspec.msgpack.encode(found) if rows else None
+def shared_of(settings: Mapping[str, pa.RecordBatch], mappings: Mapping[str, pa.RecordBatch]) -> bytes | None:
+    """What `SharedStates` takes, from the rows of settings and of broadcast states."""
+    found = _Stored(
+        {name: as_bytes(rows) for name, rows in settings.items()},
+        {name: as_bytes(rows) for name, rows in mappings.items()},
+    )
+    return msgspec.msgpack.encode(found) if settings or mappings else None
 
 
 def storable(value: Any, spec: StateSpec) -> Any:

@@ -23,11 +23,12 @@ from penstock.state.blocks import as_bytes, conformed
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
 
-__all__ = ["Entries", "Head", "Kept", "Memory", "SlotTables"]
+__all__ = ["HEAD", "Entries", "Head", "Kept", "Memory", "SlotTables"]
 
 _FORMAT: Final = 1
-_HEAD: Final = "head"
-_HEADER: Final = "header"
+HEAD: Final = "head"
+"""The name of the entry without which nothing is stored."""
+HEADER: Final = "header"
 
 # A log below this size, and of so few versions, is left alone.
 _SMALL_BYTES: Final = 256 << 10
@@ -125,7 +126,7 @@ class SlotTables:
         self._entries: Final = entries
         self._memory: Final = memory
         self._changes: dict[int, list[pa.RecordBatch]] = {}
-        stored = entries.get(_HEAD)
+        stored = entries.get(HEAD)
         self._head = Head(_FORMAT, 0, [], 0, [], {}) if stored is None else _head_of(stored)
         self._tables: dict[int, GroupTable] = {}
         self._header: bytes | None = None
@@ -192,7 +193,7 @@ class SlotTables:
                 digest.update(piece)
         head.recent = [*head.recent[1 - _RECENT :], (head.number, digest.digest())]
         self._changes, self._header_changed = {}, False
-        self._entries.put(_HEAD, msgspec.msgpack.encode(head))
+        self._entries.put(HEAD, msgspec.msgpack.encode(head))
 
     def keep(self) -> Kept:
         """What the worker may keep, once all is stored."""
@@ -204,9 +205,9 @@ class SlotTables:
 
     def _store_header(self, head: Head) -> None:
         if self._header is None:
-            self._entries.remove(_HEADER)
+            self._entries.remove(HEADER)
         else:
-            self._entries.put(_HEADER, self._header)
+            self._entries.put(HEADER, self._header)
         head.header = head.number
 
     def _store_version(self, head: Head) -> list[bytes]:
@@ -275,7 +276,7 @@ class SlotTables:
         else:
             since = header_number = 0
         if header_number != head.header:
-            self._header = self._entries.get(_HEADER)
+            self._header = self._entries.get(HEADER)
         if since == head.number:
             return
         for group in [g for g in self._tables if g not in head.groups]:

@@ -1,0 +1,483 @@
+"""The command line of state: `penstock state`, `savepoint`, `stop` and `rescale`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+
+from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.jobs.checkpoint import Checkpoint
+    from penstock.snapshots.manifest import Manifest
+
+__all__ = ["register_state", "state_app"]
+
+state_app = typer.Typer(
+    name="state",
+    help="See, dump, compare and check the state of jobs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+CheckpointArgument = Annotated[
+    Path, typer.Argument(metavar="CHECKPOINT", help="The folder that penstock run --checkpoint was given.")
+]
+
+
+class DumpFormat(StrEnum):
+    """The formats of dumps."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    parquet = "parquet"
+
+
+@state_app.command()
+def dump(
+    checkpoint: CheckpointArgument,
+    to: Annotated[
+        str, typer.Option(metavar="URI", help="A folder, or s3://bucket/prefix, that has no snapshot.")
+    ],
+    form: Annotated[DumpFormat, typer.Option("--format", help="The format of the tables.")] = DumpFormat.csv,
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
+    ] = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Dump the state of a job, which may be running, after a micro-batch that is committed.
+
+    The same micro-batch gives the same bytes. The dump exists when its manifest does, which is written last.
+    """
+    with errors_as_sentences():
+        manifest, seconds = _captured(checkpoint, "dump", to, form.value, batch=batch)
+        _tell_snapshot(manifest, to, seconds, output)
+
+
+@state_app.command()
+def ls(checkpoint: CheckpointArgument, output: OutputOption = Output.text) -> None:
+    """List the steps of a job with their states and how many keys they hold."""
+    with errors_as_sentences():
+        from penstock.jobs.described_state import read_described
+        from penstock.jobs.state_listing import listed
+
+        found = listed(checkpoint, read_described(checkpoint))
+        if output is Output.json:
+            print(msgspec.json.encode(found).decode())
+            return
+        table = Table("step", "keys", "state", "kind", "type")
+        for step in found:
+            for number, state in enumerate(step["states"]):
+                first = (escaped(step["step"]), f"{step['keys']:,}") if number == 0 else ("", "")
+                table.add_row(*first, escaped(state["name"]), state["kind"], escaped(state["type"]))
+        stdout.print(table)
+
+
+@state_app.command()
+def get(
+    checkpoint: CheckpointArgument,
+    step: Annotated[str, typer.Option(metavar="STEP", help="The step.")],
+    key: Annotated[
+        str, typer.Option(metavar="KEY", help="The key; one of several fields, or odd text, as JSON.")
+    ],
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
+    ] = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
+    with errors_as_sentences():
+        from penstock.jobs.state_listing import value_of_key
+
+        with _session() as session:
+            found = value_of_key(session, _opened(checkpoint), step, key, batch)
+        if output is Output.json:
+            print(msgspec.json.encode(found).decode())
+        elif found is None:
+            stderr.print(f"The step {escaped(step)} holds nothing for the key {escaped(key)}.")
+        else:
+            for name, value in found.items():
+                stdout.print(
+                    f"{escaped(name)}: {escaped(msgspec.json.encode(value).decode())}", soft_wrap=True
+                )
+    if found is None:
+        raise typer.Exit(1)
+
+
+@state_app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="A dump or savepoint.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    everything: Annotated[
+        bool, typer.Option("--all", help="Compare what steps keep about commands as well.")
+    ] = False,
+    samples: Annotated[int, typer.Option(metavar="N", min=0, help="How many differing rows to show.")] = 10,
+    output: OutputOption = Output.text,
+) -> None:
+    """Compare two snapshots: keys that were added, removed and changed. Exit code 1 when they differ."""
+    with errors_as_sentences():
+        from penstock.snapshots.differences import diff as compare
+
+        found = compare(before, after, samples=samples)
+        if not everything:
+            found = dataclasses.replace(
+                found,
+                tables=tuple(t for t in found.tables if "/__" not in t.name),
+                tables_added=tuple(name for name in found.tables_added if "/__" not in name),
+                tables_removed=tuple(name for name in found.tables_removed if "/__" not in name),
+            )
+        if output is Output.json:
+            print(msgspec.json.encode({"same": found.same, **msgspec.to_builtins(found)}).decode())
+        elif found.same:
+            stdout.print("The two have the same content.")
+        else:
+            _tell_differences(found)
+    if not found.same:
+        raise typer.Exit(1)
+
+
+@state_app.command()
+def verify(
+    uri: Annotated[str, typer.Argument(metavar="URI", help="A dump or savepoint.")],
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept", help="Take a dump as it is now: check every row, and write its manifest anew."
+        ),
+    ] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Check every file of a snapshot against its manifest. Exit code 1 when anything is wrong."""
+    with errors_as_sentences():
+        from penstock.snapshots.reading import accept as accept_dump
+        from penstock.snapshots.reading import verify as verify_snapshot
+
+        if accept:
+            accept_dump(uri)
+        found = verify_snapshot(uri)
+        defects = [{"path": d.path, "problem": d.problem} for d in found.defects]
+        if output is Output.json:
+            print(
+                msgspec.json.encode({"sound": found.sound, "rows": found.rows, "defects": defects}).decode()
+            )
+        elif found.sound:
+            stdout.print(f"{escaped(uri)} is sound: {found.files:,} files, {found.rows:,} rows.")
+        else:
+            for defect in found.defects:
+                stdout.print(f"{escaped(defect.path)}: {escaped(defect.problem)}", soft_wrap=True)
+    if not found.sound:
+        raise typer.Exit(1)
+
+
+@state_app.command()
+def plan(
+    job_file: Annotated[
+        str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")
+    ],
+    source: Annotated[
+        str, typer.Option("--from", metavar="URI", help="A savepoint, a dump, or a checkpoint.")
+    ],
+    allow_non_restored_state: Annotated[
+        bool, typer.Option("--allow-non-restored-state", help="As for penstock run.")
+    ] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Say what would become of each state if a job began from it. Reads no data.
+
+    Exit code 1 when it would be refused.
+    """
+    with errors_as_sentences():
+        from penstock.jobs.beginning import planned_changes
+        from penstock.jobs.loading import load_job
+
+        changes = planned_changes(
+            load_job(job_file).job, source, allow_non_restored_state=allow_non_restored_state
+        )
+        if output is Output.json:
+            print(msgspec.json.encode(changes).decode())
+        else:
+            table = Table("step", "state", "outcome", "detail")
+            for change in changes:
+                if not change.state.startswith("__"):
+                    table.add_row(
+                        escaped(change.step), escaped(change.state), change.outcome, escaped(change.detail)
+                    )
+            stdout.print(table)
+    if any(change.outcome == "refused" for change in changes):
+        raise typer.Exit(1)
+
+
+def savepoint(
+    checkpoint: CheckpointArgument,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Where to put it. Default: the folder CHECKPOINT.savepoints."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the savepoints there instead.")] = False,
+    dispose: Annotated[
+        str | None, typer.Option(metavar="ID", help="Delete a savepoint, by its id or place, instead.")
+    ] = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Take a savepoint of a job, which may be running; or list those that there are, or delete one.
+
+    A savepoint has the states, where the streams go on, and what the sources keep. It is the user's: nothing else
+    deletes it.
+    """
+    with errors_as_sentences():
+        from penstock.jobs import savepoints as found_savepoints
+
+        if show:
+            root = to or str(found_savepoints.savepoints_folder(checkpoint.absolute()))
+            _tell_savepoints(list(found_savepoints.savepoints(root)), output)
+        elif dispose is not None:
+            place = found_savepoints.place_of(dispose, checkpoint.absolute())
+            count = found_savepoints.dispose(place)
+            stderr.print(f"Deleted {escaped(place)}, {count} files.")
+        else:
+            name, uri = _new_savepoint(checkpoint, to)
+            manifest, seconds = _captured(checkpoint, "savepoint", uri, "arrow", name=name)
+            _tell_snapshot(manifest, uri, seconds, output)
+
+
+def stop(
+    checkpoint: CheckpointArgument,
+    with_savepoint: Annotated[
+        bool, typer.Option("--with-savepoint", help="Take a savepoint when the job has stopped.")
+    ] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="First process everything that is there at this moment.")
+    ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI", help="Where to put the savepoint. Default: the folder CHECKPOINT.savepoints."
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for the job to stop.")
+    ] = 600.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Stop a running job between two micro-batches, perhaps with a savepoint."""
+    with errors_as_sentences():
+        from penstock.jobs.requests import ask, new_request
+
+        _check_running(checkpoint)
+        name, uri = _new_savepoint(checkpoint, to) if with_savepoint else (None, None)
+        details = ask(
+            checkpoint.absolute(),
+            new_request("stop", savepoint=uri, savepoint_id=name, drain=drain),
+            timeout,
+        )
+        if output is Output.json:
+            print(msgspec.json.encode(details).decode())
+        else:
+            stderr.print(f"The job has stopped after micro-batch {details['batch']}.")
+            if with_savepoint:
+                print(details["savepoint"])
+
+
+def rescale(
+    checkpoint: CheckpointArgument,
+    parallelism: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Tasks that share each keyed step from now on.")
+    ],
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for a running job.")
+    ] = 600.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Give the state of a job to another number of tasks.
+
+    A running job stands still for it between two micro-batches, and goes on; of one that is stopped the checkpoint is
+    changed. Prints how long the job stood still.
+    """
+    with errors_as_sentences():
+        from penstock.jobs.requests import ask, is_running, new_request
+
+        begun_s = time.monotonic()
+        opened = _opened(checkpoint)
+        if is_running(opened.folder):
+            details = ask(opened.folder, new_request("rescale", parallelism=parallelism), timeout)
+        else:
+            details = _rescaled_offline(opened, parallelism)
+        details["seconds"] = details.get("seconds", round(time.monotonic() - begun_s, 2))
+        if output is Output.json:
+            print(msgspec.json.encode(details).decode())
+        else:
+            stdout.print(
+                f"{details['before']} tasks became {details['after']} after micro-batch {details['batch']}; the "
+                f"job stood still for {details['seconds']:.1f} s.",
+                soft_wrap=True,
+            )
+
+
+def register_state(app: typer.Typer) -> None:
+    """Add the commands of state to the command line."""
+    app.add_typer(state_app, name="state")
+    for command in (savepoint, stop, rescale):
+        app.command()(command)
+
+
+def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any]:
+    import threading
+
+    from penstock.jobs.ownership import locked
+    from penstock.jobs.rescaling import finish_rescaling
+    from penstock.jobs.rescaling import rescale as rescale_checkpoint
+
+    with locked(checkpoint.folder, threading.Event(), 0):
+        finish_rescaling(checkpoint)
+        before = checkpoint.stored_lineage()
+        with _session(gives_way=False) as session:
+            after = rescale_checkpoint(session, checkpoint, parallelism)
+    return {
+        "before": 0 if before is None else before.parallelism,
+        "after": after.parallelism,
+        "batch": after.first_batch - 1,
+    }
+
+
+def _opened(checkpoint: Path) -> Checkpoint:
+    from penstock.errors import CheckpointError
+    from penstock.jobs.checkpoint import Checkpoint
+
+    found = Checkpoint(checkpoint.expanduser().absolute())
+    if not found.lineage_file.exists():
+        raise CheckpointError(
+            f"{found.folder} is no checkpoint of a job that was started. Name the folder that penstock run "
+            "--checkpoint was given."
+        )
+    return found
+
+
+def _check_running(checkpoint: Path) -> None:
+    from penstock.errors import CheckpointError
+    from penstock.jobs.requests import is_running
+
+    opened = _opened(checkpoint)
+    if not is_running(opened.folder):
+        raise CheckpointError(
+            f"No job runs on {opened.folder}. Its state is in the checkpoint; take a savepoint with penstock savepoint."
+        )
+
+
+def _new_savepoint(checkpoint: Path, to: str | None) -> tuple[str, str]:
+    """The id of a new savepoint, and its place."""
+    from penstock.jobs.savepoints import new_id, savepoints_folder
+
+    name = new_id(dt.datetime.now(dt.UTC))
+    root = to or str(savepoints_folder(checkpoint.expanduser().absolute()))
+    return name, f"{root.rstrip('/')}/{name}"
+
+
+def _captured(
+    checkpoint: Path, kind: Any, uri: str, form: Any, *, batch: int | None = None, name: str | None = None
+) -> tuple[Manifest, float]:
+    """Take a snapshot; gives it and how long that took once Spark was there."""
+    from penstock.jobs.capturing import Capture, capture
+
+    opened = _opened(checkpoint)
+    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds") if kind == "savepoint" else None
+    with stderr.status("Starting Spark ..."), _session() as session:
+        begun_s = time.monotonic()
+        manifest = capture(session, opened, Capture(kind, uri, form, name, batch, now))
+        return manifest, time.monotonic() - begun_s
+
+
+@contextlib.contextmanager
+def _session(*, gives_way: bool = True) -> Iterator[SparkSession]:
+    """A Spark session to read state with; a job that runs beside comes first."""
+    from penstock.runtime.session import SessionSettings, open_session
+
+    if gives_way:
+        os.nice(10)
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="penstock-reading-") as folder:
+        settings = SessionSettings(
+            app_name="penstock state",
+            master="local[*]",
+            parallelism=cores,
+            needs_kafka=False,
+            log_file=Path(folder) / "spark.log",
+        )
+        with open_session(settings) as session:
+            yield session
+
+
+def _tell_snapshot(manifest: Manifest, uri: str, seconds: float, output: Output) -> None:
+    rows = sum(table.rows for table in manifest.tables if table.kind != "internal")
+    if output is Output.json:
+        told = {
+            "kind": manifest.kind,
+            "id": manifest.id,
+            "uri": uri,
+            "batch": manifest.batch,
+            "rows": rows,
+            "digest": manifest.digest,
+            "seconds": round(seconds, 2),
+            "tables": {table.name: table.rows for table in manifest.tables if table.kind != "internal"},
+        }
+        print(msgspec.json.encode(told).decode())
+        return
+    for table in manifest.tables:
+        if table.kind != "internal":
+            stderr.print(f"  {escaped(table.name)}: {table.rows:,} rows", soft_wrap=True)
+    stderr.print(
+        f"The {manifest.kind} of micro-batch {manifest.batch} is in {escaped(uri)}: {rows:,} rows in {seconds:.1f} s.",
+        soft_wrap=True,
+    )
+    print(manifest.id if manifest.kind == "savepoint" else uri)
+
+
+def _tell_savepoints(found: list[tuple[str, Manifest]], output: Output) -> None:
+    if output is Output.json:
+        told = [
+            {"id": m.id, "job": m.job, "batch": m.batch, "created_at": m.created_at, "uri": place}
+            for place, m in found
+        ]
+        print(msgspec.json.encode(told).decode())
+        return
+    table = Table("id", "job", "micro-batch", "taken at", "place")
+    for place, manifest in found:
+        table.add_row(
+            manifest.id, escaped(manifest.job), str(manifest.batch), manifest.created_at or "", escaped(place)
+        )
+    stdout.print(table)
+
+
+def _tell_differences(found: Any) -> None:
+    for name in found.tables_added:
+        stdout.print(f"{escaped(name)}: only in the second", soft_wrap=True)
+    for name in found.tables_removed:
+        stdout.print(f"{escaped(name)}: only in the first", soft_wrap=True)
+    for table in found.tables:
+        if table.same:
+            continue
+        stdout.print(
+            f"{escaped(table.name)}: {table.added:,} added, {table.removed:,} removed, {table.changed:,} changed, "
+            f"{table.unchanged:,} the same",
+            soft_wrap=True,
+        )
+        for change in table.schema_changes:
+            stdout.print(f"  {escaped(change)}", soft_wrap=True)
+        for sample in table.samples:
+            stdout.print(f"  {escaped(msgspec.json.encode(sample).decode())}", soft_wrap=True)

@@ -1,0 +1,110 @@
+"""Requests: what somebody outside asks of a running job, as files in its checkpoint, and the answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from penstock.errors import CheckpointError, JobFailedError
+from penstock.jobs.checkpoint import write_atomically
+from penstock.jobs.ownership import locked
+
+__all__ = ["Answer", "Request", "Requests", "ask", "is_running", "new_request"]
+
+_FOLDER: Final = "requests"
+_POLL_S: Final = 0.05
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is asked: to stop, perhaps with a savepoint and when all that is there is processed, or to rescale."""
+
+    id: str
+    action: Literal["stop", "rescale"]
+    savepoint: str | None = None
+    savepoint_id: str | None = None
+    drain: bool = False
+    parallelism: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came of a request; without an error it was done."""
+
+    error: str = ""
+    details: dict[str, Any] = {}
+
+
+class Requests:
+    """The requests to a job, as the job sees them. Those from before its start are refused."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._folder: Final = checkpoint / _FOLDER
+        self._folder.mkdir(exist_ok=True)
+        for path in self._folder.iterdir():
+            path.unlink(missing_ok=True)
+
+    def next(self) -> Request | None:
+        """The next request, or None."""
+        names = sorted(n for n in os.listdir(self._folder) if n.endswith(".request"))  # noqa: PTH208  # quicker
+        if not names:
+            return None
+        path = self._folder / names[0]
+        data = path.read_bytes()
+        path.unlink()
+        try:
+            return msgspec.json.decode(data, type=Request)
+        except msgspec.MsgspecError as e:
+            self._write(names[0].removesuffix(".request"), Answer(f"The request cannot be read: {e}."))
+            return None
+
+    def answer(self, request: Request, answer: Answer) -> None:
+        """Say what came of a request."""
+        self._write(request.id, answer)
+
+    def _write(self, name: str, answer: Answer) -> None:
+        write_atomically(self._folder / f"{name}.answer", msgspec.json.encode(answer))
+
+
+def is_running(checkpoint: Path) -> bool:
+    """Whether a run uses a checkpoint."""
+    try:
+        with locked(checkpoint, threading.Event(), 0):
+            return False
+    except CheckpointError:
+        return True
+
+
+def ask(checkpoint: Path, request: Request, timeout_s: float) -> dict[str, Any]:
+    """Ask a running job for something and wait for the answer.
+
+    Raises JobFailedError when the job cannot do it, ends before it has answered, or takes too long.
+    """
+    folder = checkpoint / _FOLDER
+    folder.mkdir(exist_ok=True)
+    write_atomically(folder / f"{request.id}.request", msgspec.json.encode(request))
+    answer = folder / f"{request.id}.answer"
+    deadline_s = time.monotonic() + timeout_s
+    while not answer.exists():
+        ended = not is_running(checkpoint)
+        if (ended and not answer.exists()) or time.monotonic() >= deadline_s:
+            (folder / f"{request.id}.request").unlink(missing_ok=True)
+            how = "has ended" if ended else f"has not answered within {timeout_s:g} s"
+            raise JobFailedError(
+                f"The job in {checkpoint} {how}; it was asked for: {request.action}. See its log."
+            )
+        time.sleep(_POLL_S)
+    found = msgspec.json.decode(answer.read_bytes(), type=Answer)
+    answer.unlink(missing_ok=True)
+    if found.error:
+        raise JobFailedError(found.error)
+    return found.details
+
+
+def new_request(action: Literal["stop", "rescale"], **more: Any) -> Request:
+    """A request with an id of its own."""
+    return Request(id=uuid.uuid4().hex, action=action, **more)

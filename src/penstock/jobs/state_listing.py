@@ -1,0 +1,104 @@
+"""Listing state: which states a job holds, and what it holds for one key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.errors import CheckpointError
+from penstock.jobs.capturing import FrozenEntries, committed, read_step
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.described_state import DescribedStep, JobState, read_described
+from penstock.jobs.own_files import stored_counts
+from penstock.operators.accepting import named_keys
+from penstock.snapshots.formats import json_rows
+from penstock.state.group_table import KEY_COLUMN
+from penstock.state.key_groups import key_groups
+from penstock.state.slot_tables import SlotTables
+
+__all__ = ["listed", "value_of_key"]
+
+
+class _Counts(msgspec.Struct):
+    """The part of the counts that is shown: keys by step and slot."""
+
+    keys: dict[str, dict[str, int]] = {}
+
+
+def listed(checkpoint: Path, state: JobState) -> list[dict[str, Any]]:
+    """The steps of a job with the number of keys that they hold, and their states. Needs no Spark."""
+    counts = stored_counts(Checkpoint(checkpoint), _Counts) or _Counts()
+    return [
+        {
+            "step": name,
+            "keys": sum(counts.keys.get(name, {}).values()),
+            "key": str(step.schema.field(KEY_COLUMN).type),
+            "states": [
+                {"name": state_name, "kind": found.kind, "type": str(found.schema.field("value").type)}
+                for state_name, found in {**step.states, **step.shared}.items()
+                if not state_name.startswith("__")
+            ],
+        }
+        for name, step in state.steps.items()
+    ]
+
+
+def value_of_key(
+    session: SparkSession, checkpoint: Checkpoint, step: str, key: str, batch: int | None
+) -> dict[str, Any] | None:
+    """What a step holds for a key after a micro-batch, by the names of its states, as JSON values; None for nothing.
+
+    Raises CheckpointError for a step that there is not, or a key that is not of its type.
+    """
+    state = read_described(checkpoint.folder)
+    described = state.steps.get(step)
+    if described is None:
+        known = ", ".join(state.steps) or "none"
+        raise CheckpointError(f"The job {state.job!r} has no step {step!r}; its steps are {known}.")
+    lineage = checkpoint.stored_lineage()
+    assert lineage is not None
+    wanted = _key(key, described)
+    (group,) = key_groups(wanted, state.key_groups).tolist()
+    reader = _KeyReader(described, group, wanted.to_pylist()[0])
+    number = committed(checkpoint, lineage, batch) - lineage.first_batch
+    found = read_step(session, checkpoint, number, described.node, reader)
+    return msgspec.json.decode(found[0]) if found else None
+
+
+def _key(text: str, step: DescribedStep) -> pa.Array:
+    kind = step.schema.field(KEY_COLUMN).type
+    try:
+        value: Any = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        value = text
+    if pa.types.is_string(kind) and not isinstance(value, str):
+        value = text
+    try:
+        return pa.array(named_keys([value], kind), kind)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException, msgspec.ValidationError) as e:
+        raise CheckpointError(f"{text!r} is no key of the step, whose keys are {kind}: {e}.") from None
+
+
+@dataclass(frozen=True)
+class _KeyReader:
+    """Finds one key in the slot that has it, in a worker."""
+
+    step: DescribedStep
+    group: int
+    key: Any
+
+    def __call__(self, number: int, entries: dict[str, bytes]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
+        tables = SlotTables(self.step.schema, FrozenEntries(entries))
+        table = tables.table(self.group)
+        places = table.find(pa.array([self.key], self.step.schema.field(KEY_COLUMN).type))
+        if places[0] >= 0:
+            rows = table.rows(places)
+            shown = rows.select([n for n in rows.schema.names if n != KEY_COLUMN and not n.startswith("__")])
+            (values,) = json_rows(shown)
+            yield msgspec.json.encode(values)
