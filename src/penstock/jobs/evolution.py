@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import StateMismatchError
 from penstock.jobs.described_state import DescribedState, DescribedStep
+from penstock.state.widening import misfit
 
 __all__ = ["Change", "Outcome", "check_changes", "plan_changes"]
 
@@ -103,7 +104,7 @@ def _change(step: str, state: str, source: str, wanted: DescribedState, found: D
         return Change(step, state, source, "refused", detail)
     types = [(ours.field(name).type, theirs.field(name).type) for name in ours.names if name in theirs.names]
     for declared, stored in types:
-        reason = _misfit(declared, stored)
+        reason = misfit(declared, stored)
         if reason:
             detail = f"it is declared as {declared}, and found as {stored}: {reason}"
             return Change(step, state, source, "refused", detail)
@@ -119,46 +120,3 @@ def _lacking(wanted: DescribedState, found: pa.DataType) -> str:
         return ""
     known = {field.name for field in found}
     return next((name for name in wanted.required if name not in known), "")
-
-
-def _misfit(declared: pa.DataType, found: pa.DataType) -> str:
-    """Why values of the stored type cannot all become such of the declared one; empty when they can."""
-    if declared.equals(found):
-        return ""
-    if pa.types.is_struct(declared) and pa.types.is_struct(found):
-        return _struct_misfit(declared, found)
-    if pa.types.is_list(declared) and pa.types.is_list(found):
-        return _misfit(declared.value_type, found.value_type)
-    if pa.types.is_map(declared) and pa.types.is_map(found):
-        return _misfit(declared.key_type, found.key_type) or _misfit(declared.item_type, found.item_type)
-    return "" if _widens(declared, found) else "not every value fits"
-
-
-def _struct_misfit(declared: pa.DataType, found: pa.DataType) -> str:
-    ours = {field.name: field for field in declared}
-    theirs = {field.name: field for field in found}
-    lost = [name for name in theirs if name not in ours]
-    if lost:
-        return f"the field {lost[0]!r} would be lost"
-    reasons = [_misfit(field.type, theirs[name].type) for name, field in ours.items() if name in theirs]
-    return next((reason for reason in reasons if reason), "")
-
-
-def _widens(declared: pa.DataType, found: pa.DataType) -> bool:
-    if pa.types.is_integer(declared) and pa.types.is_integer(found):
-        signed = pa.types.is_signed_integer
-        if signed(declared) == signed(found):
-            return bool(declared.bit_width >= found.bit_width)
-        return bool(signed(declared) and declared.bit_width > found.bit_width)
-    if pa.types.is_floating(declared):
-        if pa.types.is_floating(found):
-            return bool(declared.bit_width >= found.bit_width)
-        # A float64 holds integers of up to 53 bits exactly.
-        return bool(pa.types.is_integer(found) and declared.bit_width == 64 and found.bit_width <= 32)
-    if pa.types.is_decimal(declared) and pa.types.is_decimal(found):
-        whole = declared.precision - declared.scale >= found.precision - found.scale
-        return bool(whole and declared.scale >= found.scale)
-    if pa.types.is_timestamp(declared) and pa.types.is_timestamp(found):
-        units = ("s", "ms", "us", "ns")
-        return declared.tz == found.tz and units.index(declared.unit) >= units.index(found.unit)
-    return False

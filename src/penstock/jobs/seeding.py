@@ -25,12 +25,12 @@ from penstock.runtime.slots import slots
 from penstock.snapshots.manifest import Manifest
 from penstock.snapshots.reading import read_manifest, read_table
 from penstock.snapshots.stores import Store, open_store
-from penstock.state.blocks import converted
 from penstock.state.group_table import KEY_COLUMN, held_rows
 from penstock.state.key_groups import key_groups
 from penstock.state.key_index import key_values
 from penstock.state.shared import shared_of
 from penstock.state.slot_tables import SlotTables
+from penstock.state.widening import converted
 
 __all__ = ["Snapshot", "described_in", "write_seed"]
 

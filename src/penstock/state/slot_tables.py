@@ -20,7 +20,7 @@ import xxhash
 
 from penstock.errors import StateError
 from penstock.state.blocks import as_bytes, conformed
-from penstock.state.group_table import GroupTable
+from penstock.state.group_table import GroupTable, held_rows
 from penstock.state.key_index import key_values
 
 __all__ = ["HEAD", "Entries", "Head", "Kept", "Memory", "SlotTables"]
@@ -372,7 +372,12 @@ def _unpacked(stored: bytes, schema: pa.Schema) -> Iterator[_Part]:
     except (pa.ArrowException, OSError, StopIteration, KeyError, TypeError, msgspec.MsgspecError) as e:
         raise StateError(f"A version of the stored state cannot be read: {e}.") from e
     rows = conformed(batch, schema)
+    evolved = not batch.schema.equals(schema)
     start = 0
     for group, whole, count in layout:
-        yield _Part(group, whole, rows.slice(start, count))
+        part = rows.slice(start, count)
+        if evolved and whole:
+            # A key may have held only what is no longer declared.
+            part = part.filter(pa.array(held_rows(part)))
+        yield _Part(group, whole, part)
         start += count

@@ -360,7 +360,7 @@ def test_state_of_another_shape_is_refused() -> None:
     bench = StepBench(Seen(), [stream], {"": Said})
     bench.run()
     other = StepBench(Renamed(), [stream], {})
-    with pytest.raises(StateError, match="The step declares 'times' as string; the checkpoint holds int64"):
+    with pytest.raises(StateError, match="'times' is declared as string, and int64 is stored"):
         run_group(other.core, 7, other.blocks(), bench.stored)
 
 

@@ -203,10 +203,11 @@ def test_what_does_not_fit_is_refused() -> None:
         stored = {k: v for k, v in {**entries.stored, **changed}.items() if v is not None}
         return SlotTables(schema, MemoryEntries(stored))
 
-    with pytest.raises(StateError, match="declares 'a' as string; the checkpoint holds int64"):
+    with pytest.raises(
+        StateError, match="'a' is declared as string, and int64 is stored: not every value fits"
+    ):
         load(SCHEMA.set(1, pa.field("a", pa.string())))
-    with pytest.raises(StateError, match=r"holds the state 'a' \(int64\), which the step no longer declares"):
-        load(SCHEMA.remove(1))
+    assert load(SCHEMA.remove(1)).table(1).keys == 0, "what is no longer declared is left behind"
     with pytest.raises(StateError, match="has the format 9; this penstock reads 1"):
         load(head=bytes([entries.stored["head"][0], 9]) + entries.stored["head"][2:])
     with pytest.raises(StateError, match="cannot be read"):
