@@ -14,6 +14,7 @@ from penstock.state.folding import AggregateFunction, AggregatingState, Reducing
 from penstock.state.history import TemporalState
 from penstock.state.lists import ListState
 from penstock.state.maps import MapState
+from penstock.state.operator_lists import OperatorListState
 from penstock.state.shared import BroadcastState, Setting
 from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
@@ -35,6 +36,7 @@ __all__ = [
     "KeyedStream",
     "ListState",
     "MapState",
+    "OperatorListState",
     "PenstockError",
     "ProcessFunction",
     "ReducingState",

@@ -83,6 +83,19 @@ def test_what_the_guide_keeps_without_telling(guide: dict[str, Any], name: str, 
     assert msgspec.json.decode(receipt.details) == [[1, kept]]
 
 
+def test_the_step_without_a_key_does_what_the_guide_says(guide: dict[str, Any]) -> None:
+    """It pairs the records of a source partition, and what is left over goes with a command."""
+    described = ps.Job("shop")
+    described.data_stream("sales", schema=guide["Sale"]).process("pairs", guide["InPairs"]()).sink_to("pairs")
+    job = InProcessJob(described, partitions=2)
+    first = job.run({"sales": [("s", [guide["Sale"](n, *sale) for n, sale in enumerate(SALES[:3])])]})
+    assert [told.text for told in first.records("pairs")] == ["tea and tea"]
+    flush = {"id": "a", "kind": "flush", "target": {"step": "pairs"}}
+    last = job.run({"commands": [("c", [msgspec.json.encode(flush)])]})
+    assert last.records("pairs") == [guide["Told"](2, "only jam")]
+    assert not job.run({"sales": [("s", [guide["Sale"](1, "tea", 1.0)])]}).records("pairs")
+
+
 def test_the_table_has_every_kind() -> None:
     """What is added to the code is missed in the guide."""
     page = GUIDE.read_text()

@@ -13,7 +13,7 @@ from penstock.errors import UnstorableValueError
 from penstock.operators.actions import Standing, greeting
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block, DeadLetter
-from penstock.operators.functions import Context
+from penstock.operators.functions import Context, PartContext
 from penstock.operators.group_run import GroupRun
 from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
 from penstock.operators.steering import Steering
@@ -106,7 +106,8 @@ class SlotRun:
         return result
 
     def _processed(self, binding: Binding, key_group: int, blocks: list[Block]) -> StepResult:
-        context = Context(binding.cursor, (name for name in self._core.outputs if name != MAIN))
+        kind = Context if self._core.has_key else PartContext
+        context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
         run = GroupRun(binding, context, key_group, self._tables.table(key_group))
         letters: list[DeadLetter] = []
         greet = None
