@@ -18,6 +18,7 @@ from penstock.state.operator_lists import OperatorListState
 from penstock.state.shared import BroadcastState, Setting
 from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
+from penstock.state.unions import UnionListState
 from penstock.state.values import StateColumns, ValueState
 from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream
 
@@ -45,6 +46,7 @@ __all__ = [
     "TemporalState",
     "TransientField",
     "Ttl",
+    "UnionListState",
     "ValueState",
     "on_command",
 ]

@@ -6,6 +6,7 @@ from in_process_job import InProcessJob
 from memory_entries import MemoryEntries
 
 import penstock as ps
+from penstock.operators.slot import restored_header
 from penstock.state.slot_tables import SlotTables
 
 __all__ = ["rescaled"]
@@ -25,8 +26,9 @@ def rescaled(job: ps.Job, before: InProcessJob, partitions: int) -> InProcessJob
             for found in stored:
                 for group in share.own & found.tables.keys():
                     tables.put(group, found.table(group).all_rows())
-            # What the slots keep once is the same in all of them.
-            tables.put_header(stored[0].header if stored else None)
+            # What the slots keep once is the same in all of them, but for the union, which is made anew.
+            every = {group: one.table(group) for one in stored for group in one.tables}
+            tables.put_header(restored_header(stored[0].header if stored else None, every, core.specs))
             if tables.changed:
                 tables.store()
     return after

@@ -10,6 +10,7 @@ from penstock.errors import StateError
 from penstock.operators.step import CONTROL_VERSION, StepCore
 from penstock.state.group_state import Cursor, GroupState, StateColumn
 from penstock.state.shared import SharedStates
+from penstock.state.unions import BoundUnionListState, Unions
 from penstock.state.values import BoundState, BoundValueState, StateSpec
 
 __all__ = ["Binding"]
@@ -22,7 +23,9 @@ class Binding:
     none.
     """
 
-    def __init__(self, core: StepCore, shared: SharedStates, kind: type[BoundValueState]) -> None:
+    def __init__(
+        self, core: StepCore, shared: SharedStates, unions: Unions, kind: type[BoundValueState]
+    ) -> None:
         self.core: Final = core
         self.shared: Final = shared
         self.cursor: Final = Cursor(None, [])
@@ -36,6 +39,8 @@ class Binding:
         for name, declared in core.states.items():
             state: BoundState = declared.bound(kind)(self._nowhere[name], self.cursor)
             state.describe(declared)
+            if isinstance(state, BoundUnionListState):
+                state.restore(unions[name])
             self.states[name] = state
         self.shared_states: Final[dict[str, Any]] = dict(shared.bind(self.cursor))
         for name, state in [*self.states.items(), *self.shared_states.items()]:

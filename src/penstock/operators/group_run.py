@@ -279,7 +279,7 @@ class GroupRun:
         records = block.batch.select(names)
         cursor = self._binding.cursor
         known = self._state.keys
-        if not self._core.has_key:
+        if len(records) and not self._core.has_key:
             # All records are of one part, of whose states the code speaks as code for single records does.
             cursor.key = key_values(keys.slice(0, 1))[0]
             known = pa.nulls(1, known.type)
@@ -305,7 +305,8 @@ class GroupRun:
             cursor.undo.clear()
             self._result.emissions += emissions
 
-        visit(0, len(records))
+        if len(records):
+            visit(0, len(records))
 
     def _run_batch(self, records: pa.RecordBatch, context: BatchContext, keys: pa.Array) -> list[Emission]:
         returned = self._function.process_batch(records, context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,18 @@ from penstock.control.orders import Order
 from penstock.control.receipts import Outcome, Report
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.step import reason_of
+from penstock.state.group_table import GroupTable
+from penstock.state.unions import unions
+from penstock.state.values import StateSpec
 
-__all__ = ["Header", "Slot", "dead_letter_of", "letter_of", "report_of"]
+__all__ = ["Header", "Slot", "dead_letter_of", "letter_of", "report_of", "restored_header"]
 
 
 class Header(msgspec.Struct):
     """What a slot keeps once for a step, beside the tables of its key groups.
 
-    Data that waits because the step is paused is stored in so many parts, of so many bytes together.
+    `unions` are those of the step's union list states. Data that waits because the step is paused is stored in so many
+    parts, of so many bytes together.
     """
 
     register: bytes | None = None
@@ -30,6 +34,7 @@ class Header(msgspec.Struct):
     cache_generation: int = 0
     held_bytes: int = 0
     held_parts: int = 0
+    unions: bytes | None = None
 
     @classmethod
     def of(cls, stored: bytes | None) -> Header:
@@ -39,6 +44,18 @@ class Header(msgspec.Struct):
     def dump(self) -> bytes | None:
         """The stored form; None when there is nothing to keep."""
         return None if self == Header() else msgspec.msgpack.encode(self)
+
+
+def restored_header(
+    stored: bytes | None, tables: Mapping[int, GroupTable], specs: Sequence[StateSpec]
+) -> bytes | None:
+    """The header of a slot whose step starts again from tables, which are those of all key groups of the step.
+
+    To be called for each slot where state is restored: with another number of tasks, from a savepoint, from a dump.
+    """
+    header = Header.of(stored)
+    header.unions = unions(tables, specs)
+    return header.dump()
 
 
 def report_of(order: Order, outcome: Outcome, reason: str = "", **more: Any) -> Report:

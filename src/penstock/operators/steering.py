@@ -27,12 +27,10 @@ from penstock.operators.functions import (
 )
 from penstock.operators.group_run import event_times
 from penstock.operators.slot import Header, Slot, dead_letter_of, letter_of, report_of
-from penstock.operators.step import MAIN, Emission, StepCore, StepResult, reason_of
+from penstock.operators.step import MAIN, Emission, StepResult, reason_of
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
-from penstock.state.shared import SharedStates
-from penstock.state.values import BoundValueState
 
 __all__ = ["Steering"]
 
@@ -44,17 +42,12 @@ class Steering:
     """
 
     def __init__(
-        self,
-        core: StepCore,
-        header: Header,
-        slot: Slot,
-        table: Callable[[int], GroupTable],
-        kind: type[BoundValueState],
+        self, binding: Binding, header: Header, slot: Slot, table: Callable[[int], GroupTable]
     ) -> None:
-        self._core: Final = core
+        self._core: Final = binding.core
         self.header: Final = header
-        self.shared: Final = SharedStates(core.shared, header.shared)
-        self._binding: Final = Binding(core, self.shared, kind)
+        self.shared: Final = binding.shared
+        self._binding: Final = binding
         self._register: Final = Register(header.register)
         self._standing: Final = Standing.of(header.standing)
         self._first: Final = slot.first
@@ -62,7 +55,7 @@ class Steering:
         self._own: Final = slot.own
         self._table: Final = table
         self._groups: Final[dict[int, GroupState]] = {}
-        self._outputs: Final = frozenset(name for name in core.outputs if name != MAIN)
+        self._outputs: Final = frozenset(name for name in self._core.outputs if name != MAIN)
         self._emitted: Final = Emissions(self._binding, first=slot.first)
         self._visited = 0
         self._greeting: Callable[[int], None] | None = None

@@ -46,7 +46,7 @@ class OperatorListState(ListState[T], Generic[T]):
         return _CheckedOperatorListState if issubclass(kind, CheckedValueState) else _BoundOperatorListState
 
 
-class _OneList(BoundState):
+class OneList(BoundState):
     """What is one list, and no column."""
 
     __slots__ = ()
@@ -64,13 +64,13 @@ class _OneList(BoundState):
         )
 
 
-class _BoundOperatorListState(_OneList, BoundListState):
+class _BoundOperatorListState(OneList, BoundListState):
     """The list of a part at work."""
 
     __slots__ = ()
 
 
-class _CheckedOperatorListState(_OneList, CheckedListState):
+class _CheckedOperatorListState(OneList, CheckedListState):
     """The same, which tries at once whether what it gets can be stored."""
 
     __slots__ = ()

@@ -137,7 +137,8 @@ class DataStream:
         """Run a process function on records without a key. `step` is the stable name to which the state belongs.
 
         The records of each source partition are processed in their order, and share operator states
-        (`OperatorListState`); settings, broadcast states and commands to the step are as in keyed steps.
+        (`OperatorListState`, `UnionListState`). Settings, broadcast states and commands to the step are as in keyed
+        steps.
         """
         self._graph.check_port(self._port)
         return KeyedStream(self, place_selector(self.record_type)).process(step, function, output=output)
