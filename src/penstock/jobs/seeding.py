@@ -30,6 +30,7 @@ from penstock.state.key_groups import key_groups
 from penstock.state.key_index import key_values
 from penstock.state.shared import shared_of
 from penstock.state.slot_tables import SlotTables
+from penstock.state.unions import UnionListState, unions
 from penstock.state.widening import converted
 
 __all__ = ["Snapshot", "described_in", "write_seed"]
@@ -87,7 +88,7 @@ class _Seeding:
         rows = self._rows()
         groups = key_groups(rows.column(KEY_COLUMN), self.key_groups)
         by_group = dict(split_by_key_group(rows, groups, self.key_groups))
-        header = self._header()
+        header = msgspec.structs.replace(self._header(), unions=unions(by_group, self._union_states()))
         held = self._held()
         for slot in slots(self.key_groups, parallelism).values():
             place = seed_folder(folder, self.step.node, slot.key_groups[0])
@@ -148,6 +149,14 @@ class _Seeding:
                 rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
                 (settings if state.kind == "Setting" else mappings)[name] = rows
         return msgspec.structs.replace(header, shared=shared_of(settings, mappings))
+
+    def _union_states(self) -> dict[str, pa.DataType]:
+        schema = self.step.schema
+        return {
+            name: schema.field(name).type
+            for name, state in self.step.states.items()
+            if state.kind == UnionListState.__name__
+        }
 
     def _held(self) -> list[PackedRow]:
         contents = [row for batch in self._read(HELD) for row in batch.column(0).to_pylist()]

@@ -49,7 +49,8 @@ _NEEDS_HANDLER: Final = ("load-model", "dump-state")
 class AcceptedStep:
     """What one step takes.
 
-    `timed` tells that its records have an event time, so that a command may be effective at one.
+    `timed` tells that its records have an event time, so that a command may be effective at one. A step without a key
+    has the key type null, and no states that a command could set.
     """
 
     step: str

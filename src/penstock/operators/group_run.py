@@ -277,15 +277,22 @@ class GroupRun:
         slots = self._state.slots_of(keys)
         names = list(source.record_type.field_names)
         records = block.batch.select(names)
+        cursor = self._binding.cursor
+        known = self._state.keys
+        if len(records) and not self._core.has_key:
+            # All records are of one part, of whose states the code speaks as code for single records does.
+            cursor.key = key_values(keys.slice(0, 1))[0]
+            known = pa.nulls(1, known.type)
 
         def visit(low: int, high: int) -> None:
             columns = self._state.columns.values()
             before = [column.snapshot() for column in columns]
             part = records.slice(low, high - low)
-            context = BatchContext(slots[low:high], self._state.keys, source.stream, self._context.key_group)
+            context = BatchContext(slots[low:high], known, source.stream, self._context.key_group)
             try:
                 emissions = self._run_batch(part, context, keys.slice(low, high - low))
             except Exception as e:  # user code may raise anything
+                cursor.take_back()
                 for column, snapshot in zip(columns, before, strict=True):
                     column.restore(snapshot)
                 if high - low == 1:
@@ -295,6 +302,7 @@ class GroupRun:
                 visit(low, middle)
                 visit(middle, high)
                 return
+            cursor.undo.clear()
             self._result.emissions += emissions
 
         if len(records):

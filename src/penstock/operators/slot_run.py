@@ -13,13 +13,14 @@ from penstock.errors import UnstorableValueError
 from penstock.operators.actions import Standing, greeting
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block, DeadLetter
-from penstock.operators.functions import Context
+from penstock.operators.functions import Context, PartContext
 from penstock.operators.group_run import GroupRun
 from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
 from penstock.operators.steering import Steering
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
 from penstock.state.shared import SharedStates
 from penstock.state.slot_tables import SlotTables
+from penstock.state.unions import Unions
 from penstock.state.values import BoundValueState, CheckedValueState
 
 __all__ = ["SlotRun"]
@@ -37,6 +38,7 @@ class SlotRun:
         self._tables: Final = tables
         self.header = Header.of(tables.header)
         self._shared = SharedStates(core.shared, self.header.shared)
+        self._unions: Final = Unions(self.header.unions, core.specs)
         self._plain: Binding | None = None
         self._traced: list[Order] = []
         self.records = 0
@@ -75,7 +77,9 @@ class SlotRun:
         kind: type[BoundValueState],
     ) -> Steering:
         header = Header.of(self._tables.header)
-        steering = Steering(self._core, header, self._slot, self._tables.table, kind)
+        shared = SharedStates(self._core.shared, header.shared)
+        binding = Binding(self._core, shared, self._unions, kind)
+        steering = Steering(binding, header, self._slot, self._tables.table)
         steering.expect(orders)
         for order in orders:
             steering.command(order, now)
@@ -92,21 +96,22 @@ class SlotRun:
         with no_cyclic_collection():
             try:
                 if self._plain is None:
-                    self._plain = Binding(self._core, self._shared, BoundValueState)
+                    self._plain = Binding(self._core, self._shared, self._unions, BoundValueState)
                 result = self._processed(self._plain, key_group, ordered)
             except UnstorableValueError:
                 # What is found when the states are stored does not say which record did it. So once more, and every
                 # value is tried when it is set; that would be too slow to do always. (In the first form, a value that
                 # another one replaces within the same micro-batch is never stored, and so never tried.)
                 self._plain = None
-                binding = Binding(self._core, self._shared, CheckedValueState)
+                binding = Binding(self._core, self._shared, self._unions, CheckedValueState)
                 result = self._processed(binding, key_group, ordered)
         if result.changes is not None:
             self._tables.put(key_group, result.changes)
         return result
 
     def _processed(self, binding: Binding, key_group: int, blocks: list[Block]) -> StepResult:
-        context = Context(binding.cursor, (name for name in self._core.outputs if name != MAIN))
+        kind = Context if self._core.has_key else PartContext
+        context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
         run = GroupRun(binding, context, key_group, self._tables.table(key_group))
         letters: list[DeadLetter] = []
         greet = None

@@ -83,7 +83,9 @@ class StepResult:
 
 
 class StepCore:
-    """A keyed step: a process function, its inputs (control first, data last) and its outputs.
+    """A step: a process function, its inputs (control first, data last) and its outputs.
+
+    A step without a key is one whose data is told apart by its place; what it calls keys are those of its parts.
 
     With `stamped` the main output has one more field, the control version under which each record was made.
     """
@@ -105,6 +107,7 @@ class StepCore:
         data = self.inputs[-1]
         assert data.key is not None
         self.key_type: Final = data.key.key_type
+        self.has_key: Final = not data.key.by_place
         self.states: Final[dict[str, KeyedState]] = declared_states(function)
         self.shared: Final = declared_shared(type(function))
         if stamped:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from penstock.control.orders import Glimpse, Order, decode_orders
@@ -18,11 +19,21 @@ from penstock.operators.blocks import KEY, Block
 from penstock.operators.slot import Slot
 from penstock.operators.slot_run import SlotRun
 from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
-from penstock.runtime.packing import ORDERS, WAKE, PackedRow, counts_row, from_bytes, reports_row, to_bytes
+from penstock.runtime.packing import (
+    ORDERS,
+    WAKE,
+    PackedRow,
+    counts_row,
+    from_bytes,
+    reports_row,
+    split_by_key_group,
+    to_bytes,
+)
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import dead_letter_rows
 from penstock.runtime.seed import seed_folder, take_over
 from penstock.state.kept_slots import kept_slots
+from penstock.state.key_groups import key_groups
 from penstock.state.slot_tables import HEAD, Entries, SlotTables
 from penstock.streams.graph import Port, ProcessNode
 
@@ -112,6 +123,7 @@ class _StepRunner:
         self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
         self._data = len(node.edges) - 1
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
+        self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
     def takes(self, orders: list[Order | Glimpse]) -> bool:
         """Whether one of the orders is for the step."""
@@ -192,12 +204,26 @@ class _StepRunner:
         with no_cyclic_collection():
             for key_group, result in results:
                 for emission in result.emissions:
-                    emitted.setdefault(emission.output, _Emitted(key_group)).add(self._batch(emission))
+                    if emission.output in self._split:
+                        yield from self._by_key_group(emission, key_group)
+                    else:
+                        emitted.setdefault(emission.output, _Emitted(key_group)).add(self._batch(emission))
                 yield from dead_letter_rows(result.dead_letters, self._plan)
                 for output in [name for name, waiting in emitted.items() if waiting.size >= _BLOCK_BYTES]:
                     yield self._row(output, emitted.pop(output))
         for output, waiting in emitted.items():
             yield self._row(output, waiting)
+
+    def _by_key_group(self, emission: Emission, key_group: int) -> Iterator[PackedRow]:
+        """What was emitted, as a row for each key group of its keys; without a key it is of the one at work."""
+        groups = np.full(len(emission.keys), key_group, np.uint16)
+        known = emission.keys.is_valid().to_numpy(zero_copy_only=False)
+        count = self._plan.key_groups
+        groups[known] = key_groups(emission.keys.filter(pa.array(known)), count)
+        for group, batch in split_by_key_group(self._batch(emission), groups, count):
+            waiting = _Emitted(group)
+            waiting.add(batch)
+            yield self._row(emission.output, waiting)
 
     def _held(self, rows: list[PackedRow], run: SlotRun, entries: Entries) -> list[PackedRow]:
         """Keep the data for later; gives what is left, which is control records."""
@@ -213,9 +239,11 @@ class _StepRunner:
         return Block(row.input, row.partition, row.first_offset, body)
 
     def _batch(self, emission: Emission) -> pa.RecordBatch:
-        if self._carries_keys[emission.output]:
-            return emission.batch.append_column(KEY, emission.keys)
-        return emission.batch
+        if not self._carries_keys[emission.output]:
+            return emission.batch
+        # The keys of parts are nobody's business.
+        keys = emission.keys if self._core.has_key else pa.nulls(len(emission.keys), self._core.key_type)
+        return emission.batch.append_column(KEY, keys)
 
     def _row(self, output: str, emitted: _Emitted) -> PackedRow:
         batches = emitted.batches
