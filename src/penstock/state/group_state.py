@@ -70,7 +70,11 @@ class StateColumn:
 
     def preload(self) -> None:
         """Turn all stored values into Python objects at once: cheaper than one by one when most are used."""
-        if not self.values:
+        if self.values:
+            return
+        if self.stored.null_count == len(self.stored):
+            self.values = dict.fromkeys(self._owner.index)
+        else:
             self.values = dict(zip(self._owner.index, self.spec.to_python(self.stored), strict=True))
 
     def bring(self, rows: pa.Array) -> None:
