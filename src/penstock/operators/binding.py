@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import StateError
 from penstock.operators.step import CONTROL_VERSION, StepCore
-from penstock.state.group_state import Cursor, GroupState, StateColumn
+from penstock.state.group_state import GroupState
+from penstock.state.state_column import Cursor, StateColumn
 from penstock.state.shared import SharedStates
 from penstock.state.values import BoundState, BoundValueState, StateSpec
 
-__all__ = ["Binding"]
+__all__ = ["Binding", "Clock"]
+
+
+class Clock(NamedTuple):
+    """What time it is for a slot: that of the micro-batch, and the largest event time of earlier ones."""
+
+    now_ms: int
+    event_ms: int | None
 
 
 class Binding:
@@ -22,10 +30,13 @@ class Binding:
     none.
     """
 
-    def __init__(self, core: StepCore, shared: SharedStates, kind: type[BoundValueState]) -> None:
+    def __init__(
+        self, core: StepCore, shared: SharedStates, kind: type[BoundValueState], clock: Clock
+    ) -> None:
         self.core: Final = core
         self.shared: Final = shared
-        self.cursor: Final = Cursor(None, [])
+        self.clock: Final = clock
+        self.cursor: Final = Cursor(None, [], None, clock.now_ms, clock.event_ms)
         self.function: Final = copy.copy(core.function)
         self.states: dict[str, Any] = {}
         self._entered: GroupState | None = None

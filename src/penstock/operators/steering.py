@@ -16,7 +16,7 @@ from penstock.control.register import Register
 from penstock.errors import SchemaError
 from penstock.operators.accepting import named_keys
 from penstock.operators.actions import Action, Standing, action_of, greeting
-from penstock.operators.binding import Binding
+from penstock.operators.binding import Binding, Clock
 from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.emitting import Emissions, Emitted
 from penstock.operators.functions import CommandContext, ConnectedProcessFunction, Context
@@ -45,11 +45,12 @@ class Steering:
         slot: Slot,
         table: Callable[[int], GroupTable],
         kind: type[BoundValueState],
+        clock: Clock,
     ) -> None:
         self._core: Final = core
         self.header: Final = header
         self.shared: Final = SharedStates(core.shared, header.shared)
-        self._binding: Final = Binding(core, self.shared, kind)
+        self._binding: Final = Binding(core, self.shared, kind, clock)
         self._register: Final = Register(header.register)
         self._standing: Final = Standing.of(header.standing)
         self._first: Final = slot.first

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 
 from penstock.errors import StateError
 
-__all__ = ["as_bytes", "conformed"]
+__all__ = ["EXPIRES", "as_bytes", "conformed"]
+
+EXPIRES: Final = "@expires"
+"""What the name of a column ends with that says when the values of a state expire."""
 
 
 def as_bytes(batch: pa.RecordBatch) -> bytes:
@@ -24,6 +29,9 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return rows.replace_schema_metadata(None)
     for field in rows.schema:
         if field.name not in schema.names:
+            if field.name.removesuffix(EXPIRES) in schema.names:
+                # The state is kept for ever from now on.
+                continue
             raise StateError(
                 f"The checkpoint holds the state {field.name!r} ({field.type}), which the step no longer declares. "
                 "Declare it again, or start with a new checkpoint."
