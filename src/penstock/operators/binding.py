@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from penstock.errors import StateError
 from penstock.operators.step import CONTROL_VERSION, StepCore
 from penstock.state.group_state import GroupState
-from penstock.state.state_column import Cursor, StateColumn
 from penstock.state.shared import SharedStates
+from penstock.state.state_column import Cursor, StateColumn
 from penstock.state.values import BoundState, BoundValueState, StateSpec
 
 __all__ = ["Binding", "Clock"]

@@ -1,4 +1,4 @@
-"""State columns: one declared state for the keys of a run, value by value or as columns; and the cursor over its keys."""
+"""State columns: one declared state for the keys of a run, value by value or as columns; and the cursor over keys."""
 
 from __future__ import annotations
 
