@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import StateError
 from penstock.operators.step import CONTROL_VERSION, StepCore
-from penstock.state.group_state import Cursor, GroupState, StateColumn
+from penstock.state.group_state import GroupState
 from penstock.state.shared import SharedStates
+from penstock.state.state_column import Cursor, StateColumn
 from penstock.state.unions import BoundUnionListState, Unions
 from penstock.state.values import BoundState, BoundValueState, StateSpec
 
-__all__ = ["Binding"]
+__all__ = ["Binding", "Clock", "Surroundings"]
+
+
+class Clock(NamedTuple):
+    """What time it is for a slot: that of the micro-batch, and the largest event time of earlier ones."""
+
+    now_ms: int
+    event_ms: int | None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a slot has for a function at work: its shared states, its unions, and the time."""
+
+    shared: SharedStates
+    unions: Unions
+    clock: Clock
 
 
 class Binding:
@@ -23,12 +41,11 @@ class Binding:
     none.
     """
 
-    def __init__(
-        self, core: StepCore, shared: SharedStates, unions: Unions, kind: type[BoundValueState]
-    ) -> None:
+    def __init__(self, core: StepCore, around: Surroundings, kind: type[BoundValueState]) -> None:
         self.core: Final = core
-        self.shared: Final = shared
-        self.cursor: Final = Cursor(None, [])
+        self.shared: Final = around.shared
+        self.clock: Final = around.clock
+        self.cursor: Final = Cursor(None, [], None, self.clock.now_ms, self.clock.event_ms)
         self.function: Final = copy.copy(core.function)
         self.states: dict[str, Any] = {}
         self._entered: GroupState | None = None
@@ -40,9 +57,9 @@ class Binding:
             state: BoundState = declared.bound(kind)(self._nowhere[name], self.cursor)
             state.describe(declared)
             if isinstance(state, BoundUnionListState):
-                state.restore(unions[name])
+                state.restore(around.unions[name])
             self.states[name] = state
-        self.shared_states: Final[dict[str, Any]] = dict(shared.bind(self.cursor))
+        self.shared_states: Final[dict[str, Any]] = dict(around.shared.bind(self.cursor))
         for name, state in [*self.states.items(), *self.shared_states.items()]:
             if name != CONTROL_VERSION:
                 setattr(self.function, name, state)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, StateError
 from penstock.records import RecordType, record_type
-from penstock.state.group_state import Cursor
+from penstock.state.state_column import Cursor
 from penstock.state.values import KeyedState
 
 __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -124,7 +125,8 @@ class Steering:
             return
         places = zip(named_keys(target.keys, self._core.key_type), order.key_groups, strict=True)
         own = dict.fromkeys((key, group) for key, group in places if group in self._own)
-        self._for_keys(order, list(own), sorted({group for _, group in own}))
+        # One key group after the other, since the states move to another one slowly.
+        self._for_keys(order, sorted(own, key=operator.itemgetter(1)), sorted({group for _, group in own}))
 
     def _for_keys(self, order: Order, keys: list[tuple[Any, int]], groups: Sequence[int]) -> None:
         """Carry out a command for each of some keys."""

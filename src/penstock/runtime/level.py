@@ -42,8 +42,6 @@ __all__ = ["Level", "StoredStates"]
 # What a step emitted travels on in blocks of about this size, each of whole key groups.
 _BLOCK_BYTES: Final = 8 << 20
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
 
 class StoredStates(Protocol):
     """Where the states of a slot's steps are kept between micro-batches."""
@@ -63,15 +61,15 @@ class Level:
         self._is_last: Final = number == len(levels) - 1
         self._runners: Final = {step_id: _StepRunner(plan, step_id, number) for step_id in step_ids}
 
-    def run(self, rows: Iterable[PackedRow], states: StoredStates) -> Iterator[PackedRow]:
+    def run(self, rows: Iterable[PackedRow], states: StoredStates, now: dt.datetime) -> Iterator[PackedRow]:
         """All packed rows of a slot in, in any order; what steps emit and the rows for others out, in a fixed one.
 
-        The bodies must be bytes, which can be compared.
+        The bodies must be bytes, which can be compared. `now` is the time of the micro-batch.
         """
         # The shuffle delivers rows in any order, and what passes must leave in the same order in a replay.
         by_destination = operator.attrgetter("destination")
         found = {name: list(part) for name, part in itertools.groupby(sorted(rows), key=by_destination)}
-        orders, at = _orders(found.get(ORDERS, []))
+        orders = _orders(found.get(ORDERS, []))
         wakes = WAKE in found
         steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(orders)}
         for destination in sorted(found.keys() | steps):
@@ -79,7 +77,7 @@ class Level:
             if runner is not None:
                 mine = found.get(destination, [])
                 slot = self._slot(found)
-                yield from runner.run(_Work(mine, runner.orders_for(orders), at, slot, wakes), states)
+                yield from runner.run(_Work(mine, runner.orders_for(orders), now, slot, wakes), states)
             elif destination not in (ORDERS, WAKE) or not self._is_last:
                 yield from found[destination]
 
@@ -88,16 +86,15 @@ class Level:
         return self._plan.slot_of[int(self._plan.slots[row.key_group])]
 
 
-def _orders(rows: list[PackedRow]) -> tuple[list[Order | Glimpse], dt.datetime]:
-    """All orders of the micro-batch in the order of their places, and the time of the micro-batch."""
+def _orders(rows: list[PackedRow]) -> list[Order | Glimpse]:
+    """All orders of the micro-batch in the order of their places."""
     orders = [order for row in rows for order in decode_orders(row.body)]
-    milliseconds = max((row.first_offset for row in rows), default=0)
-    return sorted(orders, key=lambda order: order.place), _EPOCH + dt.timedelta(milliseconds=milliseconds)
+    return sorted(orders, key=lambda order: order.place)
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a slot has for one step: packed rows, orders with the time of the micro-batch, and which slot it is.
+    """What a slot has for one step: packed rows, orders, the time of the micro-batch, and which slot it is.
 
     `wakes` says that it is the first micro-batch of a job that begins with a seed.
     """
@@ -157,13 +154,13 @@ class _StepRunner:
             tables = SlotTables(self._core.state_schema, entries, kept, kept_slots)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
-        run = SlotRun(self._core, work.slot, tables)
+        run = SlotRun(self._core, work.slot, tables, work.at)
         yield from dead_letter_rows(run.dead_letters, self._plan)
         first = work.slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
         rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows
         if work.orders or broadcast:
-            result, reports = run.steer(work.orders, work.at, broadcast)
+            result, reports = run.steer(work.orders, broadcast)
             yield from self._packed([(first, result)])
             if reports:
                 yield reports_row(self._node.step, first, work.at, reports)

@@ -20,7 +20,6 @@ import pyarrow as pa
 from penstock.errors import StateError
 from penstock.records import OwnForm
 from penstock.state.blocks import as_bytes, conformed
-from penstock.state.group_state import Cursor, StateColumn
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.lists import (
     BoundListState,
@@ -34,6 +33,7 @@ from penstock.state.lists import (
 )
 from penstock.state.operator_lists import OneList
 from penstock.state.parts import PART_KEY_TYPE
+from penstock.state.state_column import Cursor, StateColumn
 from penstock.state.values import BoundState, BoundValueState, CheckedValueState, StateSpec, value_spec
 
 __all__ = ["BoundUnionListState", "UnionListState", "Unions", "unions"]

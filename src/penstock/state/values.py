@@ -20,7 +20,7 @@ from penstock.records import Field, OwnForm, RecordType, arrow_type_of, record_t
 from penstock.state.ttl import Ttl
 
 if TYPE_CHECKING:
-    from penstock.state.group_state import Cursor, StateColumn
+    from penstock.state.state_column import Cursor, StateColumn
 
 __all__ = [
     "ABSENT",

@@ -334,6 +334,7 @@ def _process(
         )
     _check_states(function, step)
     _check_owners(function, step, data, inputs[-1].key)
+    _check_clock(function, step, data)
     schema = output if output is not None else annotated_result(type(function).process_record)
     main = (
         described_type(schema, f"Step {step!r}") if _is_given(schema) else output_type(function, None, step)
@@ -414,6 +415,16 @@ def _check_owners(function: ProcessFunction, step: str, data: DataStream, key: K
             raise JobDefinitionError(
                 f"Step {step!r} has no key, and {type(function).__name__}.{handler.method} takes commands to keys. "
                 f'Write on_command({handler.kind!r}, scope="step").'
+            )
+
+
+def _check_clock(function: ProcessFunction, step: str, data: DataStream) -> None:
+    """Raise JobDefinitionError when values expire by event time and the records have none."""
+    for name, state in declared_states(function).items():
+        if state.ttl is not None and state.ttl.time == "event" and data.origin.time is None:
+            raise JobDefinitionError(
+                f"State {name!r} of step {step!r} expires by event time, and the records of {data.name!r} have none. "
+                'Say which field has it (job.data_stream(..., event_time="at")), or use Ttl(..., time="processing").'
             )
 
 
