@@ -8,13 +8,15 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
+from penstock.control.commands import DumpRequest
 from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Report
 from penstock.control.register import Register
 from penstock.errors import SchemaError
-from penstock.operators.accepting import named_keys
+from penstock.operators.accepting import named_keys, payload_of
 from penstock.operators.actions import Action, Standing, action_of, greeting
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
@@ -249,6 +251,14 @@ class Steering:
         if kind == "trace":
             # It answers when the data of this micro-batch has gone through.
             self.traced.append(order)
+            return
+        if kind == "dump-state":
+            # The driver has the dump made of this micro-batch, once it is committed.
+            wanted = msgspec.to_builtins(payload_of(order.command, DumpRequest))
+            replies = [(None, wanted)] if self._first else []
+            self.reports.append(
+                report_of(order, "applied", key_groups=list(self._key_groups), replies=replies)
+            )
             return
         if kind in ("pause", "resume"):
             self.header.paused = kind == "pause"
