@@ -69,6 +69,8 @@ def write_seed(
         if name in snapshot.manifest.steps:
             seeding = _Seeding(snapshot, name, step, taken, declared.key_groups)
             keys[name] = seeding.write(folder, parallelism)
+    folder.mkdir(parents=True, exist_ok=True)
+    sync_folder(folder)
     return keys
 
 
@@ -106,6 +108,7 @@ class _Seeding:
             if tables.changed:
                 tables.store()
             sync_folder(place)
+        sync_folder(seed_folder(folder, self.step.node, 0).parent)
         return int(rows.num_rows)
 
     def _rows(self) -> pa.RecordBatch:
@@ -134,7 +137,8 @@ class _Seeding:
     def _read(self, state: str | None) -> list[pa.RecordBatch]:
         if state is None:
             return []
-        return list(read_table(self.snapshot.store, self.snapshot.manifest, table_name(self.name, state)))
+        batches = read_table(self.snapshot.store, self.snapshot.manifest, table_name(self.name, state))
+        return [batch for batch in batches if batch.num_rows]
 
     def _header(self) -> Header:
         """What every slot keeps once for the step."""
@@ -145,7 +149,7 @@ class _Seeding:
         for name, state in self.step.shared.items():
             batches = self._read(self.taken.get(name))
             if batches:
-                rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+                rows = pa.concat_batches(batches)
                 (settings if state.kind == "Setting" else mappings)[name] = rows
         return msgspec.structs.replace(header, shared=shared_of(settings, mappings))
 
