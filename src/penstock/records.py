@@ -104,6 +104,10 @@ class BadRecord:
 class OwnForm:
     """A type of values that says itself how they become a column and come out of it."""
 
+    def parts(self) -> dict[str, Any]:
+        """How the values inside of each value are stored, by what they are."""
+        raise NotImplementedError
+
     def to_python(self, column: pa.Array) -> list[Any]:
         """The values of a column; None where there is none."""
         raise NotImplementedError

@@ -103,12 +103,15 @@ def merged_registers(stored: Sequence[bytes]) -> bytes:
     # A slot that was idle when ids came has seen them all the same, but for one that has never run.
     longest = max(found, key=lambda register: len(register.ids))
     versions: dict[tuple[str, str], int] = {}
+    # After a rescaling every slot has the versions of all keys, of which only its own go on.
     key_versions: dict[tuple[str, bytes], tuple[str, Any, int]] = {}
     for register in found:
         for kind, scope, version in register.versions:
             versions[kind, scope] = max(version, versions.get((kind, scope), -1))
         for kind, key, version in register.key_versions:
-            key_versions[kind, msgspec.msgpack.encode(key)] = (kind, key, version)
+            name = kind, msgspec.msgpack.encode(key)
+            if version >= key_versions.get(name, ("", None, -1))[2]:
+                key_versions[name] = (kind, key, version)
     return msgspec.msgpack.encode(
         _Stored(
             longest.ids,

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,9 @@ from penstock.runtime.plan import JobPlan
 from penstock.snapshots.reading import read_file
 
 __all__ = ["begin", "declared_state", "planned_changes", "put_aside"]
+
+# In a checkpoint that is being given a first state, until it has a lineage.
+_MARK_FILE: Final = "beginning.json"
 
 
 def put_aside(folder: Path, stop: threading.Event, timeout_s: float) -> Path | None:
@@ -69,6 +72,7 @@ def begin(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> str:
     declared = declared_state(job)
     lineage = checkpoint.stored_lineage()
     if lineage is not None:
+        (checkpoint.folder / _MARK_FILE).unlink(missing_ok=True)
         _check_checkpoint(checkpoint, declared)
         if settings.from_savepoint or settings.from_dump:
             return (
@@ -79,6 +83,7 @@ def begin(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> str:
     uri = settings.from_dump
     if settings.from_savepoint is not None:
         uri = place_of(settings.from_savepoint, checkpoint.folder)
+    _clear(checkpoint)
     if uri is None:
         return "The job begins without state: its checkpoint is new, and no savepoint or dump was named."
     snapshot = Snapshot.at(uri)
@@ -92,11 +97,13 @@ def begin(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> str:
     )
     check_changes(changes, uri)
     lineage = _with_origin(wanted_lineage(job, settings), snapshot, settings, uri)
-    _clear(checkpoint)
+    _check_empty(checkpoint)
+    checkpoint.save(_MARK_FILE, {"from": uri})
     keys = write_seed(snapshot, declared, lineage.parallelism, changes, checkpoint.seed)
     if lineage.positions:
         _restore_own_files(snapshot, checkpoint.folder)
     checkpoint.begin(lineage)
+    (checkpoint.folder / _MARK_FILE).unlink()
     held = ", ".join(f"{count:,} keys of {step}" for step, count in keys.items()) or "no keys"
     return (
         f"The job begins from the {manifest.kind} {manifest.id} of {manifest.job!r} after micro-batch "
@@ -155,9 +162,26 @@ def _check_positions(kind: str, positions: dict[str, Any], uri: str) -> None:
 
 def _clear(checkpoint: Checkpoint) -> None:
     """Remove what an earlier beginning has left that did not come to its end."""
-    shutil.rmtree(checkpoint.seed, ignore_errors=True)
-    for name in OWN_FOLDERS:
-        shutil.rmtree(checkpoint.folder / name, ignore_errors=True)
+    mark = checkpoint.folder / _MARK_FILE
+    if not mark.exists():
+        return
+    for folder in _given(checkpoint):
+        shutil.rmtree(folder)
+    sync_folder(checkpoint.folder)
+    mark.unlink()
+
+
+def _check_empty(checkpoint: Checkpoint) -> None:
+    for folder in _given(checkpoint):
+        raise CheckpointError(
+            f"{folder} is there already, and was not made by penstock. Choose an empty folder with --checkpoint."
+        )
+
+
+def _given(checkpoint: Checkpoint) -> list[Path]:
+    """The folders of a checkpoint that a snapshot fills."""
+    folders = [checkpoint.seed, *(checkpoint.folder / name for name in OWN_FOLDERS)]
+    return [folder for folder in folders if folder.exists()]
 
 
 def _restore_own_files(snapshot: Snapshot, folder: Path) -> None:

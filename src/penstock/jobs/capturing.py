@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -14,14 +16,23 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import AlreadyThereError, CheckpointError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.described_state import EXPIRES_AT, DescribedStep, JobState, read_described
+from penstock.jobs.described_state import (
+    EXPIRES_AT,
+    DescribedState,
+    DescribedStep,
+    JobState,
+    read_described,
+)
 from penstock.operators.slot import Header, merged
+from penstock.runtime.packing import PackedRow
 from penstock.runtime.seed import read_seed
+from penstock.runtime.slots import first_key_groups
 from penstock.runtime.stored_state import SlotReader, read_slots
 from penstock.snapshots.formats import SnapshotFormat
 from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.stores import Store, open_store
 from penstock.snapshots.writing import Contents, PartEntry, TableInfo, commit, write_file, write_part
+from penstock.state.blocks import conformed
 from penstock.state.expiring import expires_name
 from penstock.state.group_table import KEY_COLUMN, sorted_by_key
 from penstock.state.shared import stored_shared
@@ -34,10 +45,12 @@ __all__ = [
     "OWN_FOLDERS",
     "Capture",
     "FrozenEntries",
+    "assemble",
     "capture",
     "committed",
     "positions_of",
     "read_step",
+    "shared_name",
     "table_name",
 ]
 
@@ -46,6 +59,9 @@ HELD: Final = "__held"
 CLOCK: Final = "__clock"
 OWN_FOLDERS: Final = ("sources", "fetched")
 """What a checkpoint keeps besides states, which a savepoint has as well."""
+
+StepReader: TypeAlias = Callable[[str, SlotReader], list[bytes]]
+"""Calls a reader for each slot of the step of a node; gives all that it gave."""
 
 _CONTENT: Final = pa.schema([pa.field("content", pa.binary(), nullable=False)])
 _CLOCK: Final = pa.schema([pa.field("clock_ms", pa.int64(), nullable=False)])
@@ -72,6 +88,11 @@ def table_name(step: str, name: str) -> str:
     return f"{step}/{name}"
 
 
+def shared_name(step: str, name: str) -> str:
+    """The name of the table of a setting or a broadcast state."""
+    return table_name(step, f"shared/{name}")
+
+
 def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> Manifest:
     """Write a snapshot; it exists when this returns, and not before. Raises CheckpointError, SnapshotError."""
     lineage = checkpoint.stored_lineage()
@@ -86,11 +107,6 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
     files: tuple[FileEntry, ...] = ()
     if wanted.kind == "savepoint" and wanted.keeps_files:
         files = _own_files(checkpoint.folder, store)
-    captured = [
-        _capture_step(session, checkpoint, number - lineage.first_batch, step, _Task(name, step, wanted))
-        for name, step in state.steps.items()
-    ]
-    tables, parts = _together(state, captured, store, wanted.format)
     contents = Contents(
         kind=wanted.kind,
         id=wanted.id or f"{lineage.job}-{number}",
@@ -98,13 +114,28 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
         batch=number,
         key_groups=lineage.key_groups,
         format=wanted.format,
-        tables=tables,
+        tables=(),
         created_at=wanted.created_at,
         files=files,
         positions=positions_of(checkpoint, lineage, number),
         steps={name: msgspec.to_builtins(step) for name, step in state.steps.items()},
     )
-    return commit(store, contents, parts)
+    read = functools.partial(read_step, session, checkpoint, number - lineage.first_batch)
+    return assemble(wanted, contents, state, read)
+
+
+def assemble(wanted: Capture, contents: Contents, state: JobState, read: StepReader) -> Manifest:
+    """Write the tables of all steps, which each slot does for its own part of what `read` finds, and then commit."""
+    store = open_store(wanted.uri)
+    captured = [
+        [
+            msgspec.msgpack.decode(body, type=_Result)
+            for body in read(step.node, _Task(name, step, wanted.uri, wanted.format))
+        ]
+        for name, step in state.steps.items()
+    ]
+    tables, parts = _together(state, captured, store, wanted.format)
+    return commit(store, dataclasses.replace(contents, tables=tables), parts)
 
 
 def committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
@@ -135,7 +166,8 @@ def positions_of(checkpoint: Checkpoint, lineage: Lineage, number: int) -> dict[
     path = checkpoint.spark_folder / "offsets" / str(number - lineage.first_batch)
     lines = path.read_text().splitlines()[2:]
     found = zip(lineage.streams, lines, strict=True)
-    return {stream: json.loads(line) for stream, line in found if line != "-"}
+    # A stream of which Spark has read nothing yet is where it began.
+    return {**lineage.positions, **{stream: json.loads(line) for stream, line in found if line != "-"}}
 
 
 class _Result(msgspec.Struct, array_like=True):
@@ -153,18 +185,19 @@ class _Task:
 
     name: str
     step: DescribedStep
-    wanted: Capture
+    uri: str
+    format: SnapshotFormat
 
     def __call__(self, number: int, entries: dict[str, bytes]) -> Iterator[bytes]:
         tables = SlotTables(self.step.schema, FrozenEntries(entries))
-        store = open_store(self.wanted.uri)
+        store = open_store(self.uri)
         groups = [table.all_rows() for _, table in sorted(tables.tables.items())]
         if groups:
             rows = sorted_by_key(pa.concat_batches(groups))
             for info in keyed_tables(self.name, self.step):
                 part = _part_of(rows, info)
                 if part.num_rows:
-                    entry = write_part(store, info, number, [part], self.wanted.format)
+                    entry = write_part(store, info, number, [part], self.format)
                     yield msgspec.msgpack.encode(_Result(part=entry))
         if tables.clock_ms is not None:
             yield msgspec.msgpack.encode(_Result(clock_ms=tables.clock_ms))
@@ -212,13 +245,6 @@ def _part_of(rows: pa.RecordBatch, info: TableInfo) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=info.schema)
 
 
-def _capture_step(
-    session: SparkSession, checkpoint: Checkpoint, batch: int, step: DescribedStep, task: _Task
-) -> list[_Result]:
-    found = read_step(session, checkpoint, batch, step.node, task)
-    return [msgspec.msgpack.decode(body, type=_Result) for body in found]
-
-
 def read_step(
     session: SparkSession, checkpoint: Checkpoint, batch: int, node: str, reader: SlotReader
 ) -> list[bytes]:
@@ -227,7 +253,12 @@ def read_step(
     found: list[bytes] = []
     if batch >= 0:
         slots, found = read_slots(session, checkpoint.spark_folder, batch, node, reader)
-    return [*found, *read_seed(checkpoint.seed, node, reader, slots)]
+    lineage = checkpoint.stored_lineage()
+    if lineage is None or not lineage.origin.has_state:
+        return found
+    firsts = first_key_groups(lineage.key_groups, lineage.parallelism)
+    left = {number: group for number, group in firsts.items() if number not in slots}
+    return [*found, *read_seed(checkpoint.seed, node, reader, left)]
 
 
 def _together(
@@ -249,7 +280,7 @@ def _together(
             ),
             (
                 TableInfo(table_name(name, HELD), name, "internal", _CONTENT, ()),
-                _contents([result.held for result in results]),
+                _contents(_held_one_by_one(result.held for result in results)),
             ),
             (TableInfo(table_name(name, CLOCK), name, "internal", _CLOCK, ()), _clock(results)),
         ]:
@@ -266,15 +297,28 @@ def _shared_tables(
     for state, described in step.shared.items():
         schema = described.schema
         info = TableInfo(
-            table_name(name, state), name, "shared", schema, None if "key" in schema.names else ()
+            shared_name(name, state), name, "shared", schema, None if "key" in schema.names else ()
         )
-        rows = found.get(state)
-        yield (
-            info,
-            pa.RecordBatch.from_arrays(
-                [pa.nulls(0, field.type) for field in schema] if rows is None else rows.columns, schema=schema
-            ),
-        )
+        yield info, _rows_of(state, described, found)
+
+
+def _rows_of(name: str, state: DescribedState, found: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of a shared state as it is declared now, of which the slot may not have heard yet."""
+    schema = state.schema
+    rows = found.get(name)
+    if rows is None and state.renamed_from is not None:
+        rows = found.get(state.renamed_from)
+    if rows is None:
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays(conformed(rows, schema).columns, schema=schema)
+
+
+def _held_one_by_one(held: Iterable[bytes | None]) -> Iterator[bytes]:
+    """Data that waits, each block by itself, so that it is the same however many slots share the key groups."""
+    for content in held:
+        if content is not None:
+            for row in msgspec.msgpack.decode(content, type=list[PackedRow]):
+                yield msgspec.msgpack.encode([row])
 
 
 def _clock(results: Sequence[_Result]) -> pa.RecordBatch:

@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from penstock.errors import CheckpointError
 from penstock.operators.step import StepCore
+from penstock.records import OwnForm
 from penstock.runtime.plan import JobPlan
 from penstock.snapshots.schemas import Columns, columns_of, schema_of
+from penstock.state.blocks import RENAMED_FROM
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.shared import BroadcastState
 from penstock.state.values import StateSpec
@@ -34,7 +36,8 @@ EXPIRES_AT: Final = "expires_at"
 class DescribedState(msgspec.Struct, frozen=True):
     """A state: its kind, the columns in which a dump shows it, and the name it had before, if it was renamed.
 
-    `required` are the fields of its records that must have a value.
+    `required` are the fields of its records that must have a value; those of the records in a list begin with "item.",
+    of those in a mapping with "key." and "value.".
     """
 
     kind: str
@@ -58,8 +61,13 @@ class DescribedStep(msgspec.Struct, frozen=True):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the table as it is stored."""
-        return schema_of(self.stored)
+        """The columns of the table as it is stored, which lead to the earlier names of states."""
+        schema = schema_of(self.stored)
+        for place, name in enumerate(schema.names):
+            before = self.states[name].renamed_from if name in self.states else None
+            if before is not None:
+                schema = schema.set(place, schema.field(name).with_metadata({RENAMED_FROM: before}))
+        return schema
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -116,13 +124,19 @@ def _shared(state: Any) -> DescribedState:
     if isinstance(state, BroadcastState):
         key, value = state.specs()
         fields = [pa.field("key", key.arrow_type, nullable=False), pa.field("value", value.arrow_type)]
+        required = (*_required(key, "key."), *_required(value, "value."))
     else:
         value = state.spec()
         fields = [pa.field("at", pa.timestamp("us", "UTC")), pa.field("value", value.arrow_type)]
-    return DescribedState(kind, columns_of(pa.schema(fields)), _required(value), state.renamed_from)
+        required = _required(value)
+    return DescribedState(kind, columns_of(pa.schema(fields)), required, state.renamed_from)
 
 
-def _required(spec: StateSpec) -> tuple[str, ...]:
-    return (
-        () if spec.record_type is None else tuple(f.name for f in spec.record_type.fields if not f.nullable)
-    )
+def _required(spec: StateSpec, inside: str = "") -> tuple[str, ...]:
+    if isinstance(spec.python_type, OwnForm):
+        return tuple(
+            path for name, part in spec.python_type.parts().items() for path in _required(part, f"{name}.")
+        )
+    if spec.record_type is None:
+        return ()
+    return tuple(f"{inside}{field.name}" for field in spec.record_type.fields if not field.nullable)

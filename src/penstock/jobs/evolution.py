@@ -98,25 +98,18 @@ def _change(step: str, state: str, source: str, wanted: DescribedState, found: D
         detail = f"it is declared as {wanted.kind}, and found as {found.kind}"
         return Change(step, state, source, "refused", detail)
     ours, theirs = wanted.schema, found.schema
-    lacking = _lacking(wanted, theirs.field("value").type)
-    if lacking:
-        detail = f"the field {lacking!r} must have a value, and what is stored has none; make it optional"
-        return Change(step, state, source, "refused", detail)
     types = [(ours.field(name).type, theirs.field(name).type) for name in ours.names if name in theirs.names]
     for declared, stored in types:
         reason = misfit(declared, stored)
         if reason:
             detail = f"it is declared as {declared}, and found as {stored}: {reason}"
             return Change(step, state, source, "refused", detail)
+    lacking = [path for path in wanted.required if path not in found.required]
+    if lacking:
+        name = lacking[0].rpartition(".")[2]
+        detail = f"the field {name!r} must have a value, and what is stored may have none; make it optional"
+        return Change(step, state, source, "refused", detail)
     widened = [f"{stored} becomes {declared}" for declared, stored in types if not declared.equals(stored)]
     if widened:
         return Change(step, state, source, "widened", "; ".join(widened))
     return Change(step, state, source, "renamed" if source != state else "kept")
-
-
-def _lacking(wanted: DescribedState, found: pa.DataType) -> str:
-    """A field that every record must have, and that what is stored does not have."""
-    if not pa.types.is_struct(found):
-        return ""
-    known = {field.name for field in found}
-    return next((name for name in wanted.required if name not in known), "")

@@ -45,8 +45,11 @@ class Requests:
     def __init__(self, checkpoint: Path) -> None:
         self._folder: Final = checkpoint / _FOLDER
         self._folder.mkdir(exist_ok=True)
-        for path in self._folder.iterdir():
+        for path in list(self._folder.iterdir()):
             path.unlink(missing_ok=True)
+            if path.suffix == ".request":
+                # Who asked may still wait: a job can be asked as soon as it has the checkpoint.
+                self._write(path.stem, Answer("The job was only starting when it was asked. Ask it again."))
 
     def next(self) -> Request | None:
         """The next request, or None."""

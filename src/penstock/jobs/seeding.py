@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SnapshotError
-from penstock.jobs.capturing import CLOCK, HEADER, HELD, table_name
+from penstock.jobs.capturing import CLOCK, HEADER, HELD, shared_name, table_name
 from penstock.jobs.checkpoint import sync_folder
 from penstock.jobs.described_state import EXPIRES_AT, DescribedStep, JobState
 from penstock.jobs.evolution import Change
@@ -71,6 +71,8 @@ def write_seed(
         if name in snapshot.manifest.steps:
             seeding = _Seeding(snapshot, name, step, taken, declared.key_groups)
             keys[name] = seeding.write(folder, parallelism)
+    folder.mkdir(parents=True, exist_ok=True)
+    sync_folder(folder)
     return keys
 
 
@@ -111,6 +113,7 @@ class _Seeding:
             if tables.changed:
                 tables.store()
             sync_folder(place)
+        sync_folder(seed_folder(folder, self.step.node, 0).parent)
         return int(rows.num_rows)
 
     def _rows(self) -> pa.RecordBatch:
@@ -140,9 +143,11 @@ class _Seeding:
         return rows.filter(pa.array(held_rows(rows)))
 
     def _read(self, state: str | None) -> list[pa.RecordBatch]:
-        if state is None:
-            return []
-        return list(read_table(self.snapshot.store, self.snapshot.manifest, table_name(self.name, state)))
+        return [] if state is None else self._read_table(table_name(self.name, state))
+
+    def _read_table(self, name: str) -> list[pa.RecordBatch]:
+        batches = read_table(self.snapshot.store, self.snapshot.manifest, name)
+        return [batch for batch in batches if batch.num_rows]
 
     def _header(self) -> Header:
         """What every slot keeps once for the step."""
@@ -151,9 +156,10 @@ class _Seeding:
         settings: dict[str, pa.RecordBatch] = {}
         mappings: dict[str, pa.RecordBatch] = {}
         for name, state in self.step.shared.items():
-            batches = self._read(self.taken.get(name))
+            stored = self.taken.get(name)
+            batches = [] if stored is None else self._read_table(shared_name(self.name, stored))
             if batches:
-                rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+                rows = pa.concat_batches(batches)
                 (settings if state.kind == "Setting" else mappings)[name] = rows
         return msgspec.structs.replace(header, shared=shared_of(settings, mappings))
 

@@ -148,7 +148,8 @@ class _StepRunner:
         )
         kept = kept_slots.take(name)
         if self._plan.seed is not None and entries.get(HEAD) is None:
-            # The first time that the slot runs. Where the first micro-batch had no task to wake it, that is later.
+            # The first time that the slot runs. Where the first micro-batch had no task to wake it, that is later. What
+            # the worker has kept of such a slot is from before a rescaling.
             take_over(seed_folder(self._plan.seed, self._node.id, work.slot.key_groups[0]), entries)
         try:
             tables = SlotTables(self._core.state_schema, entries, kept, kept_slots)

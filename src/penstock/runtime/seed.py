@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,16 +31,16 @@ def read_seed(
     seed: Path,
     node: str,
     reader: Callable[[int, dict[str, bytes]], Iterable[bytes]],
-    taken: Collection[int] = (),
+    first_key_groups: Mapping[int, int],
 ) -> list[bytes]:
-    """Call `reader` for the slots of a step in a seed, as `stored_state.read_slots` does for what is stored.
+    """Call `reader` for slots of a step in a seed, as `stored_state.read_slots` does for what is stored.
 
-    The slots `taken` are left out.
+    `first_key_groups` are those of the slots that are wanted, by the numbers of their partitions.
     """
     found: list[bytes] = []
-    places = sorted(seed_folder(seed, node, 0).parent.glob("[0-9]*"))
-    for number, place in enumerate(places):
-        if number in taken:
+    for number, group in first_key_groups.items():
+        place = seed_folder(seed, node, group)
+        if not place.exists():
             continue
         entries = {path.name.replace("~", "/"): path.read_bytes() for path in sorted(place.iterdir())}
         if entries:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.operators.slot import Slot
 
-__all__ = ["slot_keys", "slots", "slots_of_key_groups", "spark_hash"]
+__all__ = ["first_key_groups", "slot_keys", "slots", "slots_of_key_groups", "spark_hash"]
 
 _MASK: Final = 0xFFFFFFFF
 
@@ -45,6 +45,14 @@ def slots(key_groups: int, parallelism: int) -> dict[int, Slot]:
     for group, key in enumerate(slots_of_key_groups(key_groups, parallelism).tolist()):
         found.setdefault(key, []).append(group)
     return {key: Slot(groups, groups[0] == 0) for key, groups in found.items()}
+
+
+def first_key_groups(key_groups: int, parallelism: int) -> dict[int, int]:
+    """The first key group of each partition that has any."""
+    found: dict[int, int] = {}
+    for group in range(key_groups):
+        found.setdefault(group * parallelism // key_groups, group)
+    return found
 
 
 def spark_hash(value: int) -> int:

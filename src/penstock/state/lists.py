@@ -193,6 +193,9 @@ class _ListForm(OwnForm):
 
     item: StateSpec
 
+    def parts(self) -> dict[str, StateSpec]:
+        return {"item": self.item}
+
     def to_python(self, column: pa.Array) -> list[Any]:
         return list(runs(parts_of_column(self.item, inside(column)), column))
 

@@ -278,6 +278,9 @@ class _MapForm(OwnForm):
     key: StateSpec
     value: StateSpec
 
+    def parts(self) -> dict[str, StateSpec]:
+        return {"key": self.key, "value": self.value}
+
     def to_python(self, column: pa.Array) -> list[Any]:
         entries = inside(column)
         keys, values = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, overload
@@ -319,6 +320,9 @@ class CheckedValueState(CheckedState, BoundValueState):
 
 def fitted(value: Any, spec: StateSpec) -> Any:
     """A value as one of the declared type. TypeError when it is none."""
+    if isinstance(value, enum.Enum) and type(value) is spec.python_type:
+        # msgspec takes members only of enumerations of text.
+        return value
     try:
         return msgspec.convert(value, spec.python_type, from_attributes=spec.record_type is not None)
     except msgspec.ValidationError as e:
