@@ -14,9 +14,11 @@ from penstock.state.folding import AggregateFunction, AggregatingState, Reducing
 from penstock.state.history import TemporalState
 from penstock.state.lists import ListState
 from penstock.state.maps import MapState
+from penstock.state.operator_lists import OperatorListState
 from penstock.state.shared import BroadcastState, Setting
 from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
+from penstock.state.unions import UnionListState
 from penstock.state.values import StateColumns, ValueState
 from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream
 
@@ -35,6 +37,7 @@ __all__ = [
     "KeyedStream",
     "ListState",
     "MapState",
+    "OperatorListState",
     "PenstockError",
     "ProcessFunction",
     "ReducingState",
@@ -43,6 +46,7 @@ __all__ = [
     "TemporalState",
     "TransientField",
     "Ttl",
+    "UnionListState",
     "ValueState",
     "on_command",
 ]

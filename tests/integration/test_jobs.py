@@ -191,6 +191,38 @@ def test_state_survives_a_restart(run_job: Any, tmp_path: Path) -> None:
     assert [cut.ends["purchases"] for cut in cuts] == [1, 2]
 
 
+class Pairing(ps.ProcessFunction):
+    """Pairs the amounts of a part."""
+
+    waiting = ps.OperatorListState(Purchase)
+    shops = ps.UnionListState(int)
+
+    def process_record(self, purchase: Purchase, ctx: ps.Context) -> Iterator[Total]:
+        self.waiting.add(purchase)
+        if purchase.shop not in self.shops:
+            self.shops.add(purchase.shop)
+        if len(self.waiting) == 2:
+            first, second = self.waiting.get()
+            self.waiting.clear()
+            yield Total(f"{first.customer}{second.customer}{len(self.shops)}", first.amount + second.amount)
+
+
+def test_operator_state_survives_a_restart(run_job: Any, tmp_path: Path) -> None:
+    """A step without a key pairs what came before with what comes after."""
+    job = ps.Job("pairing", key_groups=1)
+    job.data_stream("purchases", schema=Purchase).process("pair", Pairing()).sink_to("pairs")
+    bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("purchases", "pairs")}
+    for number, customers in enumerate(["abc", "de"]):
+        write_lines(
+            tmp_path / "purchases",
+            f"{number}.jsonl",
+            [{"customer": c, "shop": number, "amount": 1.5} for c in customers],
+        )
+        run_job(job, bindings)
+    pairs = read_lines(tmp_path / "pairs")
+    assert [(pair["customer"], pair["total"]) for pair in pairs] == [("ab1", 3.0), ("cd2", 3.0)]
+
+
 def test_bad_records_are_set_aside_and_the_job_goes_on(run_job: Any, tmp_path: Path) -> None:
     """What does not decode and what user code refuses is in the dead letters, with its place and its bytes."""
     lines = [

@@ -22,7 +22,6 @@ from penstock.runtime.level import Level
 from penstock.runtime.packing import (
     DEAD_LETTER_TYPE,
     DEAD_LETTERS,
-    ORDERS,
     REPORTS,
     STORIES,
     PackedRow,
@@ -235,9 +234,7 @@ class InProcessJob:
         reader = CommandReader(self.plan, "json", self.max_command_bytes, FetchedFiles(self.folder, 1 << 20))
         offsets = pa.array(range(start, start + len(raw)), pa.int64())
         chunk = SourceChunk(partition, offsets, raw=pa.array(raw, pa.binary()))
-        rows = _rows(reader.batches([chunk]))
-        now = (self.now - EPOCH) // dt.timedelta(milliseconds=1)
-        return [row._replace(first_offset=now) if row.destination == ORDERS else row for row in rows]
+        return _rows(reader.batches([chunk]))
 
     def _level(
         self, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random
@@ -254,7 +251,7 @@ class InProcessJob:
         for partition, slot in enumerate(slot_keys(self._partitions)):
             if slot in slots:
                 level = Level(self.plan, step_ids)
-                made[partition] += level.run(slots[slot], _States(self.states, slot))
+                made[partition] += level.run(slots[slot], _States(self.states, slot), self.now)
         return made
 
     def _write(self, last: list[str], parts: list[list[PackedRow]]) -> BatchResult:

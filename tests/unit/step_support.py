@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from memory_entries import MemoryEntries, Stored
@@ -13,6 +14,8 @@ from penstock.operators.step import StepCore, StepResult
 from penstock.state.group_state import GroupState
 from penstock.state.slot_tables import SlotTables
 
+NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+
 __all__ = ["group_state", "run_group"]
 
 
@@ -22,7 +25,7 @@ def run_group(
     """One micro-batch of one key group: what came of it, and what is stored behind it."""
     entries = MemoryEntries(dict(stored or {}))
     tables = SlotTables(core.state_schema, entries)
-    result = SlotRun(core, Slot((key_group,), True), tables).process(key_group, blocks)
+    result = SlotRun(core, Slot((key_group,), True), tables, NOW).process(key_group, blocks)
     if tables.changed:
         tables.store()
     return result, entries.stored

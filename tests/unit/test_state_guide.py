@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from in_process_job import InProcessJob
+from rescaling import rescaled
 
 import penstock as ps
 from penstock.state.values import KeyedState
@@ -81,6 +82,32 @@ def test_what_the_guide_keeps_without_telling(guide: dict[str, Any], name: str, 
     command = {"id": "a", "kind": "tell", "target": {"step": "step", "key": 1}}
     receipt = job.run({"commands": [("c", [msgspec.json.encode(command)])]}).receipts[-1]
     assert msgspec.json.decode(receipt.details) == [[1, kept]]
+
+
+def test_the_step_without_a_key_does_what_the_guide_says(guide: dict[str, Any]) -> None:
+    """It pairs the records of a source partition, and what is left over goes with a command."""
+    described = ps.Job("shop")
+    described.data_stream("sales", schema=guide["Sale"]).process("pairs", guide["InPairs"]()).sink_to("pairs")
+    job = InProcessJob(described, partitions=2)
+    first = job.run({"sales": [("s", [guide["Sale"](n, *sale) for n, sale in enumerate(SALES[:3])])]})
+    assert [told.text for told in first.records("pairs")] == ["tea and tea"]
+    flush = {"id": "a", "kind": "flush", "target": {"step": "pairs"}}
+    last = job.run({"commands": [("c", [msgspec.json.encode(flush)])]})
+    assert last.records("pairs") == [guide["Told"](2, "only jam")]
+    assert not job.run({"sales": [("s", [guide["Sale"](1, "tea", 1.0)])]}).records("pairs")
+
+
+def test_the_union_of_the_guide_is_known_after_a_restore(guide: dict[str, Any]) -> None:
+    """To source partitions that have not seen the articles."""
+    described = ps.Job("shop")
+    described.data_stream("sales", schema=guide["Sale"]).process("first", guide["FirstOfArticle"]()).sink_to(
+        "first"
+    )
+    job = InProcessJob(described, partitions=2)
+    tea, jam = guide["Sale"](1, "tea", 1.0), guide["Sale"](2, "jam", 1.0)
+    assert len(job.run({"sales": [("s", [tea, tea]), ("t", [tea, jam])]}).records("first")) == 3
+    assert not job.run({"sales": [("t", [tea, jam])]}).records("first")
+    assert not rescaled(described, job, 3).run({"sales": [("u", [tea, jam])]}).records("first")
 
 
 def test_the_table_has_every_kind() -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "Command",
     "CommandError",
     "CommandFormat",
+    "DumpRequest",
     "Scope",
     "Target",
     "check",
@@ -82,6 +83,13 @@ class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         if self.keys is not None:
             return f"{self.step}/{','.join(map(str, self.keys))}"
         return f"{self.step}/*" if self.all else self.step
+
+
+class DumpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a command `dump-state`: where the dump goes, in which `{batch}` stands for the micro-batch."""
+
+    to: str
+    format: Literal["csv", "jsonl", "parquet"] = "csv"
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

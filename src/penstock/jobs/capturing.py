@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import AlreadyThereError, CheckpointError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.described_state import DescribedStep, JobState, read_described
+from penstock.jobs.described_state import EXPIRES_AT, DescribedStep, JobState, read_described
 from penstock.operators.slot import Header, merged
 from penstock.runtime.seed import read_seed
 from penstock.runtime.stored_state import SlotReader, read_slots
@@ -22,11 +22,13 @@ from penstock.snapshots.formats import SnapshotFormat
 from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.stores import Store, open_store
 from penstock.snapshots.writing import Contents, PartEntry, TableInfo, commit, write_file, write_part
+from penstock.state.expiring import expires_name
 from penstock.state.group_table import KEY_COLUMN, sorted_by_key
 from penstock.state.shared import stored_shared
 from penstock.state.slot_tables import SlotTables
 
 __all__ = [
+    "CLOCK",
     "HEADER",
     "HELD",
     "OWN_FOLDERS",
@@ -41,10 +43,12 @@ __all__ = [
 
 HEADER: Final = "__header"
 HELD: Final = "__held"
+CLOCK: Final = "__clock"
 OWN_FOLDERS: Final = ("sources", "fetched")
 """What a checkpoint keeps besides states, which a savepoint has as well."""
 
 _CONTENT: Final = pa.schema([pa.field("content", pa.binary(), nullable=False)])
+_CLOCK: Final = pa.schema([pa.field("clock_ms", pa.int64(), nullable=False)])
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ class _Result(msgspec.Struct, array_like=True):
     part: PartEntry | None = None
     header: bytes | None = None
     held: bytes | None = None
+    clock_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,8 @@ class _Task:
                 if part.num_rows:
                     entry = write_part(store, info, number, [part], self.wanted.format)
                     yield msgspec.msgpack.encode(_Result(part=entry))
+        if tables.clock_ms is not None:
+            yield msgspec.msgpack.encode(_Result(clock_ms=tables.clock_ms))
         if tables.header is not None:
             yield msgspec.msgpack.encode(_Result(header=tables.header))
         for name in sorted((n for n in entries if n.startswith("held/")), key=lambda n: int(n[5:])):
@@ -196,10 +203,13 @@ def keyed_tables(name: str, step: DescribedStep) -> list[TableInfo]:
 
 def _part_of(rows: pa.RecordBatch, info: TableInfo) -> pa.RecordBatch:
     """The keys that hold a value of one state, with it."""
-    column = rows.column(info.name.removeprefix(f"{info.step}/"))
+    state = info.name.removeprefix(f"{info.step}/")
+    column = rows.column(state)
     held = rows.filter(column.is_valid()) if column.null_count else rows
-    value = column.drop_null() if column.null_count else column
-    return pa.RecordBatch.from_arrays([held.column(KEY_COLUMN), value], schema=info.schema)
+    columns = [held.column(KEY_COLUMN), held.column(state)]
+    if EXPIRES_AT in info.schema.names:
+        columns.append(held.column(expires_name(state)).cast(info.schema.field(EXPIRES_AT).type))
+    return pa.RecordBatch.from_arrays(columns, schema=info.schema)
 
 
 def _capture_step(
@@ -241,6 +251,7 @@ def _together(
                 TableInfo(table_name(name, HELD), name, "internal", _CONTENT, ()),
                 _contents([result.held for result in results]),
             ),
+            (TableInfo(table_name(name, CLOCK), name, "internal", _CLOCK, ()), _clock(results)),
         ]:
             tables.append(info)
             if rows.num_rows:
@@ -264,6 +275,12 @@ def _shared_tables(
                 [pa.nulls(0, field.type) for field in schema] if rows is None else rows.columns, schema=schema
             ),
         )
+
+
+def _clock(results: Sequence[_Result]) -> pa.RecordBatch:
+    """The largest event time that the step has seen."""
+    times = [result.clock_ms for result in results if result.clock_ms is not None]
+    return pa.RecordBatch.from_arrays([pa.array([max(times)] if times else [], pa.int64())], schema=_CLOCK)
 
 
 def _contents(found: Iterable[bytes | None]) -> pa.RecordBatch:

@@ -16,9 +16,19 @@ from penstock.state.group_table import KEY_COLUMN
 from penstock.state.shared import BroadcastState
 from penstock.state.values import StateSpec
 
-__all__ = ["STATE_FILE", "DescribedState", "DescribedStep", "JobState", "described", "read_described"]
+__all__ = [
+    "EXPIRES_AT",
+    "STATE_FILE",
+    "DescribedState",
+    "DescribedStep",
+    "JobState",
+    "described",
+    "read_described",
+]
 
 STATE_FILE: Final = "state.json"
+EXPIRES_AT: Final = "expires_at"
+"""The column of a dump that says when a value with a time to live expires."""
 
 
 class DescribedState(msgspec.Struct, frozen=True):
@@ -87,7 +97,7 @@ def _step(node: str, core: StepCore) -> DescribedStep:
     states = {
         spec.name: DescribedState(
             type(core.states[spec.name]).__name__,
-            columns_of(pa.schema([key, pa.field("value", spec.arrow_type, nullable=False)])),
+            columns_of(pa.schema([key, pa.field("value", spec.arrow_type, nullable=False), *_expiry(spec)])),
             _required(spec),
             core.states[spec.name].renamed_from,
         )
@@ -95,6 +105,10 @@ def _step(node: str, core: StepCore) -> DescribedStep:
     }
     shared = {name: _shared(state) for name, state in core.shared.items()}
     return DescribedStep(node, columns_of(core.state_schema), states, shared)
+
+
+def _expiry(spec: StateSpec) -> list[pa.Field]:
+    return [] if spec.ttl is None else [pa.field(EXPIRES_AT, pa.timestamp("ms", "UTC"))]
 
 
 def _shared(state: Any) -> DescribedState:

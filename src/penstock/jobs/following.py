@@ -16,6 +16,7 @@ from penstock.control.receipts import Batch, Story, stories
 from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.dumping import Dumps
 from penstock.jobs.own_files import COUNTS_FILE, mark_begun, stored_counts
 from penstock.jobs.ownership import Ownership
 from penstock.runtime.packing import DEAD_LETTERS, REPORTS, STORIES, reports_of
@@ -74,11 +75,12 @@ class RunSummary:
 class Follower:
     """Commits each micro-batch to the sinks and keeps the counts."""
 
-    def __init__(self, bound: BoundJob, checkpoint: Checkpoint, ownership: Ownership) -> None:
+    def __init__(self, bound: BoundJob, checkpoint: Checkpoint, ownership: Ownership, dumps: Dumps) -> None:
         self.bound: Final = bound
         self._checkpoint = checkpoint
         self.ownership: Final = ownership
         self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
+        self.dumps: Final = dumps
         self._batches = 0
         self._rates: list[tuple[float, int]] = []
         self.closing = False
@@ -117,7 +119,9 @@ class Follower:
         for name, found in messages.items():
             self.bound.sinks[name][0].commit(batch_id, found)
         self._count(batch_id, reports)
-        self.bound.receipts.write(batch_id, self._stories(batch_id, reports))
+        told = self._stories(batch_id, reports)
+        self.bound.receipts.write(batch_id, told)
+        self.dumps.want(batch_id, told)
         # Last, so that a replay counts anew what a crash has left uncounted. A count is not worth a wait for the disk.
         self._checkpoint.save(COUNTS_FILE, self._counts, durable=False)
         self.ownership.check()

@@ -30,6 +30,7 @@ from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import CONTROL_FILE
 from penstock.jobs.definition import Job
 from penstock.jobs.described_state import STATE_FILE
+from penstock.jobs.dumping import Dumps
 from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary
 from penstock.jobs.own_files import check_checkpoint, forget_refused
@@ -139,9 +140,15 @@ class JobRunner:
             stack.callback(lock.release)
             requests = Requests(checkpoint.folder)
             while True:
-                follower = Follower(bound, checkpoint, ownership)
+                dumps = Dumps(checkpoint, bound.lineage, on_note)
+                follower = Follower(bound, checkpoint, ownership, dumps)
                 run = _Run(session, follower, checkpoint, requests, stop, on_progress or _unseen)
-                summary, request = self._run_bound(run)
+                try:
+                    summary, request = self._run_bound(run)
+                    if summary.status == "finished":
+                        dumps.finish()
+                finally:
+                    dumps.abandon()
                 if request is None or request.action != "rescale":
                     break
                 bound = self._rescaled(run, request, on_note)
@@ -286,6 +293,7 @@ class JobRunner:
             if failure is not None:
                 query.stop()
                 raise failure
+            follower.dumps.step()
             follower.refresh(query)
             run.on_progress(follower.progress)
         query.awaitTermination()

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SnapshotError
-from penstock.jobs.capturing import HEADER, HELD, table_name
+from penstock.jobs.capturing import CLOCK, HEADER, HELD, table_name
 from penstock.jobs.checkpoint import sync_folder
-from penstock.jobs.described_state import DescribedStep, JobState
+from penstock.jobs.described_state import EXPIRES_AT, DescribedStep, JobState
 from penstock.jobs.evolution import Change
 from penstock.operators.slot import Header
 from penstock.runtime.packing import PackedRow, split_by_key_group
@@ -25,11 +25,13 @@ from penstock.runtime.slots import slots
 from penstock.snapshots.manifest import Manifest
 from penstock.snapshots.reading import read_manifest, read_table
 from penstock.snapshots.stores import Store, open_store
+from penstock.state.expiring import expires_name
 from penstock.state.group_table import KEY_COLUMN, held_rows
 from penstock.state.key_groups import key_groups
 from penstock.state.key_index import key_values
 from penstock.state.shared import shared_of
 from penstock.state.slot_tables import SlotTables
+from penstock.state.unions import UnionListState, unions
 from penstock.state.widening import converted
 
 __all__ = ["Snapshot", "described_in", "write_seed"]
@@ -87,8 +89,9 @@ class _Seeding:
         rows = self._rows()
         groups = key_groups(rows.column(KEY_COLUMN), self.key_groups)
         by_group = dict(split_by_key_group(rows, groups, self.key_groups))
-        header = self._header()
+        header = msgspec.structs.replace(self._header(), unions=unions(by_group, self._union_states()))
         held = self._held()
+        clock = [row for batch in self._read(CLOCK) for row in batch.column(0).to_pylist()]
         for slot in slots(self.key_groups, parallelism).values():
             place = seed_folder(folder, self.step.node, slot.key_groups[0])
             place.mkdir(parents=True, exist_ok=True)
@@ -97,6 +100,8 @@ class _Seeding:
             for group in slot.key_groups:
                 if group in by_group:
                     tables.put(group, by_group[group])
+            for clock_ms in clock:
+                tables.advance_clock(clock_ms)
             mine = [row for row in held if row.key_group in slot.own]
             if mine:
                 entries.put("held/0", msgspec.msgpack.encode(mine))
@@ -119,6 +124,9 @@ class _Seeding:
                 table = pa.Table.from_batches(batches).combine_chunks()
                 keys = converted(_column(table, "key"), key_type)
                 found[field.name] = keys, converted(_column(table, "value"), field.type)
+                expires = expires_name(field.name)
+                if expires in schema.names and EXPIRES_AT in table.column_names:
+                    found[expires] = keys, _column(table, EXPIRES_AT).cast(pa.int64())
         if not found:
             return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
         keys, places = _united({name: keys for name, (keys, _) in found.items()}, key_type)
@@ -148,6 +156,14 @@ class _Seeding:
                 rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
                 (settings if state.kind == "Setting" else mappings)[name] = rows
         return msgspec.structs.replace(header, shared=shared_of(settings, mappings))
+
+    def _union_states(self) -> dict[str, pa.DataType]:
+        schema = self.step.schema
+        return {
+            name: schema.field(name).type
+            for name, state in self.step.states.items()
+            if state.kind == UnionListState.__name__
+        }
 
     def _held(self) -> list[PackedRow]:
         contents = [row for batch in self._read(HELD) for row in batch.column(0).to_pylist()]

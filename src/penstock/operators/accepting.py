@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.control.commands import Command, CommandError, in_short
+from penstock.control.commands import Command, CommandError, DumpRequest, in_short
 from penstock.control.orders import Order
 from penstock.control.receipts import Place
 from penstock.operators.handlers import BUILT_IN_KINDS, Handler
@@ -30,6 +30,7 @@ _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "pause": ("step", "job"),
     "resume": ("step", "job"),
     "trace": ("step", "job"),
+    "dump-state": ("job",),
 }
 _HANDLER_SCOPES: Final = {"key": ("key", "keys", "all"), "step": ("step", "job")}
 # What an unfit key raises on its way into a column.
@@ -42,14 +43,15 @@ _NOT_A_KEY: Final = (
     msgspec.ValidationError,
 )
 # Kinds of penstock's own that a step takes only with a handler of its own.
-_NEEDS_HANDLER: Final = ("load-model", "dump-state")
+_NEEDS_HANDLER: Final = ("load-model",)
 
 
 @dataclass(frozen=True)
 class AcceptedStep:
     """What one step takes.
 
-    `timed` tells that its records have an event time, so that a command may be effective at one.
+    `timed` tells that its records have an event time, so that a command may be effective at one. A step without a key
+    has the key type null, and no states that a command could set.
     """
 
     step: str
@@ -191,6 +193,8 @@ class Accepting:
             payload_of(command, handler.payload_type)
         elif command.kind in ("set", "reload-config"):
             self._check_values(command, step)
+        elif command.kind == "dump-state":
+            payload_of(command, DumpRequest)
 
     def _check_values(self, command: Command, step: AcceptedStep) -> None:
         values = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import StateError
 from penstock.operators.step import CONTROL_VERSION, StepCore
-from penstock.state.group_state import Cursor, GroupState, StateColumn
+from penstock.state.group_state import GroupState
 from penstock.state.shared import SharedStates
+from penstock.state.state_column import Cursor, StateColumn
+from penstock.state.unions import BoundUnionListState, Unions
 from penstock.state.values import BoundState, BoundValueState, StateSpec
 
-__all__ = ["Binding"]
+__all__ = ["Binding", "Clock", "Surroundings"]
+
+
+class Clock(NamedTuple):
+    """What time it is for a slot: that of the micro-batch, and the largest event time of earlier ones."""
+
+    now_ms: int
+    event_ms: int | None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a slot has for a function at work: its shared states, its unions, and the time."""
+
+    shared: SharedStates
+    unions: Unions
+    clock: Clock
 
 
 class Binding:
@@ -22,21 +41,25 @@ class Binding:
     none.
     """
 
-    def __init__(self, core: StepCore, shared: SharedStates, kind: type[BoundValueState]) -> None:
+    def __init__(self, core: StepCore, around: Surroundings, kind: type[BoundValueState]) -> None:
         self.core: Final = core
-        self.shared: Final = shared
-        self.cursor: Final = Cursor(None, [])
+        self.shared: Final = around.shared
+        self.clock: Final = around.clock
+        self.cursor: Final = Cursor(None, [], None, self.clock.now_ms, self.clock.event_ms)
         self.function: Final = copy.copy(core.function)
         self.states: dict[str, Any] = {}
         self._entered: GroupState | None = None
         self._nowhere = {
-            name: _no_column(name, spec) for name, spec in zip(core.states, core.specs, strict=True)
+            name: _no_column(_nowhere(name, core), spec)
+            for name, spec in zip(core.states, core.specs, strict=True)
         }
         for name, declared in core.states.items():
             state: BoundState = declared.bound(kind)(self._nowhere[name], self.cursor)
             state.describe(declared)
+            if isinstance(state, BoundUnionListState):
+                state.restore(around.unions[name])
             self.states[name] = state
-        self.shared_states: Final[dict[str, Any]] = dict(shared.bind(self.cursor))
+        self.shared_states: Final[dict[str, Any]] = dict(around.shared.bind(self.cursor))
         for name, state in [*self.states.items(), *self.shared_states.items()]:
             if name != CONTROL_VERSION:
                 setattr(self.function, name, state)
@@ -79,15 +102,12 @@ class Binding:
 class _NoKey(dict[Any, Any]):
     """The values of a state where there is no key."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, refusal: str) -> None:
         super().__init__()
-        self._name = name
+        self._refusal = refusal
 
     def _refuse(self, *_: Any) -> Any:
-        raise StateError(
-            f"The state {self._name!r} belongs to single keys, and this code runs for the whole step. Use it inside of "
-            "a loop over ctx.keys()."
-        )
+        raise StateError(self._refusal)
 
     __getitem__ = __setitem__ = get = _refuse
 
@@ -95,9 +115,9 @@ class _NoKey(dict[Any, Any]):
 class _NoColumn:
     """The column of a state where there is no key group."""
 
-    def __init__(self, name: str, spec: StateSpec) -> None:
+    def __init__(self, refusal: str, spec: StateSpec) -> None:
         self.spec = spec
-        self.values = _NoKey(name)
+        self.values = _NoKey(refusal)
         self.dirty: dict[Any, None] = {}
 
     def columns(self) -> Any:
@@ -109,6 +129,15 @@ class _NoColumn:
         self.values[None] = values
 
 
-def _no_column(name: str, spec: StateSpec) -> StateColumn:
+def _no_column(refusal: str, spec: StateSpec) -> StateColumn:
     # The two agree in what a state at work asks of its column.
-    return _NoColumn(name, spec)  # type: ignore[return-value]
+    return _NoColumn(refusal, spec)  # type: ignore[return-value]
+
+
+def _nowhere(name: str, core: StepCore) -> str:
+    """What is said of a state where there is no key."""
+    owners, loop = ("keys", "ctx.keys()") if core.has_key else ("parts", "ctx.parts()")
+    return (
+        f"The state {name!r} belongs to single {owners}, and this code runs for the whole step. Use it inside of a "
+        f"loop over {loop}."
+    )

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, StateError
 from penstock.records import RecordType, record_type
-from penstock.state.group_state import Cursor
+from penstock.state.state_column import Cursor
 from penstock.state.values import KeyedState
 
 __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
@@ -27,9 +27,9 @@ class Context:
     """What a function may know about the record that it processes, besides the record.
 
     Attributes:
-        key: the record's key; None where code runs for the whole step.
+        key: the record's key; None where code runs for the whole step, and in steps without a key.
         stream: name of the stream that the record came from.
-        key_group: number of the key group that the key belongs to.
+        key_group: number of the key group that the key belongs to; in a step without a key, of the part.
         event_time: the record's event time in steps that keep values by event time; for a control record the time from
             which it is effective, None when that is the cut.
 
@@ -68,6 +68,13 @@ class Context:
             )
         return self._keys()
 
+    def parts(self) -> Iterator[int]:
+        """All parts that hold anything, by their numbers, in a step without a key; within the loop states speak of it.
+
+        Only where code runs for the whole step, as `keys` of a step with a key.
+        """
+        raise StateError("ctx.parts() is for steps without a key; this one has keys, see ctx.keys().")
+
     def side_output(self, name: str, record: Any) -> None:
         """Emit a record to a side output that the function declares in `side_outputs`."""
         if name not in self._side_outputs:
@@ -105,15 +112,54 @@ class CommandContext(Context):
 
         What is replied outside of a key counts once, not once for each task.
         """
-        reply = (msgspec.to_builtins(self._cursor.key), msgspec.to_builtins(answer, str_keys=True))
+        reply = (msgspec.to_builtins(self._replies_for()), msgspec.to_builtins(answer, str_keys=True))
         # What cannot be written raises here, where the handler is to blame.
         msgspec.msgpack.encode(reply)
         self._replies.append(reply)
 
     @property
     def replies(self) -> list[tuple[Any, Any]]:
-        """What was replied so far, each with the key it was replied for."""
+        """What was replied so far, each with the key it was replied for; in a step without a key, with the part."""
         return self._replies
+
+    def _replies_for(self) -> Any:
+        return self._cursor.key
+
+
+class _WithoutKey(Context):
+    """What is different where there is no key: the cursor's is that of a part."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> None:
+        return None
+
+    def keys(self) -> Iterator[Any]:
+        raise StateError("ctx.keys() is for steps with a key; this one has parts, see ctx.parts().")
+
+    def parts(self) -> Iterator[int]:
+        if self._keys is None:
+            raise StateError(
+                "ctx.parts() is for code that runs for the whole step: process_control of a broadcast stream, and "
+                "handlers of commands."
+            )
+        return self._keys()
+
+
+class PartContext(_WithoutKey):
+    """The context in a step without a key."""
+
+    __slots__ = ()
+
+
+class PartCommandContext(_WithoutKey, CommandContext):
+    """The context of a command in a step without a key."""
+
+    __slots__ = ()
+
+    def _replies_for(self) -> int | None:
+        return None if self._cursor.key is None else self.key_group
 
 
 class BatchContext:
@@ -121,9 +167,10 @@ class BatchContext:
 
     Attributes:
         slots: for each record the slot of its key (int64). State columns are indexed by slot.
-        keys: the keys by slot, as an Arrow array; includes keys without records in this batch.
+        keys: the keys by slot, as an Arrow array; includes keys without records in this batch. One null in a step
+            without a key.
         stream: name of the stream that the records came from.
-        key_group: number of the key group that the keys belong to.
+        key_group: number of the key group that the keys belong to; in a step without a key, of the part.
 
     """
 
@@ -140,7 +187,7 @@ class BatchContext:
 
 
 class ProcessFunction:
-    """A function on the records of a keyed stream, with state.
+    """A function on the records of a stream, with state: by key, or by part where the stream has no key.
 
     Override `process_record`, or `process_batch` for the vectorised form; with both, the vectorised one is used. A
     function is created once when the job is described and shipped to the workers; attributes other than declared
@@ -159,7 +206,7 @@ class ProcessFunction:
         raise NotImplementedError
 
     def process_batch(self, records: pa.RecordBatch, ctx: BatchContext) -> Any:
-        """Process many records of one key group, in order.
+        """Process many records of one key group, in order; in a step without a key, of one part and source partition.
 
         Returns None, or a record batch to emit: with as many rows as `records`, or as a pair
         `(batch, rows)` where `rows[i]` is the row of `records` that row i of `batch` came from.

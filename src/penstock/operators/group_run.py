@@ -24,13 +24,28 @@ from penstock.state.key_index import key_values
 
 __all__ = ["GroupRun", "event_times"]
 
+_BEFORE_ALL: Final = -(2**63)
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
 
 def event_times(column: pa.Array) -> list[dt.datetime | None]:
     """The times of a column of timestamps, or of milliseconds since 1970."""
+    times: list[dt.datetime | None] = _timestamps(column).to_pylist()
+    return times
+
+
+def _timestamps(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(column.type):
         column = column.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
-    times: list[dt.datetime | None] = column.cast(pa.timestamp("us", "UTC")).to_pylist()
-    return times
+    return column.cast(pa.timestamp("us", "UTC"))
+
+
+def _largest_so_far(column: pa.Array, before_ms: int) -> npt.NDArray[np.int64]:
+    """For each row the largest event time up to it, in milliseconds since 1970."""
+    microseconds = _timestamps(column).cast(pa.int64()).fill_null(_BEFORE_ALL).to_numpy()
+    milliseconds = np.where(microseconds == _BEFORE_ALL, _BEFORE_ALL, microseconds // 1000)
+    largest: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(milliseconds, before_ms))
+    return largest
 
 
 class GroupRun:
@@ -44,6 +59,7 @@ class GroupRun:
         self._context: Final = context
         self._result: Final = StepResult()
         context.key_group = key_group
+        binding.cursor.clock_ms = binding.clock.event_ms
         binding.enter(self._state)
 
     def process(self, blocks: list[Block], greet: Callable[[int], None] | None) -> StepResult:
@@ -60,8 +76,10 @@ class GroupRun:
                 data.append(block)
         if self._core.vectorised:
             self._flush()
+            self._at_the_newest(data)
             for block in _joined(data):
                 self._per_batch(block)
+            self._binding.cursor.time = None
         else:
             for block in data:
                 self._per_record(block, self._function.process_record)
@@ -110,6 +128,7 @@ class GroupRun:
         key_column = self._keys(block)
         keys = key_values(key_column)
         times = self._times(block)
+        clocks = [] if source.is_control or times is None else self._clocks(block)
         columns = [f.to_python(block.batch.column(f.name)) for f in source.record_type.fields]
         keys_left = iter(keys)
         records = zip(
@@ -123,7 +142,7 @@ class GroupRun:
                 if source.is_control and (times is not None or self._core.stamped):
                     self._run_controls(records, process, emitted, times, self._versions(block))
                 elif times is not None:
-                    self._run_timed_records(records, process, emitted, times)
+                    self._run_timed_records(records, process, emitted, times, clocks)
                 else:
                     self._run_records(records, process, emitted)
                 break
@@ -143,9 +162,30 @@ class GroupRun:
         source = self._core.inputs[block.input]
         if source.time is None:
             return None
-        if not source.is_control and not (self._core.has_history or self._binding.shared.timed):
+        if not source.is_control and not (self._core.judges_by_time or self._binding.shared.timed):
             return None
         return event_times(block.batch.column(source.time))
+
+    def _clocks(self, block: Block) -> list[int | None]:
+        """The largest event time up to each record of data, for what expires by it."""
+        rows = block.batch.num_rows
+        time = self._core.inputs[block.input].time
+        if time is None or not self._core.expires_by_event or not rows:
+            return [None] * rows
+        before_ms = self._result.newest_ms
+        if before_ms is None:
+            before_ms = self._binding.clock.event_ms
+        largest = _largest_so_far(block.batch.column(time), _BEFORE_ALL if before_ms is None else before_ms)
+        clocks = [None if clock_ms == _BEFORE_ALL else clock_ms for clock_ms in largest.tolist()]
+        self._result.newest_ms = clocks[-1]
+        return clocks
+
+    def _at_the_newest(self, data: list[Block]) -> None:
+        """Columns are written at the largest event time that they come with, however they are cut into batches."""
+        for block in data:
+            self._clocks(block)
+        if self._result.newest_ms is not None:
+            self._binding.cursor.time = _EPOCH + dt.timedelta(milliseconds=self._result.newest_ms)
 
     def _versions(self, block: Block) -> list[int | None] | None:
         """The version that each control record carries."""
@@ -175,6 +215,7 @@ class GroupRun:
         process: Any,
         emitted: _Emitted,
         times: list[dt.datetime | None],
+        clocks: list[int | None],
     ) -> None:
         """The same for records that are judged by their event time."""
         context = self._context
@@ -184,6 +225,7 @@ class GroupRun:
         for row, key, record in records:
             cursor.key = key
             cursor.time = times[row]
+            cursor.clock_ms = clocks[row]
             result = process(record, context)
             if result is not None:
                 for item in result:
@@ -277,15 +319,22 @@ class GroupRun:
         slots = self._state.slots_of(keys)
         names = list(source.record_type.field_names)
         records = block.batch.select(names)
+        cursor = self._binding.cursor
+        known = self._state.keys
+        if len(records) and not self._core.has_key:
+            # All records are of one part, of whose states the code speaks as code for single records does.
+            cursor.key = key_values(keys.slice(0, 1))[0]
+            known = pa.nulls(1, known.type)
 
         def visit(low: int, high: int) -> None:
             columns = self._state.columns.values()
             before = [column.snapshot() for column in columns]
             part = records.slice(low, high - low)
-            context = BatchContext(slots[low:high], self._state.keys, source.stream, self._context.key_group)
+            context = BatchContext(slots[low:high], known, source.stream, self._context.key_group)
             try:
                 emissions = self._run_batch(part, context, keys.slice(low, high - low))
             except Exception as e:  # user code may raise anything
+                cursor.take_back()
                 for column, snapshot in zip(columns, before, strict=True):
                     column.restore(snapshot)
                 if high - low == 1:
@@ -295,6 +344,7 @@ class GroupRun:
                 visit(low, middle)
                 visit(middle, high)
                 return
+            cursor.undo.clear()
             self._result.emissions += emissions
 
         if len(records):

@@ -18,7 +18,7 @@ __all__ = ["BUILT_IN_KINDS", "Handler", "declared_handlers", "on_command"]
 F = TypeVar("F", bound=Callable[..., Any])
 HandlerScope = Literal["key", "step"]
 
-BUILT_IN_KINDS: Final = ("set", "reload-config", "clear-cache", "pause", "resume", "trace")
+BUILT_IN_KINDS: Final = ("set", "reload-config", "clear-cache", "pause", "resume", "trace", "dump-state")
 """Kinds that every step takes."""
 
 _MARK: Final = "__penstock_command__"

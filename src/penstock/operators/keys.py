@@ -12,8 +12,9 @@ import pyarrow as pa
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.records import Field, RecordType, arrow_type_of, without_none
 from penstock.state.key_groups import check_key_type
+from penstock.state.parts import PART_KEY_TYPE
 
-__all__ = ["KeySelector", "key_selector"]
+__all__ = ["KeySelector", "key_selector", "place_selector"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class KeySelector:
     """Selects the key of records: one or several fields, or the result of a function.
 
     `key_type` is the type in which keys are kept; integers of any width are kept as int64. `parts` says what a function
-    returns: one value, or a tuple of several.
+    returns: one value, or a tuple of several. With `by_place` the records have no key: they are told apart by their
+    source partition, and what travels with them is the key of the part that they belong to.
     """
 
     record_type: RecordType
@@ -29,11 +31,12 @@ class KeySelector:
     function: Callable[[Any], Any] | None
     key_type: pa.DataType
     parts: tuple[Field, ...] = ()
+    by_place: bool = False
 
     @property
     def computed(self) -> bool:
         """Whether the key must travel with the record, since its fields do not hold it."""
-        return self.function is not None
+        return self.function is not None or self.by_place
 
     @property
     def field(self) -> str | None:
@@ -64,6 +67,11 @@ class KeySelector:
             for part, column, target in zip(self.parts, columns, self.key_type, strict=True)
         ]
         return pa.StructArray.from_arrays(children, fields=list(self.key_type))
+
+
+def place_selector(record_type: RecordType) -> KeySelector:
+    """The selector of records that have no key."""
+    return KeySelector(record_type, (), None, PART_KEY_TYPE, by_place=True)
 
 
 def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:

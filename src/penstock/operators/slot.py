@@ -15,13 +15,21 @@ from penstock.control.register import merged_registers
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.step import reason_of
 
-__all__ = ["Header", "Slot", "dead_letter_of", "letter_of", "merged", "report_of"]
+__all__ = [
+    "Header",
+    "Slot",
+    "dead_letter_of",
+    "letter_of",
+    "merged",
+    "report_of",
+]
 
 
 class Header(msgspec.Struct):
     """What a slot keeps once for a step, beside the tables of its key groups.
 
-    Data that waits because the step is paused is stored in so many parts, of so many bytes together.
+    `unions` are those of the step's union list states. Data that waits because the step is paused is stored in so many
+    parts, of so many bytes together.
     """
 
     register: bytes | None = None
@@ -31,6 +39,7 @@ class Header(msgspec.Struct):
     cache_generation: int = 0
     held_bytes: int = 0
     held_parts: int = 0
+    unions: bytes | None = None
 
     @classmethod
     def of(cls, stored: bytes | None) -> Header:
@@ -43,7 +52,10 @@ class Header(msgspec.Struct):
 
 
 def merged(headers: Sequence[Header]) -> Header:
-    """What the slots of a step keep, as one. All keep the same, but for the versions of single keys and held data."""
+    """What the slots of a step keep, as one. All keep the same, but for the versions of single keys and held data.
+
+    Unions are made anew where the state is restored.
+    """
     if not headers:
         return Header()
     registers = [header.register for header in headers if header.register is not None]
@@ -51,6 +63,7 @@ def merged(headers: Sequence[Header]) -> Header:
         headers[0],
         register=merged_registers(registers) if registers else None,
         cache_generation=max(header.cache_generation for header in headers),
+        unions=None,
         held_bytes=0,
         held_parts=0,
     )

@@ -11,36 +11,45 @@ from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Report, Trace
 from penstock.errors import UnstorableValueError
 from penstock.operators.actions import Standing, greeting
-from penstock.operators.binding import Binding
+from penstock.operators.binding import Binding, Clock, Surroundings
 from penstock.operators.blocks import Block, DeadLetter
-from penstock.operators.functions import Context
+from penstock.operators.functions import Context, PartContext
 from penstock.operators.group_run import GroupRun
 from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
 from penstock.operators.steering import Steering
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
 from penstock.state.shared import SharedStates
 from penstock.state.slot_tables import SlotTables
+from penstock.state.unions import Unions
 from penstock.state.values import BoundValueState, CheckedValueState
 
 __all__ = ["SlotRun"]
 
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
 
 class SlotRun:
-    """A step in one slot: `tables` holds the states of the slot's key groups, and is changed.
+    """A step in one slot, at the time of the micro-batch. `tables` holds the states of its key groups, and is changed.
 
     `records` counts the data records that were processed; `dead_letters` has what went wrong before the first of them.
     """
 
-    def __init__(self, core: StepCore, slot: Slot, tables: SlotTables) -> None:
+    def __init__(self, core: StepCore, slot: Slot, tables: SlotTables, now: dt.datetime) -> None:
         self._core: Final = core
         self._slot: Final = slot
         self._tables: Final = tables
+        self._now: Final = now
+        self._clock: Final = Clock((now - _EPOCH) // dt.timedelta(milliseconds=1), tables.clock_ms)
         self.header = Header.of(tables.header)
         self._shared = SharedStates(core.shared, self.header.shared)
+        self._unions: Final = Unions(self.header.unions, core.specs)
         self._plain: Binding | None = None
         self._traced: list[Order] = []
         self.records = 0
         self.dead_letters = self._cleared_cache()
+
+    def _around(self, shared: SharedStates) -> Surroundings:
+        return Surroundings(shared, self._unions, self._clock)
 
     def _cleared_cache(self) -> list[DeadLetter]:
         """Clear the function's cache, should a command have asked for that while this worker did not see the slot."""
@@ -51,15 +60,15 @@ class SlotRun:
         return []
 
     def steer(
-        self, orders: Sequence[Order | Glimpse], now: dt.datetime, blocks: Sequence[Block]
+        self, orders: Sequence[Order | Glimpse], blocks: Sequence[Block]
     ) -> tuple[StepResult, list[Report]]:
         """Carry out commands and let broadcast control records take effect, for all key groups of the slot."""
         ordered = sorted(blocks, key=lambda block: block.order)
         with no_cyclic_collection():
             try:
-                steering = self._steered(orders, now, ordered, BoundValueState)
+                steering = self._steered(orders, ordered, BoundValueState)
             except UnstorableValueError:
-                steering = self._steered(orders, now, ordered, CheckedValueState)
+                steering = self._steered(orders, ordered, CheckedValueState)
         for group, changes in steering.changes.items():
             self._tables.put(group, changes)
         self.header, self._shared = steering.header, steering.shared
@@ -70,15 +79,15 @@ class SlotRun:
     def _steered(
         self,
         orders: Sequence[Order | Glimpse],
-        now: dt.datetime,
         blocks: Sequence[Block],
         kind: type[BoundValueState],
     ) -> Steering:
         header = Header.of(self._tables.header)
-        steering = Steering(self._core, header, self._slot, self._tables.table, kind)
+        around = self._around(SharedStates(self._core.shared, header.shared))
+        steering = Steering(Binding(self._core, around, kind), header, self._slot, self._tables.table)
         steering.expect(orders)
         for order in orders:
-            steering.command(order, now)
+            steering.command(order, self._now)
         for block in blocks:
             steering.broadcast(block)
         steering.finish()
@@ -92,21 +101,24 @@ class SlotRun:
         with no_cyclic_collection():
             try:
                 if self._plain is None:
-                    self._plain = Binding(self._core, self._shared, BoundValueState)
+                    self._plain = Binding(self._core, self._around(self._shared), BoundValueState)
                 result = self._processed(self._plain, key_group, ordered)
             except UnstorableValueError:
                 # What is found when the states are stored does not say which record did it. So once more, and every
                 # value is tried when it is set; that would be too slow to do always. (In the first form, a value that
                 # another one replaces within the same micro-batch is never stored, and so never tried.)
                 self._plain = None
-                binding = Binding(self._core, self._shared, CheckedValueState)
+                binding = Binding(self._core, self._around(self._shared), CheckedValueState)
                 result = self._processed(binding, key_group, ordered)
+        if result.newest_ms is not None:
+            self._tables.advance_clock(result.newest_ms)
         if result.changes is not None:
             self._tables.put(key_group, result.changes)
         return result
 
     def _processed(self, binding: Binding, key_group: int, blocks: list[Block]) -> StepResult:
-        context = Context(binding.cursor, (name for name in self._core.outputs if name != MAIN))
+        kind = Context if self._core.has_key else PartContext
+        context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
         run = GroupRun(binding, context, key_group, self._tables.table(key_group))
         letters: list[DeadLetter] = []
         greet = None
@@ -133,5 +145,6 @@ class SlotRun:
         ]
 
     def close(self) -> None:
-        """Put what is kept once for the slot beside the tables."""
+        """Take out some of what has expired, and put what is kept once for the slot beside the tables."""
+        self._tables.sweep(self._core.expiry_clocks(self._clock.now_ms, self._tables.clock_ms))
         self._tables.put_header(self.header.dump())

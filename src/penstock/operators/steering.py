@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
+from penstock.control.commands import DumpRequest
 from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Report
 from penstock.control.register import Register
 from penstock.errors import SchemaError
-from penstock.operators.accepting import named_keys
+from penstock.operators.accepting import named_keys, payload_of
 from penstock.operators.actions import Action, Standing, action_of, greeting
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.emitting import Emissions, Emitted
-from penstock.operators.functions import CommandContext, ConnectedProcessFunction, Context
+from penstock.operators.functions import (
+    CommandContext,
+    ConnectedProcessFunction,
+    Context,
+    PartCommandContext,
+    PartContext,
+)
 from penstock.operators.group_run import event_times
 from penstock.operators.slot import Header, Slot, dead_letter_of, letter_of, report_of
-from penstock.operators.step import MAIN, Emission, StepCore, StepResult, reason_of
+from penstock.operators.step import MAIN, Emission, StepResult, reason_of
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
-from penstock.state.shared import SharedStates
-from penstock.state.values import BoundValueState
 
 __all__ = ["Steering"]
 
@@ -38,17 +45,12 @@ class Steering:
     """
 
     def __init__(
-        self,
-        core: StepCore,
-        header: Header,
-        slot: Slot,
-        table: Callable[[int], GroupTable],
-        kind: type[BoundValueState],
+        self, binding: Binding, header: Header, slot: Slot, table: Callable[[int], GroupTable]
     ) -> None:
-        self._core: Final = core
+        self._core: Final = binding.core
         self.header: Final = header
-        self.shared: Final = SharedStates(core.shared, header.shared)
-        self._binding: Final = Binding(core, self.shared, kind)
+        self.shared: Final = binding.shared
+        self._binding: Final = binding
         self._register: Final = Register(header.register)
         self._standing: Final = Standing.of(header.standing)
         self._first: Final = slot.first
@@ -56,7 +58,7 @@ class Steering:
         self._own: Final = slot.own
         self._table: Final = table
         self._groups: Final[dict[int, GroupState]] = {}
-        self._outputs: Final = frozenset(name for name in core.outputs if name != MAIN)
+        self._outputs: Final = frozenset(name for name in self._core.outputs if name != MAIN)
         self._emitted: Final = Emissions(self._binding, first=slot.first)
         self._visited = 0
         self._greeting: Callable[[int], None] | None = None
@@ -125,7 +127,8 @@ class Steering:
             return
         places = zip(named_keys(target.keys, self._core.key_type), order.key_groups, strict=True)
         own = dict.fromkeys((key, group) for key, group in places if group in self._own)
-        self._for_keys(order, list(own), sorted({group for _, group in own}))
+        # One key group after the other, since the states move to another one slowly.
+        self._for_keys(order, sorted(own, key=operator.itemgetter(1)), sorted({group for _, group in own}))
 
     def _for_keys(self, order: Order, keys: list[tuple[Any, int]], groups: Sequence[int]) -> None:
         """Carry out a command for each of some keys."""
@@ -182,7 +185,8 @@ class Steering:
 
     def _for_step(self, order: Order) -> None:
         """Carry out a command once, for the whole step."""
-        context = CommandContext(self._binding.cursor, self._outputs, order.command)
+        kind = CommandContext if self._core.has_key else PartCommandContext
+        context = kind(self._binding.cursor, self._outputs, order.command)
         context.enter(order.place.stream, self._emitted)
         context.open_keys(lambda: self._keys(context))
         error = self._whole_step(action_of(order.command, self._binding), context, order)
@@ -248,6 +252,14 @@ class Steering:
             # It answers when the data of this micro-batch has gone through.
             self.traced.append(order)
             return
+        if kind == "dump-state":
+            # The driver has the dump made of this micro-batch, once it is committed.
+            wanted = msgspec.to_builtins(payload_of(order.command, DumpRequest))
+            replies = [(None, wanted)] if self._first else []
+            self.reports.append(
+                report_of(order, "applied", key_groups=list(self._key_groups), replies=replies)
+            )
+            return
         if kind in ("pause", "resume"):
             self.header.paused = kind == "pause"
         else:
@@ -272,7 +284,8 @@ class Steering:
         assert isinstance(function, ConnectedProcessFunction)
         times = None if source.time is None else event_times(block.batch.column(source.time))
         versions = None if source.version is None else block.batch.column(source.version).to_pylist()
-        context = Context(self._binding.cursor, self._outputs)
+        kind = Context if self._core.has_key else PartContext
+        context = kind(self._binding.cursor, self._outputs)
         context.enter(source.stream, self._emitted)
         context.open_keys(lambda: self._keys(context))
         self._binding.leave()
@@ -334,7 +347,7 @@ class Steering:
             yield from ((key, group) for key in keys)
 
     def _keys(self, context: Context) -> Iterator[Any]:
-        """`ctx.keys()`: from now on the code may do something else in each slot, so shared states are fixed."""
+        """`ctx.keys()`, `ctx.parts()`: from now on slots may differ in what they do, so shared states are fixed."""
         self._went_through = True
         self.shared.writable = False
         return self._through_keys(context)
@@ -351,7 +364,7 @@ class Steering:
                 self._visited += 1
                 # A loop that is left by an exception is closed here, before anybody else hears of it.
                 self._at_a_key = True
-                yield key
+                yield key if self._core.has_key else group
                 self._at_a_key = False
         finally:
             self._binding.leave()

@@ -75,15 +75,21 @@ class Emission:
 
 @dataclass
 class StepResult:
-    """What came of a run of a step. `changes` are the rows of a key group's table that are to change, if any."""
+    """What came of a run of a step. `changes` are the rows of a key group's table that are to change, if any.
+
+    `newest_ms` is the largest event time so far, where values expire by it.
+    """
 
     emissions: list[Emission] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     changes: pa.RecordBatch | None = None
+    newest_ms: int | None = None
 
 
 class StepCore:
-    """A keyed step: a process function, its inputs (control first, data last) and its outputs.
+    """A step: a process function, its inputs (control first, data last) and its outputs.
+
+    A step without a key is one whose data is told apart by its place; what it calls keys are those of its parts.
 
     With `stamped` the main output has one more field, the control version under which each record was made.
     """
@@ -105,6 +111,7 @@ class StepCore:
         data = self.inputs[-1]
         assert data.key is not None
         self.key_type: Final = data.key.key_type
+        self.has_key: Final = not data.key.by_place
         self.states: Final[dict[str, KeyedState]] = declared_states(function)
         self.shared: Final = declared_shared(type(function))
         if stamped:
@@ -121,9 +128,21 @@ class StepCore:
         self.handlers: Final = declared_handlers(type(function))
         self.vectorised: Final = is_vectorised(function)
         self.has_history: Final = any(isinstance(state, TemporalState) for state in self.states.values())
+        self.expires_by_event: Final = any(spec.ttl and spec.ttl.time == "event" for spec in self.specs)
+        self.judges_by_time: Final = self.has_history or self.expires_by_event
         # What outlives this core in its worker, for every copy of the function to share.
         self._kept: Final = Kept.of(function)
         self._cleared = 0
+
+    def expiry_clocks(self, now_ms: int, event_ms: int | None) -> dict[str, int]:
+        """The time now for each state that expires."""
+        clocks = {}
+        for spec in self.specs:
+            if spec.ttl is not None:
+                clock_ms = now_ms if spec.ttl.time == "processing" else event_ms
+                if clock_ms is not None:
+                    clocks[spec.name] = clock_ms
+        return clocks
 
     def clear_cache(self, generation: int) -> None:
         """Clear what the function keeps in this worker, once for all slots of this core that the command reaches."""

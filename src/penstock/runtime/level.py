@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from penstock.control.orders import Glimpse, Order, decode_orders
@@ -18,11 +19,21 @@ from penstock.operators.blocks import KEY, Block
 from penstock.operators.slot import Slot
 from penstock.operators.slot_run import SlotRun
 from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
-from penstock.runtime.packing import ORDERS, WAKE, PackedRow, counts_row, from_bytes, reports_row, to_bytes
+from penstock.runtime.packing import (
+    ORDERS,
+    WAKE,
+    PackedRow,
+    counts_row,
+    from_bytes,
+    reports_row,
+    split_by_key_group,
+    to_bytes,
+)
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.routing import dead_letter_rows
 from penstock.runtime.seed import seed_folder, take_over
 from penstock.state.kept_slots import kept_slots
+from penstock.state.key_groups import key_groups
 from penstock.state.slot_tables import HEAD, Entries, SlotTables
 from penstock.streams.graph import Port, ProcessNode
 
@@ -30,8 +41,6 @@ __all__ = ["Level", "StoredStates"]
 
 # What a step emitted travels on in blocks of about this size, each of whole key groups.
 _BLOCK_BYTES: Final = 8 << 20
-
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class StoredStates(Protocol):
@@ -52,15 +61,15 @@ class Level:
         self._is_last: Final = number == len(levels) - 1
         self._runners: Final = {step_id: _StepRunner(plan, step_id, number) for step_id in step_ids}
 
-    def run(self, rows: Iterable[PackedRow], states: StoredStates) -> Iterator[PackedRow]:
+    def run(self, rows: Iterable[PackedRow], states: StoredStates, now: dt.datetime) -> Iterator[PackedRow]:
         """All packed rows of a slot in, in any order; what steps emit and the rows for others out, in a fixed one.
 
-        The bodies must be bytes, which can be compared.
+        The bodies must be bytes, which can be compared. `now` is the time of the micro-batch.
         """
         # The shuffle delivers rows in any order, and what passes must leave in the same order in a replay.
         by_destination = operator.attrgetter("destination")
         found = {name: list(part) for name, part in itertools.groupby(sorted(rows), key=by_destination)}
-        orders, at = _orders(found.get(ORDERS, []))
+        orders = _orders(found.get(ORDERS, []))
         wakes = WAKE in found
         steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(orders)}
         for destination in sorted(found.keys() | steps):
@@ -68,7 +77,7 @@ class Level:
             if runner is not None:
                 mine = found.get(destination, [])
                 slot = self._slot(found)
-                yield from runner.run(_Work(mine, runner.orders_for(orders), at, slot, wakes), states)
+                yield from runner.run(_Work(mine, runner.orders_for(orders), now, slot, wakes), states)
             elif destination not in (ORDERS, WAKE) or not self._is_last:
                 yield from found[destination]
 
@@ -77,16 +86,15 @@ class Level:
         return self._plan.slot_of[int(self._plan.slots[row.key_group])]
 
 
-def _orders(rows: list[PackedRow]) -> tuple[list[Order | Glimpse], dt.datetime]:
-    """All orders of the micro-batch in the order of their places, and the time of the micro-batch."""
+def _orders(rows: list[PackedRow]) -> list[Order | Glimpse]:
+    """All orders of the micro-batch in the order of their places."""
     orders = [order for row in rows for order in decode_orders(row.body)]
-    milliseconds = max((row.first_offset for row in rows), default=0)
-    return sorted(orders, key=lambda order: order.place), _EPOCH + dt.timedelta(milliseconds=milliseconds)
+    return sorted(orders, key=lambda order: order.place)
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a slot has for one step: packed rows, orders with the time of the micro-batch, and which slot it is.
+    """What a slot has for one step: packed rows, orders, the time of the micro-batch, and which slot it is.
 
     `wakes` says that it is the first micro-batch of a job that begins with a seed.
     """
@@ -112,6 +120,7 @@ class _StepRunner:
         self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
         self._data = len(node.edges) - 1
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
+        self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
     def takes(self, orders: list[Order | Glimpse]) -> bool:
         """Whether one of the orders is for the step."""
@@ -145,13 +154,13 @@ class _StepRunner:
             tables = SlotTables(self._core.state_schema, entries, kept, kept_slots)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
-        run = SlotRun(self._core, work.slot, tables)
+        run = SlotRun(self._core, work.slot, tables, work.at)
         yield from dead_letter_rows(run.dead_letters, self._plan)
         first = work.slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
         rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows
         if work.orders or broadcast:
-            result, reports = run.steer(work.orders, work.at, broadcast)
+            result, reports = run.steer(work.orders, broadcast)
             yield from self._packed([(first, result)])
             if reports:
                 yield reports_row(self._node.step, first, work.at, reports)
@@ -192,12 +201,26 @@ class _StepRunner:
         with no_cyclic_collection():
             for key_group, result in results:
                 for emission in result.emissions:
-                    emitted.setdefault(emission.output, _Emitted(key_group)).add(self._batch(emission))
+                    if emission.output in self._split:
+                        yield from self._by_key_group(emission, key_group)
+                    else:
+                        emitted.setdefault(emission.output, _Emitted(key_group)).add(self._batch(emission))
                 yield from dead_letter_rows(result.dead_letters, self._plan)
                 for output in [name for name, waiting in emitted.items() if waiting.size >= _BLOCK_BYTES]:
                     yield self._row(output, emitted.pop(output))
         for output, waiting in emitted.items():
             yield self._row(output, waiting)
+
+    def _by_key_group(self, emission: Emission, key_group: int) -> Iterator[PackedRow]:
+        """What was emitted, as a row for each key group of its keys; without a key it is of the one at work."""
+        groups = np.full(len(emission.keys), key_group, np.uint16)
+        known = emission.keys.is_valid().to_numpy(zero_copy_only=False)
+        count = self._plan.key_groups
+        groups[known] = key_groups(emission.keys.filter(pa.array(known)), count)
+        for group, batch in split_by_key_group(self._batch(emission), groups, count):
+            waiting = _Emitted(group)
+            waiting.add(batch)
+            yield self._row(emission.output, waiting)
 
     def _held(self, rows: list[PackedRow], run: SlotRun, entries: Entries) -> list[PackedRow]:
         """Keep the data for later; gives what is left, which is control records."""
@@ -213,9 +236,11 @@ class _StepRunner:
         return Block(row.input, row.partition, row.first_offset, body)
 
     def _batch(self, emission: Emission) -> pa.RecordBatch:
-        if self._carries_keys[emission.output]:
-            return emission.batch.append_column(KEY, emission.keys)
-        return emission.batch
+        if not self._carries_keys[emission.output]:
+            return emission.batch
+        # The keys of parts are nobody's business.
+        keys = emission.keys if self._core.has_key else pa.nulls(len(emission.keys), self._core.key_type)
+        return emission.batch.append_column(KEY, keys)
 
     def _row(self, output: str, emitted: _Emitted) -> PackedRow:
         batches = emitted.batches

@@ -125,6 +125,17 @@ class JobPlan:
                 return True
         return False
 
+    def wants_key_groups(self, port: Port) -> bool:
+        """Whether a step without a key is behind the port, which takes the key groups of records for their places."""
+        for node, number in self.graph.consumers(port):
+            if isinstance(node, ProcessNode):
+                key = node.edges[number].key
+                if key is not None and key.by_place:
+                    return True
+            if isinstance(node, TransformNode) and self.wants_key_groups(Port(node.id)):
+                return True
+        return False
+
     def _has_raw(self, port: Port) -> bool:
         node = self.graph.nodes[port.node]
         if isinstance(node, SourceNode):
@@ -137,11 +148,12 @@ class JobPlan:
 def _accepted(node: ProcessNode) -> AcceptedStep:
     function = type(node.function)
     settings = {name: s for name, s in declared_shared(function).items() if isinstance(s, Setting)}
+    has_key = not node.key.by_place
     return AcceptedStep(
         step=node.step,
-        key_type=node.key.key_type,
+        key_type=node.key.key_type if has_key else pa.null(),
         handlers=declared_handlers(function),
-        states=declared_states(node.function),
+        states=declared_states(node.function) if has_key else {},
         settings=settings,
         timed=node.edges[-1].time is not None,
         has_cache=function.clear_cache is not ProcessFunction.clear_cache

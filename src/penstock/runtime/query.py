@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
 from penstock.runtime.commanding import CommandReader
 from penstock.runtime.keyed import keyed_level
 from penstock.runtime.log_source import LogStart, log_stream
-from penstock.runtime.packing import ORDERS, PACKED_DDL
+from penstock.runtime.packing import PACKED_DDL
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.reading import StreamReader, kafka_chunks
 from penstock.runtime.sealed import Sealed
@@ -84,7 +84,7 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
 
 
 def _compile(spark: SparkSession, query: Query) -> DataFrame:
-    rows = functools.reduce(DataFrame.union, [_source(spark, source, query) for source in query.sources])
+    rows = functools.reduce(DataFrame.union, [_packed(spark, source, query) for source in query.sources])
     levels = query.plan.levels()
     for number, level in enumerate(levels):
         rows = keyed_level(rows, query.plan, level)
@@ -92,18 +92,6 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
             rows = rows.mapInArrow(_forward(query.plan, [node.id for node in level]), PACKED_DDL)
     last = [node.id for node in levels[-1]] if levels else []
     return rows.mapInArrow(_write(query, last), REPORT_DDL)
-
-
-def _source(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
-    rows = _packed(spark, source, query)
-    if not isinstance(source.reader, CommandReader):
-        return rows
-    # Commands expire by the time of the micro-batch, which is in Spark's offset log, so that a replay judges alike. It
-    # travels in the place of the first offset.
-    now = functions.unix_millis(functions.current_timestamp())
-    is_order = functions.col("destination") == ORDERS
-    first_offset = functions.when(is_order, now).otherwise(functions.col("first_offset"))
-    return rows.withColumn("first_offset", first_offset)
 
 
 def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:

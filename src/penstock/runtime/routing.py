@@ -17,6 +17,7 @@ from penstock.operators.transforms import apply_transform
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, split_by_key_group, to_bytes
 from penstock.runtime.plan import JobPlan
 from penstock.state.key_groups import key_groups
+from penstock.state.parts import part_keys, part_of
 from penstock.streams.graph import Port, ProcessNode, SinkNode, TransformNode
 
 __all__ = ["Router", "dead_letter_rows"]
@@ -88,7 +89,7 @@ class _Through:
 
 
 class _ToStep:
-    """To an input of a step: split by key group, or as it is to every task."""
+    """To an input of a step: split by key group, as it is to one part, or as it is to every task."""
 
     def __init__(self, plan: JobPlan, node: ProcessNode, number: int) -> None:
         self._plan = plan
@@ -102,6 +103,9 @@ class _ToStep:
         if self._key is None:
             yield from self._to_all(records)
             return
+        if self._key.by_place:
+            yield self._to_part(records)
+            return
         records, keys, letters = self._keyed(records, self._key)
         yield from dead_letter_rows(letters, self._plan)
         if not len(records):
@@ -111,6 +115,14 @@ class _ToStep:
         for group, part in split_by_key_group(batch, groups, self._plan.key_groups):
             first = part.column(OFFSET)[0].as_py()
             yield PackedRow(self._node.id, group, self._number, records.partition, first, to_bytes(part))
+
+    def _to_part(self, records: Records) -> PackedRow:
+        """The records as they are, to the part of their source partition."""
+        count = self._plan.key_groups
+        part = part_of(records.stream, records.partition, count)
+        keys = pa.array(np.full(len(records), part_keys(count)[part]))
+        body, first = to_bytes(self._batch(records, keys)), records.offsets[0].as_py()
+        return PackedRow(self._node.id, part, self._number, records.partition, first, body)
 
     def _to_all(self, records: Records) -> Iterator[PackedRow]:
         """The records as they are, to every task of the step."""

@@ -9,8 +9,10 @@ import pyarrow as pa
 from penstock.errors import StateError
 from penstock.state.widening import converted
 
-__all__ = ["RENAMED_FROM", "as_bytes", "conformed"]
+__all__ = ["EXPIRES", "RENAMED_FROM", "as_bytes", "conformed"]
 
+EXPIRES: Final = "@expires"
+"""What the name of a column ends with that says when the values of a state expire."""
 RENAMED_FROM: Final = b"renamed_from"
 """In the metadata of a declared column: the name it had before."""
 

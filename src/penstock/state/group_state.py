@@ -7,9 +7,7 @@ when it is first used and written back to the rows by `flush`, so the two may ta
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,140 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import SchemaError, UnstorableValueError
 from penstock.state.blocks import RENAMED_FROM
+from penstock.state.expiring import ExpiringColumn, expires_name
 from penstock.state.group_table import KEY_COLUMN, GroupTable, held_rows, sorted_by_key
 from penstock.state.key_index import key_values
-from penstock.state.values import StateColumns, StateSpec, Undo, take_back
+from penstock.state.state_column import Cursor, StateColumn
+from penstock.state.values import StateSpec
 
-__all__ = ["Cursor", "GroupState", "StateColumn", "state_schema"]
-
-
-@dataclass(slots=True)
-class Cursor:
-    """Where per-record code is at the moment, and what to take back if it raises.
-
-    `key` is the current key, None where code runs for a whole step. `time` is the event time by which values that have
-    a history are read, and from which they hold when they are set; None is the cut.
-    """
-
-    key: Any
-    undo: list[Undo]
-    time: dt.datetime | None = None
-
-    def take_back(self, keep: Callable[[dict[Any, Any]], bool] | None = None) -> None:
-        """Undo what the current record has changed, but for values of which `keep` says so."""
-        for undo in reversed(self.undo):
-            if keep is None or not keep(undo[0]):
-                take_back(undo)
-        self.undo.clear()
-
-
-class StateColumn:
-    """One declared state, as a column aligned with the keys of a run (null: no value)."""
-
-    def __init__(self, spec: StateSpec, owner: GroupState, stored: pa.Array) -> None:
-        self.spec = spec
-        self._owner = owner
-        self.stored = stored
-        self.values: dict[Any, Any] = {}
-        self.dirty: dict[Any, None] = {}
-        self._columns: StateColumns | None = None
-        self._changed_slots: list[npt.NDArray[np.int64]] = []
-
-    # -- value by value --
-
-    def load(self, key: Any) -> Any:
-        """The stored value of a key, remembered for the next time."""
-        slot = self._owner.slot_of(key)
-        value = None
-        if self.stored[slot].is_valid:
-            value = self.spec.to_python(self.stored.slice(slot, 1))[0]
-        self.values[key] = value
-        return value
-
-    def preload(self) -> None:
-        """Turn all stored values into Python objects at once: cheaper than one by one when most are used."""
-        if not self.values:
-            self.values = dict(zip(self._owner.index, self.spec.to_python(self.stored), strict=True))
-
-    def bring(self, rows: pa.Array) -> None:
-        """Put stored values behind those that are there."""
-        self.stored = pa.concat_arrays([self.stored, rows])
-
-    # -- as columns --
-
-    def columns(self) -> StateColumns:
-        """The values of all keys of the run as NumPy columns."""
-        if self._columns is None:
-            self._columns = StateColumns.of_arrow(self.stored, self.spec)
-        missing = len(self.stored) - len(self._columns)
-        if missing:
-            self._columns.extend(StateColumns.of_arrow(self.stored.slice(len(self._columns)), self.spec))
-        return self._columns
-
-    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
-        """Set the values of the keys in `slots`."""
-        self.columns().put(slots, values)
-        self._changed_slots.append(slots)
-
-    def snapshot(self) -> tuple[StateColumns, int] | None:
-        """The columns as they are now, for `restore`."""
-        return None if self._columns is None else (self._columns.copy(), len(self._changed_slots))
-
-    def restore(self, snapshot: tuple[StateColumns, int] | None) -> None:
-        """Back to a snapshot."""
-        if snapshot is None:
-            self._columns, self._changed_slots = None, []
-        else:
-            self._columns = snapshot[0].copy()
-            del self._changed_slots[snapshot[1] :]
-
-    # -- back to the table --
-
-    def check_value(self, value: Any) -> None:
-        """Raise UnstorableValueError when a value cannot be stored."""
-        try:
-            self.spec.to_arrow([value])
-        except SchemaError as e:
-            raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold {value!r}: {e}") from e
-
-    def check_columns(self) -> None:
-        """Raise UnstorableValueError when the columns hold what cannot be stored."""
-        self._columns_to_arrow()
-
-    def _columns_to_arrow(self) -> pa.Array:
-        try:
-            return self.columns().to_arrow()
-        except SchemaError as e:
-            raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
-
-    def flush_columns(self) -> list[npt.NDArray[np.int64]]:
-        """Write changed columns back; returns the slots that changed."""
-        changed = self._changed_slots
-        if changed:
-            self.stored = self._columns_to_arrow()
-        self._columns, self._changed_slots = None, []
-        return changed
-
-    def flush_values(self, slots: Mapping[Any, int]) -> npt.NDArray[np.int64]:
-        """Write changed values back; returns the slots that changed."""
-        changed_slots = np.array([slots[key] for key in self.dirty], np.int64)
-        if not self.dirty:
-            return changed_slots
-        try:
-            changed = self.spec.to_arrow([self.values[key] for key in self.dirty])
-        except SchemaError as e:
-            raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
-        if len(changed_slots) == len(self.stored) and (np.diff(changed_slots) == 1).all():
-            self.stored = changed
-            self.dirty = {}
-            return changed_slots
-        places = np.arange(len(self.stored))
-        places[changed_slots] = len(self.stored) + np.arange(len(changed_slots))
-        self.stored = pa.concat_arrays([self.stored, changed]).take(pa.array(places))
-        self.dirty = {}
-        return changed_slots
+__all__ = ["GroupState", "state_schema"]
 
 
 class GroupState:
@@ -163,12 +35,20 @@ class GroupState:
         self._table = table
         self.cursor = cursor or Cursor(None, [])
         self.keys: pa.Array = pa.array([], table.schema.field(KEY_COLUMN).type)
+        # Whether the table has a row of the key, and whether the row holds a value that has not expired.
         self._were_held = np.empty(0, bool)
+        self._were_seen = np.empty(0, bool)
         self._changed: list[npt.NDArray[np.int64]] = []
         self.columns: dict[str, StateColumn] = {
-            spec.name: StateColumn(spec, self, pa.nulls(0, spec.arrow_type)) for spec in specs
+            spec.name: self._column(spec, pa.nulls(0, spec.arrow_type)) for spec in specs
         }
+        self._expiring = any(spec.ttl is not None for spec in specs)
         self._index: dict[Any, int] | None = None
+
+    def _column(self, spec: StateSpec, stored: pa.Array) -> StateColumn:
+        if spec.ttl is None:
+            return StateColumn(spec, self, stored)
+        return ExpiringColumn(spec, self, stored, self.cursor)
 
     @property
     def index(self) -> dict[Any, int]:
@@ -206,7 +86,11 @@ class GroupState:
 
     def keys_now(self) -> list[Any]:
         """The keys that hold or held a value, in order, with those behind that have just got one."""
-        held = key_values(sorted_by_key(self._table.all_rows()).column(0))
+        rows = sorted_by_key(self._table.all_rows()).column(0)
+        held = key_values(rows)
+        if self._expiring:
+            self.bring(rows)
+            held = [key for key in held if self._were_seen[self.index[key]]]
         keys = dict.fromkeys(held)
         keys |= dict.fromkeys(key for key in self.index if self.has(key))
         return list(keys)
@@ -220,7 +104,7 @@ class GroupState:
     def has(self, key: Any) -> bool:
         """Whether a key holds or held a value, or has just got one."""
         slot = self.slot_of(key)
-        if self._were_held[slot] or any(key in column.dirty for column in self.columns.values()):
+        if self._were_seen[slot] or any(key in column.dirty for column in self.columns.values()):
             return True
         return any(column.stored[slot].is_valid for column in self.columns.values())
 
@@ -239,7 +123,8 @@ class GroupState:
         touched: dict[Any, None] = {}
         for column in self.columns.values():
             # What was set and taken back without having been looked at is as it was.
-            column.dirty = {key: None for key in column.dirty if key in column.values}
+            for key in [key for key in column.dirty if key not in column.values]:
+                del column.dirty[key]
             touched |= column.dirty
         new = [key for key in touched if key not in self.index]
         if new:
@@ -247,7 +132,7 @@ class GroupState:
         for column in self.columns.values():
             self._changed += column.flush_columns()
             self._changed.append(column.flush_values(self.index if column.dirty else {}))
-            column.values = {}
+            column.reset()
 
     def changes(self) -> pa.RecordBatch | None:
         """The rows that are to be put into the table, or None when nothing has changed.
@@ -266,7 +151,7 @@ class GroupState:
         return rows if len(slots) == rows.num_rows else rows.take(pa.array(slots))
 
     def _rows(self) -> pa.RecordBatch:
-        arrays = [self.keys, *(column.stored for column in self.columns.values())]
+        arrays = [self.keys, *(array for column in self.columns.values() for array in column.arrays())]
         return pa.RecordBatch.from_arrays(arrays, schema=self._table.schema)
 
     def _untouched(self, keys: pa.Array) -> pa.Array:
@@ -287,18 +172,26 @@ class GroupState:
             self._index.update(zip(key_values(new), range(start, start + len(new)), strict=True))
         self.keys = pa.concat_arrays([self.keys, new])
         self._were_held = np.concatenate([self._were_held, places >= 0])
-        for name, column in self.columns.items():
-            column.bring(rows.column(name))
+        seen = np.zeros(len(new), bool)
+        for column in self.columns.values():
+            column.bring(rows)
+            if self._expiring:
+                seen |= (
+                    column.stored.slice(len(column.stored) - len(new))
+                    .is_valid()
+                    .to_numpy(zero_copy_only=False)
+                )
+        self._were_seen = np.concatenate([self._were_seen, seen if self._expiring else places >= 0])
 
 
 def state_schema(key_type: pa.DataType, specs: Sequence[StateSpec]) -> pa.Schema:
-    """The columns of the table of a step: the key, and each state."""
-    columns = [
-        pa.field(
-            spec.name,
-            spec.arrow_type,
-            metadata=None if spec.renamed_from is None else {RENAMED_FROM: spec.renamed_from},
-        )
-        for spec in specs
-    ]
-    return pa.schema([pa.field(KEY_COLUMN, key_type), *columns])
+    """The columns of the table of a step: the key, and each state, with when it expires if it does."""
+    columns = [pa.field(KEY_COLUMN, key_type)]
+    for spec in specs:
+        before = spec.renamed_from
+        metadata = None if before is None else {RENAMED_FROM: before}
+        columns.append(pa.field(spec.name, spec.arrow_type, metadata=metadata))
+        if spec.ttl is not None:
+            metadata = None if before is None else {RENAMED_FROM: expires_name(before)}
+            columns.append(pa.field(expires_name(spec.name), pa.int64(), metadata=metadata))
+    return pa.schema(columns)

@@ -55,6 +55,14 @@ class GroupTable:
         """The rows in some places; in those that are ABSENT all is null."""
         return self._take(pa.array(places, mask=places < 0) if (places < 0).any() else pa.array(places))
 
+    def stretch(self, code: int, count: int, columns: list[str]) -> tuple[Places, pa.RecordBatch, int | None]:
+        """Some columns of at most `count` rows in the order of their keys' codes, with their places.
+
+        The last of the three is the code to go on with, None when there are no more.
+        """
+        places, following = self._index.stretch(code, count)
+        return places, self._take(pa.array(places), columns), following
+
     def all_rows(self) -> pa.RecordBatch:
         """The rows of all keys."""
         self._bring_together()
@@ -103,17 +111,18 @@ class GroupTable:
     def _key_at(self, places: Places) -> pa.Array:
         return self._take(pa.array(places)).column(0)
 
-    def _take(self, places: pa.Array) -> pa.RecordBatch:
+    def _take(self, places: pa.Array, columns: list[str] | None = None) -> pa.RecordBatch:
+        base = self._base if columns is None else self._base.select(columns)
         if not self._tail:
-            return self._base.take(places)
+            return base.take(places)
         if len(self._tail) > 1:
             self._tail = [pa.concat_batches(self._tail)]
-        (tail,) = self._tail
-        edge = self._base.num_rows
+        tail = self._tail[0] if columns is None else self._tail[0].select(columns)
+        edge = base.num_rows
         if not edge:
             return tail.take(places)
         in_tail = pc.greater_equal(places, edge).fill_null(fill_value=False)
-        of_base = self._base.take(pc.filter(places, pc.invert(in_tail)))
+        of_base = base.take(pc.filter(places, pc.invert(in_tail)))
         of_tail = tail.take(pc.subtract(pc.filter(places, in_tail), edge))
         # The rows are there, those of the base first; now in the order of the places.
         late = in_tail.to_numpy(zero_copy_only=False)

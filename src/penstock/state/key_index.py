@@ -77,6 +77,23 @@ class KeyIndex:
         self._places.update(zip(key_values(keys), places.tolist(), strict=True))
         return before
 
+    def stretch(self, code: int, count: int) -> tuple[Places, int | None]:
+        """The places of some keys whose codes are not below a code, in the order of codes; and the code to go on with.
+
+        They are at most `count`, but all when two keys have the same code.
+        """
+        if self._places is not None:
+            places = np.array([place for place in self._places.values() if place >= 0], np.int64)
+            order = np.argsort(key_codes(self._key_at(places)), kind="stable")
+            return places[order], None
+        large, recent = (part.stretch(code, count) for part in self._parts)
+        codes = np.concatenate([large.codes, recent.codes])
+        order = np.argsort(codes, kind="stable")[:count]
+        places = np.concatenate([large.places, recent.places])[order]
+        full = len(order) == count
+        following = int(codes[order[-1]]) + 1 if full else None
+        return places[places >= 0], following if following is None or following < 1 << 64 else None
+
     def renumber(self) -> Places:
         """Give the keys that are there the places 0, 1, 2 ...; gives the places from before, in this order."""
         if self._places is not None:
@@ -142,6 +159,11 @@ class _Sorted:
             return np.zeros(len(codes), np.int64), np.zeros(len(codes), bool)
         slots = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
         return slots, self.codes[slots] == codes
+
+    def stretch(self, code: int, count: int) -> _Sorted:
+        """At most `count` codes that are not below a code."""
+        start = int(np.searchsorted(self.codes, np.uint64(code)))
+        return _Sorted(self.codes[start : start + count], self.places[start : start + count])
 
     def insert(self, codes: npt.NDArray[np.uint64], places: Places) -> None:
         """Add codes that are new."""

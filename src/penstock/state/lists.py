@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.records import Field, OwnForm
-from penstock.state.group_state import Cursor, StateColumn
+from penstock.state.state_column import Cursor, StateColumn
 from penstock.state.ttl import Ttl
 from penstock.state.values import (
     LONGER,

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError
 from penstock.records import OwnForm
-from penstock.state.group_state import Cursor, StateColumn
 from penstock.state.lists import column_of_parts, inside, offsets_of, parts_of_column, runs
+from penstock.state.state_column import Cursor, StateColumn
 from penstock.state.ttl import Ttl
 from penstock.state.values import (
     ABSENT,

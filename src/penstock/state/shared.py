@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError, StateError
 from penstock.state.blocks import as_bytes, conformed
-from penstock.state.group_state import Cursor
 from penstock.state.history import DEFAULT_VERSIONS, Version, as_of, revised
+from penstock.state.state_column import Cursor
 from penstock.state.values import StateSpec, completed, fitted, json_decoder, undo_of, value_spec
 
 __all__ = ["BroadcastState", "Setting", "SharedStates", "declared_shared", "shared_of", "stored_shared"]

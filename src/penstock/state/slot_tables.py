@@ -11,6 +11,7 @@ same digest, as the one that was reached or the one that was left; in the latter
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ import xxhash
 
 from penstock.errors import StateError
 from penstock.state.blocks import as_bytes, conformed
+from penstock.state.expiring import expires_name, gone_rows, without_expired
 from penstock.state.group_table import GroupTable, held_rows
 from penstock.state.key_index import key_values
 
@@ -38,6 +40,8 @@ _LARGE_BYTES: Final = 4 << 20
 _MANY_VERSIONS: Final = 512
 # So many of the last steps of the log are told by their digests.
 _RECENT: Final = 32
+# In each micro-batch so many rows are looked at for what has expired.
+_SWEPT_ROWS: Final = 8192
 # A version is stored in pieces of at most this size.
 _PIECE_BYTES: Final = 8 << 20
 
@@ -81,7 +85,8 @@ class _Group(msgspec.Struct, array_like=True):
 class Head(msgspec.Struct, array_like=True):
     """What is stored: versions, oldest first, and where each key group and the header stand.
 
-    `recent` has the digest of each of the last numbers, oldest first.
+    `recent` has the digest of each of the last numbers, oldest first. `clock_ms` is the largest event time of the slot,
+    and `swept` the key group and the code up to which expired values were looked for.
     """
 
     format: int
@@ -90,6 +95,8 @@ class Head(msgspec.Struct, array_like=True):
     header: int
     versions: list[_Version]
     groups: dict[int, _Group]
+    clock_ms: int | None = None
+    swept: tuple[int, int] = (0, 0)
 
     @property
     def digest(self) -> bytes:
@@ -131,6 +138,8 @@ class SlotTables:
         self._tables: dict[int, GroupTable] = {}
         self._header: bytes | None = None
         self._header_changed = False
+        self._moved = False
+        self._clocks: Mapping[str, int] = {}
         self._load(kept)
 
     # -- what the step sees --
@@ -159,6 +168,44 @@ class SlotTables:
         self._changes.setdefault(key_group, []).append(changes)
 
     @property
+    def clock_ms(self) -> int | None:
+        """The largest event time that the slot has seen; None before the first."""
+        return self._head.clock_ms
+
+    def advance_clock(self, time_ms: int) -> None:
+        """Take note of an event time."""
+        if self._head.clock_ms is None or time_ms > self._head.clock_ms:
+            self._head.clock_ms, self._moved = time_ms, True
+
+    def sweep(self, clocks: Mapping[str, int]) -> None:
+        """Take out what has expired of the next few rows in turn, and of key groups that are then written whole.
+
+        `clocks` gives the time now for each state that expires.
+        """
+        self._clocks = clocks
+        if not clocks:
+            return
+        columns = [expires_name(state) for state in clocks]
+        group, code = self._head.swept
+        left = _SWEPT_ROWS
+        turn = sorted(self._tables)
+        start = bisect.bisect_left(turn, group)
+        if start == len(turn) or turn[start] != group:
+            code = 0
+        for number in [*turn[start:], *turn[:start]]:
+            table = self._tables[number]
+            places, expires, following = table.stretch(code, left, columns)
+            gone = places[gone_rows(expires, clocks)]
+            if len(gone):
+                self.put(number, without_expired(table.rows(gone), clocks))
+            left -= expires.num_rows
+            group, code = (number + 1, 0) if following is None else (number, following)
+            if left <= 0:
+                break
+        if (group, code) != self._head.swept:
+            self._head.swept, self._moved = (group, code), True
+
+    @property
     def key_groups(self) -> int:
         """How many key groups hold keys."""
         return sum(table.keys > 0 for table in self._tables.values())
@@ -178,7 +225,7 @@ class SlotTables:
     @property
     def changed(self) -> bool:
         """Whether there is anything to store."""
-        return bool(self._changes) or self._header_changed
+        return bool(self._changes) or self._header_changed or self._moved
 
     def store(self) -> None:
         """Store what has changed as one more version."""
@@ -187,12 +234,13 @@ class SlotTables:
         digest = xxhash.xxh3_128(head.digest)
         if self._header_changed:
             self._store_header(head)
-            digest.update(self._header or b"")
+            # No header is not an empty one.
+            digest.update(b"none" if self._header is None else b"some" + self._header)
         if self._changes:
             for piece in self._store_version(head):
                 digest.update(piece)
         head.recent = [*head.recent[1 - _RECENT :], (head.number, digest.digest())]
-        self._changes, self._header_changed = {}, False
+        self._changes, self._header_changed, self._moved = {}, False, False
         self._entries.put(HEAD, msgspec.msgpack.encode(head))
 
     def keep(self) -> Kept:
@@ -219,7 +267,7 @@ class SlotTables:
         whole = {g for g, part in parts.items() if 2 * part.num_rows >= self._tables[g].keys}
         whole |= self._due(head, whole, changed_bytes)
         for group in whole:
-            parts[group] = self._tables[group].all_rows()
+            parts[group] = self._current_rows(self._tables[group])
         pieces = [_packed(parts) for parts in _pieces(parts, whole)]
         for number, piece in enumerate(pieces):
             self._entries.put(_name(head.number, number), piece)
@@ -231,6 +279,16 @@ class SlotTables:
         head.versions.append(_Version(head.number, len(pieces), sum(map(len, pieces))))
         self._forget(head)
         return pieces
+
+    def _current_rows(self, table: GroupTable) -> pa.RecordBatch:
+        """All rows of a table, from which what has expired is taken out."""
+        rows = table.all_rows()
+        if self._clocks:
+            gone = gone_rows(rows, self._clocks)
+            if gone.any():
+                table.upsert(without_expired(rows.filter(pa.array(gone)), self._clocks))
+                rows = table.all_rows()
+        return rows
 
     def _due(self, head: Head, whole: set[int], changed_bytes: int) -> set[int]:
         """The key groups that are to be written whole besides, since the log has outgrown them."""

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from penstock.records import Field, OwnForm, RecordType, arrow_type_of, record_t
 from penstock.state.ttl import Ttl
 
 if TYPE_CHECKING:
-    from penstock.state.group_state import Cursor, StateColumn
+    from penstock.state.state_column import Cursor, StateColumn
 
 __all__ = [
     "ABSENT",
@@ -118,6 +118,8 @@ class KeyedState:
     name = ""
     ttl: Ttl | None = None
     renamed_from: str | None = None
+    # Whether it holds something for each key; operator states hold it for each part of a step without a key.
+    by_key: ClassVar[bool] = True
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

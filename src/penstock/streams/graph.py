@@ -128,7 +128,9 @@ class Edge:
 
 @dataclass(frozen=True)
 class ProcessNode:
-    """A keyed step. Its edges stand with control streams first, the broadcast ones before the keyed ones; data is last.
+    """A step with a process function.
+
+    Its edges stand with control streams first, the broadcast ones before the keyed ones; data is last.
 
     With `stamped` the records of the main output leave with the control version under which they were made.
     """
@@ -149,7 +151,7 @@ class ProcessNode:
 
     @property
     def key(self) -> KeySelector:
-        """The key of the step's data."""
+        """The key of the step's data; of a step without one, what tells its records apart by their place."""
         key = self.edges[-1].key
         assert key is not None
         return key

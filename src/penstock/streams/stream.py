@@ -23,7 +23,7 @@ from penstock.operators.functions import (
     result_record_type,
 )
 from penstock.operators.handlers import declared_handlers
-from penstock.operators.keys import KeySelector, key_selector
+from penstock.operators.keys import KeySelector, key_selector, place_selector
 from penstock.records import ProtobufSource, RecordType, record_type
 from penstock.state.shared import BroadcastState, Setting, declared_shared
 from penstock.state.transient import TransientField
@@ -133,6 +133,21 @@ class DataStream:
         except JobDefinitionError as e:
             raise type(e)(f"The stream {self.name!r} cannot be keyed: {e}") from e
 
+    def process(self, step: str, function: ProcessFunction, *, output: Any = None) -> ProcessedStream:
+        """Run a process function on records without a key. `step` is the stable name to which the state belongs.
+
+        The records of each source partition are processed in their order, and share operator states
+        (`OperatorListState`, `UnionListState`). Settings, broadcast states and commands to the step are as in keyed
+        steps.
+        """
+        self._graph.check_port(self._port)
+        return KeyedStream(self, place_selector(self.record_type)).process(step, function, output=output)
+
+    def connect(self, *controls: BroadcastStream) -> ConnectedStream:
+        """Join this stream, which has no key, with control streams that are broadcast; any number of them."""
+        self._graph.check_port(self._port)
+        return KeyedStream(self, place_selector(self.record_type)).connect(*controls)
+
     def broadcast(self) -> BroadcastStream:
         """The stream for every key: each control record takes effect for the whole step that it is connected to."""
         self._graph.check_port(self._port)
@@ -187,7 +202,7 @@ class DataStream:
 
 
 class ProcessedStream(DataStream):
-    """What a keyed step emits, with its side outputs."""
+    """What a step emits, with its side outputs."""
 
     def __init__(self, graph: Graph, node: ProcessNode, main: RecordType, origin: Origin) -> None:
         super().__init__(graph, Port(node.id), main, origin)
@@ -271,6 +286,12 @@ class KeyedStream:
             raise JobDefinitionError(
                 f"The stream {control.stream.name!r} belongs to another job. Declare it in this one."
             )
+        if control.key is not None and self.key.by_place:
+            raise JobDefinitionError(
+                f"The stream {self.stream.name!r} has no key, so the keys of {control.stream.name!r} mean nothing. "
+                f"Key both ({self.stream.name}.key_by(...)), or broadcast the control stream "
+                f"({control.stream.name}.broadcast())."
+            )
         if control.key is not None and not control.key.key_type.equals(self.key.key_type):
             raise JobDefinitionError(
                 f"The keys of {self.stream.name!r} ({self.key.key_type}) and {control.stream.name!r} "
@@ -284,7 +305,7 @@ class KeyedStream:
 
 
 class ConnectedStream:
-    """A keyed data stream joined with keyed control streams."""
+    """A data stream joined with control streams."""
 
     def __init__(self, data: KeyedStream, controls: tuple[KeyedStream | BroadcastStream, ...]) -> None:
         self._data = data
@@ -312,6 +333,8 @@ def _process(
             "declare it with job.data_stream(...)."
         )
     _check_states(function, step)
+    _check_owners(function, step, data, inputs[-1].key)
+    _check_clock(function, step, data)
     schema = output if output is not None else annotated_result(type(function).process_record)
     main = (
         described_type(schema, f"Step {step!r}") if _is_given(schema) else output_type(function, None, step)
@@ -369,6 +392,39 @@ def _check_states(function: ProcessFunction, step: str) -> None:
             raise JobDefinitionError(
                 f"Step {step!r} sets its state {name!r} on the instance; declare it in the body of the class "
                 f"{type(function).__name__}."
+            )
+
+
+def _check_owners(function: ProcessFunction, step: str, data: DataStream, key: KeySelector | None) -> None:
+    """Raise when what a function declares is of keys and the step has none, or the other way round."""
+    has_key = key is not None and not key.by_place
+    for name, state in declared_states(function).items():
+        kind = type(state).__name__
+        if state.by_key and not has_key:
+            raise JobDefinitionError(
+                f"Step {step!r} has no key, and its {kind} {name!r} holds something for each key. Key the stream "
+                f"({data.name}.key_by(...)), or declare an operator state, such as ps.OperatorListState."
+            )
+        if not state.by_key and has_key:
+            raise JobDefinitionError(
+                f"Step {step!r} has a key, and its {kind} {name!r} is of steps without one. Declare a keyed state "
+                f"(ps.ListState), or process the stream as it is ({data.name}.process(...))."
+            )
+    for handler in declared_handlers(type(function)).values():
+        if handler.scope == "key" and not has_key:
+            raise JobDefinitionError(
+                f"Step {step!r} has no key, and {type(function).__name__}.{handler.method} takes commands to keys. "
+                f'Write on_command({handler.kind!r}, scope="step").'
+            )
+
+
+def _check_clock(function: ProcessFunction, step: str, data: DataStream) -> None:
+    """Raise JobDefinitionError when values expire by event time and the records have none."""
+    for name, state in declared_states(function).items():
+        if state.ttl is not None and state.ttl.time == "event" and data.origin.time is None:
+            raise JobDefinitionError(
+                f"State {name!r} of step {step!r} expires by event time, and the records of {data.name!r} have none. "
+                'Say which field has it (job.data_stream(..., event_time="at")), or use Ttl(..., time="processing").'
             )
 
 

@@ -73,6 +73,24 @@ class InstanceState(Plain):
         self.memory = ps.ValueState(int)
 
 
+class Gathering(Plain):
+    waiting = ps.OperatorListState(int)
+
+
+class Counting(Plain):
+    count = ps.ValueState(int)
+
+
+class ToKeys(Gathering):
+    @ps.on_command("flush")
+    def flush(self, payload: None, ctx: ps.CommandContext) -> None:
+        pass
+
+
+class UnstorableItems(Plain):
+    waiting = ps.OperatorListState(complex)
+
+
 class NamelessSideOutput(Plain):
     side_outputs: ClassVar[dict[str, Any]] = {"": Reading}
 
@@ -331,6 +349,39 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     "state on the instance": (
         lambda d: d.keyed.process("s", InstanceState()),
         ("Step 's'", "'memory' on the instance", "class InstanceState"),
+    ),
+    # steps without a key
+    "keyed state without a key": (
+        lambda d: d.data.process("s", Counting()),
+        ("Step 's' has no key", "ValueState 'count'", "readings.key_by(...)", "ps.OperatorListState"),
+    ),
+    "operator state with a key": (
+        lambda d: d.keyed.process("s", Gathering()),
+        ("Step 's' has a key", "OperatorListState 'waiting'", "ps.ListState", "readings.process(...)"),
+    ),
+    "handler for keys without a key": (
+        lambda d: d.data.process("s", ToKeys()),
+        ("Step 's' has no key", "ToKeys.flush", """on_command('flush', scope="step")"""),
+    ),
+    "unstorable items": (
+        lambda d: d.data.process("s", UnstorableItems()),
+        ("State 'waiting' of step 's'", "complex"),
+    ),
+    "process on a control stream": (
+        lambda d: d.control.process("s", Plain()),
+        ("Step 's' has no data stream", "'settings' is a control stream"),
+    ),
+    "keyed control without a key": (
+        lambda d: d.data.connect(d.keyed_control),  # type: ignore[arg-type]
+        ("The stream 'readings' has no key", "'settings'", "settings.broadcast()"),
+    ),
+    "connected function without a key": (
+        lambda d: d.data.process("s", Steered()),
+        ("'s' has a Steered", "connect one first"),
+    ),
+    "process behind a silent step": (
+        lambda d: d.keyed.process("s", Silent()).process("t", Plain()),
+        ("Step 's' emits nothing",),
     ),
     # outputs
     "unknown side output": (

@@ -1,0 +1,125 @@
+"""Dumping on command: dumps that a command asked for, made of committed micro-batches beside the running job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.control.commands import DumpRequest
+from penstock.control.receipts import Story
+from penstock.jobs.checkpoint import Checkpoint, Lineage, sync_folder, write_atomically
+
+__all__ = ["Dumps"]
+
+_FOLDER: Final = "dumps"
+_KIND: Final = "dump-state"
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """A dump that is to be made: of which micro-batch, for which command, where to."""
+
+    batch: int
+    command: str
+    to: str
+    format: str
+
+
+class Dumps:
+    """The dumps of a job. What is wanted is on disk before the micro-batch is committed, and done if it takes two runs.
+
+    One dump is made at a time, by a process of its own that gives way to the job. `on_note` is told of each.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, lineage: Lineage, on_note: Callable[[str], None]) -> None:
+        self._checkpoint: Final = checkpoint
+        self._first: Final = lineage.first_batch
+        self._folder: Final = checkpoint.folder / _FOLDER
+        self._on_note: Final = on_note
+        self._running: tuple[Path, _Wanted, subprocess.Popen[str]] | None = None
+
+    def want(self, batch: int, stories: Iterable[Story]) -> None:
+        """Take note of the dumps that commands of a micro-batch ask for; called again with the same after a crash."""
+        for story in stories:
+            if _KIND.encode() not in story.lines:
+                continue
+            receipt = story.receipts[-1]
+            if receipt.kind != _KIND or receipt.status != "APPLIED":
+                continue
+            request = _request(receipt.details)
+            to = request.to.replace("{batch}", str(batch))
+            wanted = _Wanted(batch, receipt.id, to, request.format)
+            self._folder.mkdir(exist_ok=True)
+            name = f"{batch:010}-{story.place.partition}-{story.place.offset}".replace("/", "_")
+            write_atomically(self._folder / f"{name}.json", msgspec.json.encode(wanted))
+            sync_folder(self._folder)
+
+    def step(self) -> bool:
+        """Start or end a dump, if there is one to start or end; whether there are any left."""
+        if self._running is not None:
+            path, wanted, process = self._running
+            if process.poll() is None:
+                return True
+            self._running = None
+            self._end(path, wanted, process)
+        waiting = sorted(self._folder.glob("*.json")) if self._folder.exists() else []
+        for path in waiting:
+            wanted = msgspec.json.decode(path.read_bytes(), type=_Wanted)
+            spark_batch = wanted.batch - self._first
+            if (
+                spark_batch < 0
+                or (self._checkpoint.spark_folder / "commits" / str(spark_batch)).exists()
+                or spark_batch < self._oldest()
+            ):
+                self._running = path, wanted, self._start(wanted)
+                return True
+        return bool(waiting)
+
+    def finish(self) -> None:
+        """Wait for the dumps of what is committed."""
+        while self.step() and self._running is not None:
+            self._running[2].wait()
+
+    def abandon(self) -> None:
+        """Break off the dump that is being made. It is not there then, and is made when the job runs again."""
+        if self._running is not None:
+            process = self._running[2]
+            process.kill()
+            process.communicate()
+            self._running = None
+
+    def _oldest(self) -> int:
+        names = (path.name for path in (self._checkpoint.spark_folder / "commits").glob("[0-9]*"))
+        return min((int(name) for name in names if name.isdecimal()), default=0)
+
+    def _start(self, wanted: _Wanted) -> subprocess.Popen[str]:
+        arguments = [str(self._checkpoint.folder), "--to", wanted.to, "--format", wanted.format]
+        command = [sys.executable, "-m", "penstock.cli", "state", "dump", *arguments]
+        return subprocess.Popen(
+            [*command, "--batch", str(wanted.batch), "-o", "json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _end(self, path: Path, wanted: _Wanted, process: subprocess.Popen[str]) -> None:
+        output, errors = process.communicate()
+        done: dict[str, Any] = msgspec.structs.asdict(wanted)
+        if process.returncode == 0:
+            done |= msgspec.json.decode(output.strip().splitlines()[-1])
+            self._on_note(f"The dump of micro-batch {wanted.batch} is in {wanted.to}: {done['rows']:,} rows.")
+        else:
+            done["error"] = " ".join(errors.split())[-1000:]
+            self._on_note(f"The dump of micro-batch {wanted.batch} to {wanted.to} failed. {done['error']}")
+        write_atomically(path.with_suffix(".done"), msgspec.json.encode(done))
+        path.unlink()
+
+
+def _request(details: str) -> DumpRequest:
+    """The request, which the first slot of each step has replied."""
+    found = msgspec.json.decode(details)
+    return msgspec.convert(found[0] if isinstance(found, list) else found, DumpRequest)

@@ -1,0 +1,166 @@
+"""State columns: one declared state for the keys of a run, value by value or as columns; and the cursor over keys."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import SchemaError, UnstorableValueError
+from penstock.state.values import StateColumns, StateSpec, Undo, take_back
+
+if TYPE_CHECKING:
+    from penstock.state.group_state import GroupState
+
+__all__ = ["Cursor", "StateColumn"]
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where per-record code is at the moment, and what to take back if it raises.
+
+    `key` is the current key, None where code runs for a whole step. `time` is the event time by which values that have
+    a history are read, and from which they hold when they are set; None is the cut. `now_ms` is the time of the
+    micro-batch and `clock_ms` the largest event time so far, None before the first: what is kept for a time expires by
+    them.
+    """
+
+    key: Any
+    undo: list[Undo]
+    time: dt.datetime | None = None
+    now_ms: int = 0
+    clock_ms: int | None = None
+
+    def take_back(self, keep: Callable[[dict[Any, Any]], bool] | None = None) -> None:
+        """Undo what the current record has changed, but for values of which `keep` says so."""
+        for undo in reversed(self.undo):
+            if keep is None or not keep(undo[0]):
+                take_back(undo)
+        self.undo.clear()
+
+
+class StateColumn:
+    """One declared state, as a column aligned with the keys of a run (null: no value)."""
+
+    def __init__(self, spec: StateSpec, owner: GroupState, stored: pa.Array) -> None:
+        self.spec = spec
+        self._owner = owner
+        self.stored = stored
+        self.values: dict[Any, Any] = {}
+        self.dirty: dict[Any, None] = {}
+        self._columns: StateColumns | None = None
+        self._changed_slots: list[npt.NDArray[np.int64]] = []
+
+    # -- value by value --
+
+    def load(self, key: Any) -> Any:
+        """The stored value of a key, remembered for the next time."""
+        slot = self._owner.slot_of(key)
+        value = None
+        if self.stored[slot].is_valid:
+            value = self.spec.to_python(self.stored.slice(slot, 1))[0]
+        self.values[key] = value
+        return value
+
+    def preload(self) -> None:
+        """Turn all stored values into Python objects at once: cheaper than one by one when most are used."""
+        if self.values:
+            return
+        if self.stored.null_count == len(self.stored):
+            self.values = dict.fromkeys(self._owner.index)
+        else:
+            self.values = dict(zip(self._owner.index, self.spec.to_python(self.stored), strict=True))
+
+    def bring(self, rows: pa.RecordBatch) -> None:
+        """Put stored values behind those that are there."""
+        self.stored = pa.concat_arrays([self.stored, rows.column(self.spec.name)])
+
+    def reset(self) -> None:
+        """Forget the Python objects, which are in the rows."""
+        self.values = {}
+
+    # -- as columns --
+
+    def columns(self) -> StateColumns:
+        """The values of all keys of the run as NumPy columns, for user code."""
+        return self._current()
+
+    def _current(self) -> StateColumns:
+        if self._columns is None:
+            self._columns = StateColumns.of_arrow(self.stored, self.spec)
+        missing = len(self.stored) - len(self._columns)
+        if missing:
+            self._columns.extend(StateColumns.of_arrow(self.stored.slice(len(self._columns)), self.spec))
+        return self._columns
+
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+        """Set the values of the keys in `slots`."""
+        self._current().put(slots, values)
+        self._changed_slots.append(slots)
+
+    def snapshot(self) -> Any:
+        """The columns as they are now, for `restore`."""
+        return None if self._columns is None else (self._columns.copy(), len(self._changed_slots))
+
+    def restore(self, snapshot: Any) -> None:
+        """Back to a snapshot."""
+        if snapshot is None:
+            self._columns, self._changed_slots = None, []
+        else:
+            self._columns = snapshot[0].copy()
+            del self._changed_slots[snapshot[1] :]
+
+    # -- back to the table --
+
+    def check_value(self, value: Any) -> None:
+        """Raise UnstorableValueError when a value cannot be stored."""
+        try:
+            self.spec.to_arrow([value])
+        except SchemaError as e:
+            raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold {value!r}: {e}") from e
+
+    def check_columns(self) -> None:
+        """Raise UnstorableValueError when the columns hold what cannot be stored."""
+        self._columns_to_arrow()
+
+    def _columns_to_arrow(self) -> pa.Array:
+        try:
+            return self._current().to_arrow()
+        except SchemaError as e:
+            raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
+
+    def flush_columns(self) -> list[npt.NDArray[np.int64]]:
+        """Write changed columns back; returns the slots that changed."""
+        changed = self._changed_slots
+        if changed:
+            self.stored = self._columns_to_arrow()
+        self._columns, self._changed_slots = None, []
+        return changed
+
+    def flush_values(self, slots: Mapping[Any, int]) -> npt.NDArray[np.int64]:
+        """Write changed values back; returns the slots that changed."""
+        changed_slots = np.array([slots[key] for key in self.dirty], np.int64)
+        if not self.dirty:
+            return changed_slots
+        try:
+            changed = self.spec.to_arrow([self.values.get(key) for key in self.dirty])
+        except SchemaError as e:
+            raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
+        if len(changed_slots) == len(self.stored) and (np.diff(changed_slots) == 1).all():
+            self.stored = changed
+            self.dirty.clear()
+            return changed_slots
+        places = np.arange(len(self.stored))
+        places[changed_slots] = len(self.stored) + np.arange(len(changed_slots))
+        self.stored = pa.concat_arrays([self.stored, changed]).take(pa.array(places))
+        self.dirty.clear()
+        return changed_slots
+
+    def arrays(self) -> list[pa.Array]:
+        """The columns of the table that the state takes."""
+        return [self.stored]

@@ -1,0 +1,253 @@
+"""Union list state: a list for each part of a step without a key, which after a restore gives the items of all parts.
+
+A part stores its own items only, so that a union has no item twice however often it is made. The union is made when the
+state of a step is restored, from the rows of all its parts, and kept once in each slot: `unions`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar, overload
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import StateError
+from penstock.records import OwnForm
+from penstock.state.blocks import as_bytes, conformed
+from penstock.state.group_table import KEY_COLUMN
+from penstock.state.lists import (
+    BoundListState,
+    CheckedListState,
+    ListState,
+    column_of_parts,
+    inside,
+    offsets_of,
+    parts_of_column,
+    runs,
+)
+from penstock.state.operator_lists import OneList
+from penstock.state.parts import PART_KEY_TYPE
+from penstock.state.state_column import Cursor, StateColumn
+from penstock.state.values import BoundState, BoundValueState, CheckedValueState, StateSpec, value_spec
+
+__all__ = ["BoundUnionListState", "UnionListState", "Unions", "unions"]
+
+T = TypeVar("T")
+
+_FORMAT: Final = 1
+
+
+class UnionListState(ListState[T], Generic[T]):
+    """A list for each part of a step without a key, which gives the items of all parts after a restore.
+
+    A restore is a start with another number of tasks, from a savepoint or from a dump. `get` gives the items that all
+    parts had at the last restore, in the order of the parts, and behind them what the part has added since; not what
+    others add. `set` and `clear` replace all that the part sees, and what it brings into the next union, which is what
+    it added and what it set. `item_type` is as for `ValueState`, and the methods are those of `ListState`.
+
+    >>> class Seen(ProcessFunction):
+    ...     shards = UnionListState(str)
+    ...     def process_record(self, record, ctx):
+    ...         if record.shard not in self.shards.get():
+    ...             self.shards.add(record.shard)
+    """
+
+    by_key: ClassVar[bool] = False
+
+    @overload
+    def __init__(self, item_type: type[T]) -> None: ...
+    @overload
+    def __init__(self: UnionListState[Any], item_type: Any) -> None: ...
+    def __init__(self, item_type: Any) -> None:
+        super().__init__(item_type)
+
+    def spec(self) -> StateSpec:
+        """How the state is stored: the part's own items, and the union that they replace for it."""
+        item = value_spec(self._checked_name(), self._item_type)
+        return StateSpec(self.name, _UnionForm(item), _UnionForm.arrow_type(item), None)
+
+    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
+        """The class of the state at work."""
+        return _CheckedUnionListState if issubclass(kind, CheckedValueState) else BoundUnionListState
+
+
+class _Own(list[Any]):
+    """The items of a part; for it they take the place of the union of the number `replaced`."""
+
+    __slots__ = ("replaced",)
+
+    def __init__(self, items: Iterable[Any], replaced: int = 0) -> None:
+        super().__init__(items)
+        self.replaced = replaced
+
+
+@dataclass(frozen=True)
+class _UnionForm(OwnForm):
+    """The items of parts as an Arrow list beside the number; nothing at all is stored as none."""
+
+    item: StateSpec
+
+    @staticmethod
+    def arrow_type(item: StateSpec) -> pa.DataType:
+        """The type of the column."""
+        return pa.struct([("items", pa.list_(item.arrow_type)), ("replaced", pa.int64())])
+
+    def to_python(self, column: pa.Array) -> list[Any]:
+        items, replaced = column.flatten()
+        found = runs(parts_of_column(self.item, inside(items)), items)
+        return [
+            None if number is None else _Own(own or (), number)
+            for own, number in zip(found, replaced.to_pylist(), strict=True)
+        ]
+
+    def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+        items = list(itertools.chain.from_iterable(value for value in values if value))
+        own = pa.ListArray.from_arrays(offsets_of(values), column_of_parts(self.item, items))
+        numbers = [getattr(value, "replaced", 0) for value in values]
+        nothing = [not value and not number for value, number in zip(values, numbers, strict=True)]
+        fields = list(self.arrow_type(self.item))
+        return pa.StructArray.from_arrays(
+            [own, pa.array(numbers, pa.int64())], fields=fields, mask=pa.array(nothing, pa.bool_())
+        )
+
+
+class BoundUnionListState(OneList, BoundListState):
+    """A union list state at work."""
+
+    __slots__ = ("_restored",)
+
+    def __init__(self, column: StateColumn, cursor: Cursor) -> None:
+        super().__init__(column, cursor)
+        self._restored = _NOTHING
+
+    def restore(self, restored: Restored) -> None:
+        """From now on the union is this one."""
+        self._restored = restored
+
+    def get(self) -> list[Any]:  # noqa: D102  # as declared
+        seen, own = self._seen()
+        return [*seen, *own]
+
+    def set(self, items: Iterable[Any] | None) -> None:  # noqa: D102  # as declared
+        self._replace(_Own(self._fitted(items or ()), self._restored.number))
+
+    def clear(self) -> None:  # noqa: D102  # as declared
+        self.set(None)
+
+    def __len__(self) -> int:
+        seen, own = self._seen()
+        return len(seen) + len(own)
+
+    def _seen(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        """What the part sees of the union, and what of its own items stands behind that."""
+        held: Any = self._held()
+        restored = self._restored
+        if held is not None and held.replaced == restored.number:
+            return (), held
+        return restored.items, (held or ())[restored.counts.get(self._cursor.key, 0) :]
+
+    def _replace(self, held: Any) -> None:
+        super()._replace(held if isinstance(held, _Own) else _Own(held))
+
+
+class _CheckedUnionListState(BoundUnionListState, CheckedListState):
+    """The same, which tries at once whether what it gets can be stored."""
+
+    __slots__ = ()
+
+
+class _Stored(msgspec.Struct):
+    """The unions of a step: for each state the number of the union, and the items of the parts that had any."""
+
+    format: int
+    unions: dict[str, tuple[int, bytes]]
+
+
+class Restored:
+    """The union of one state. It is read when it is first used."""
+
+    def __init__(self, number: int, rows: pa.RecordBatch | None, item: StateSpec | None) -> None:
+        self.number: Final = number
+        self._rows = rows
+        self._item = item
+
+    @functools.cached_property
+    def items(self) -> Sequence[Any]:
+        """The items of all parts, in the order of the parts."""
+        if self._rows is None or self._item is None:
+            return ()
+        return parts_of_column(self._item, inside(self._rows.column(1)))
+
+    @functools.cached_property
+    def counts(self) -> dict[int, int]:
+        """How many of them are of which part, by its key."""
+        if self._rows is None:
+            return {}
+        lengths = np.diff(self._rows.column(1).offsets.to_numpy()).tolist()
+        return dict(zip(self._rows.column(0).to_pylist(), lengths, strict=True))
+
+
+_NOTHING: Final = Restored(0, None, None)
+
+
+class Unions:
+    """The unions that a slot keeps, by state. `specs` are the states of the step."""
+
+    def __init__(self, stored: bytes | None, specs: Sequence[StateSpec]) -> None:
+        self._found: Final[dict[str, Restored]] = {}
+        if stored is None:
+            return
+        known = msgspec.msgpack.decode(stored, type=_Stored)
+        if known.format != _FORMAT:
+            raise StateError(
+                f"The stored unions have the format {known.format}; this penstock reads {_FORMAT}."
+            )
+        for spec in _union_specs(specs):
+            if spec.name in known.unions:
+                number, rows = known.unions[spec.name]
+                batch = conformed(
+                    pa.ipc.open_stream(rows).read_next_batch(), _schema(spec.name, spec.arrow_type)
+                )
+                self._found[spec.name] = Restored(number, batch, spec.python_type.item)
+
+    def __getitem__(self, name: str) -> Restored:
+        return self._found.get(name, _NOTHING)
+
+
+def unions(tables: Mapping[int, pa.RecordBatch], states: Mapping[str, pa.DataType]) -> bytes | None:
+    """The unions of a step, from the rows of all its key groups; None when it has no union list state.
+
+    `states` are its union list states with the types in which they are stored. To be called where the state of a step
+    is restored. The result is a function of what the rows hold alone.
+    """
+    rows = [tables[group] for group in sorted(tables)]
+    found: dict[str, tuple[int, bytes]] = {}
+    for name, kind in states.items():
+        keys: list[pa.Array] = [pa.array([], PART_KEY_TYPE)]
+        items: list[pa.Array] = [pa.array([], kind.field("items").type)]
+        last = 0
+        for part in rows:
+            own, replaced = part.column(name).flatten()
+            some = own.is_valid()
+            keys.append(part.column(KEY_COLUMN).filter(some))
+            items.append(own.filter(some))
+            last = max(last, *(number or 0 for number in replaced.to_pylist()), 0)
+        columns = [pa.concat_arrays(keys), pa.concat_arrays(items)]
+        # A higher number than any part has seen: none has replaced this union.
+        batch = pa.RecordBatch.from_arrays(columns, schema=_schema(name, kind))
+        found[name] = (last + 1, as_bytes(batch))
+    return msgspec.msgpack.encode(_Stored(_FORMAT, found)) if found else None
+
+
+def _union_specs(specs: Sequence[StateSpec]) -> list[StateSpec]:
+    return [spec for spec in specs if isinstance(spec.python_type, _UnionForm)]
+
+
+def _schema(name: str, kind: pa.DataType) -> pa.Schema:
+    return pa.schema([(KEY_COLUMN, PART_KEY_TYPE), (name, kind.field("items").type)])

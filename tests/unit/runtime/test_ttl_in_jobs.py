@@ -1,0 +1,290 @@
+"""What is kept for a time: whole jobs over micro-batches against plain Python, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process_job import NOW, InProcessJob
+
+import penstock as ps
+from penstock.errors import JobDefinitionError
+from penstock.state.kept_slots import kept_slots
+from penstock.state.slot_tables import SlotTables
+
+AFTER = dt.timedelta(seconds=10)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass
+class Touch:
+    key: int
+    state: str
+    act: str
+    at: dt.datetime = EPOCH
+
+
+@dataclass
+class Seen:
+    key: int
+    text: str
+
+
+class Acts(ps.ProcessFunction):
+    """Does to a state what a record says, tells what is there, and raises when told to."""
+
+    def process_record(self, record: Touch, ctx: ps.Context) -> Iterator[Seen]:
+        state = getattr(self, record.state)
+        act = record.act.removesuffix("!")
+        if act == "write":
+            if isinstance(state, ps.ListState):
+                state.add(1)
+            elif isinstance(state, ps.MapState):
+                state.put(len(state), 1)
+            elif isinstance(state, ps.ReducingState):
+                state.add(1)
+            else:
+                state.set((state.get() or 0) + 1)
+        elif act == "clear":
+            state.clear()
+        elif act == "blind":
+            state.set(
+                {0: 1} if isinstance(state, ps.MapState) else [1] if isinstance(state, ps.ListState) else 1
+            )
+        seen = ""
+        if act != "blind":
+            seen = str(len(state) if isinstance(state, ps.ListState | ps.MapState) else state.get() or 0)
+        if record.act.endswith("!"):
+            raise ValueError("no")
+        yield Seen(record.key, f"{record.state} {seen}")
+
+
+def acts(time: Any) -> ps.ProcessFunction:
+    class Timed(Acts):
+        value = ps.ValueState(int, ttl=ps.Ttl(AFTER, time=time))
+        read = ps.ValueState(int, ttl=ps.Ttl(AFTER, on="read_and_write", time=time))
+        items = ps.ListState(int, ttl=ps.Ttl(AFTER, time=time))
+        read_items = ps.ListState(int, ttl=ps.Ttl(AFTER, on="read_and_write", time=time))
+        entries = ps.MapState(int, int, ttl=ps.Ttl(AFTER, time=time))
+        total = ps.ReducingState(int, lambda a, b: a + b, ttl=ps.Ttl(AFTER, on="read_and_write", time=time))
+        kept = ps.ValueState(int)
+
+    return Timed()
+
+
+STATES = ["value", "read", "items", "read_items", "entries", "total", "kept"]
+ACTS = ["write", "write", "look", "look", "clear", "blind", "write!", "look!", "clear!", "blind!"]
+
+
+@dataclass
+class Model:
+    """What the states hold: for each key and state a number, and the second in which it is gone."""
+
+    by_event: bool
+    held: dict[tuple[int, str], tuple[int, float]] = field(default_factory=dict)
+    clock: float = float("-inf")
+
+    def record(self, record: Touch, now: float) -> str | None:
+        place = record.key, record.state
+        time = (record.at - EPOCH).total_seconds() if self.by_event else now
+        self.clock = max(self.clock, time)
+        count, expires = self.held.get(place, (0, float("-inf")))
+        if expires <= self.clock:
+            count, expires = 0, float("-inf")
+        act = record.act.removesuffix("!")
+        touched = act in ("write", "blind")
+        if act in ("write", "blind", "clear"):
+            count = {"write": count + 1, "blind": 1, "clear": 0}[act]
+        # What is looked at after a late write may be gone already.
+        after = float("inf") if record.state == "kept" else max(expires, time + AFTER.total_seconds())
+        if touched or (count and record.state in ("read", "read_items", "total")):
+            expires = after
+        if record.act.endswith("!"):
+            return None
+        if expires <= self.clock:
+            count = 0
+        self.held[place] = count, expires if count else float("-inf")
+        return f"{record.state} {'' if act == 'blind' else count}"
+
+
+def job_of(function: ps.ProcessFunction, *, key_groups: int, partitions: int) -> InProcessJob:
+    job = ps.Job("j", key_groups=key_groups)
+    stream = job.data_stream("touches", schema=Touch, event_time="at")
+    stream.key_by("key").process("step", function).sink_to("seen")
+    return InProcessJob(job, partitions=partitions)
+
+
+BATCHES = st.lists(
+    st.tuples(
+        st.integers(0, 12),
+        st.booleans(),
+        st.lists(
+            st.tuples(st.integers(0, 2), st.sampled_from(STATES), st.sampled_from(ACTS), st.integers(0, 60)),
+            max_size=12,
+        ),
+    ),
+    max_size=8,
+)
+
+
+@pytest.mark.parametrize("by_event", [False, True])
+@settings(deadline=None, max_examples=60)
+@given(batches=BATCHES)
+def test_values_are_there_until_they_expire_and_never_longer(by_event: bool, batches: Any) -> None:
+    """Also in the same micro-batch, after reloads, and whatever records that raised have touched."""
+    groups, partitions = (1, 1) if by_event else (4, 2)
+    job = job_of(acts("event" if by_event else "processing"), key_groups=groups, partitions=partitions)
+    model = Model(by_event)
+    for passed, cold, records in batches:
+        job.now += dt.timedelta(seconds=passed)
+        if cold:
+            kept_slots._kept.clear()
+        touches = [
+            Touch(key, state, act, EPOCH + dt.timedelta(seconds=at)) for key, state, act, at in records
+        ]
+        again = job.copy()
+        result = job.run({"touches": [("p", touches)]})
+        told = [(one.key, one.text) for one in result.records("seen")]
+        expected = []
+        for touch in touches:
+            text = model.record(touch, (job.now - EPOCH).total_seconds())
+            if text is not None:
+                expected.append((touch.key, text))
+        by_key = [
+            [text for key, text in found if key == wanted]
+            for found in (told, expected)
+            for wanted in range(3)
+        ]
+        assert by_key[:3] == by_key[3:]
+        kept_slots._kept.clear()
+        replayed = again.run({"touches": [("p", touches)]}, seed=1)
+        assert replayed.data == result.data
+        assert again.states == job.states
+
+
+class InBulk(ps.ProcessFunction):
+    value = ps.ValueState(int, ttl=ps.Ttl(AFTER))
+    read = ps.ValueState(int, ttl=ps.Ttl(AFTER, on="read_and_write"))
+
+    def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> pa.RecordBatch:
+        slots = np.unique(ctx.slots)
+        states = {"value": self.value, "read": self.read}
+        for name in records.column("state").to_pylist():
+            states[name].put(slots, states[name].columns().values[slots] + 1)
+        texts = [
+            f"{self.value.columns().values[slot]} {self.read.columns().values[slot]}" for slot in ctx.slots
+        ]
+        return pa.record_batch({"key": records.column("key"), "text": texts})
+
+
+def test_columns_are_kept_alive_and_expire() -> None:
+    """Reading a column keeps what it holds of the keys that came."""
+    job = ps.Job("j", key_groups=2)
+    stream = job.data_stream("touches", schema=Touch)
+    stream.key_by("key").process("step", InBulk(), output=Seen).sink_to("seen")
+    found = InProcessJob(job)
+    told = []
+    for seconds, state in [(0, "value"), (0, "read"), (6, "read"), (6, "read"), (9, "value"), (10, "value")]:
+        found.now += dt.timedelta(seconds=seconds)
+        told += [one.text for one in found.run({"touches": [("p", [Touch(1, state, "")])]}).records("seen")]
+    assert told == ["1 0", "1 1", "1 2", "0 3", "1 3", "1 0"]
+
+
+class Keys(ps.ConnectedProcessFunction):
+    value = ps.ValueState(int, ttl=ps.Ttl(AFTER))
+
+    def process_control(self, record: Touch, ctx: ps.Context) -> Iterator[Seen]:
+        for key in ctx.keys():
+            yield Seen(key, str(self.value.get()))
+
+    def process_record(self, record: Touch, ctx: ps.Context) -> Iterator[Seen]:
+        self.value.set(1)
+        yield from ()
+
+
+def test_keys_whose_values_have_expired_are_no_keys() -> None:
+    """For ctx.keys(), although they are still in the table."""
+    job = ps.Job("j", key_groups=2)
+    control = job.control_stream("asks", schema=Touch)
+    data = job.data_stream("touches", schema=Touch)
+    data.key_by("key").connect(control.broadcast()).process("step", Keys()).sink_to("seen")
+    found = InProcessJob(job)
+    found.run({"touches": [("p", [Touch(1, "", "")])]})
+    found.now += dt.timedelta(seconds=5)
+    found.run({"touches": [("p", [Touch(2, "", "")])]})
+    found.now += dt.timedelta(seconds=5)
+    asked = found.run({"asks": [("p", [Touch(0, "", "")])]}).records("seen")
+    assert [one.key for one in asked] == [2]
+
+
+def test_event_time_needs_records_that_have_it() -> None:
+    """Said when the job is described."""
+    job = ps.Job("j")
+    stream = job.data_stream("touches", schema=Touch).key_by("key")
+    with pytest.raises(
+        JobDefinitionError, match=r"'value' of step 'step' expires by event time, .* event_time="
+    ):
+        stream.process("step", acts("event"))
+
+
+def test_a_state_may_get_and_lose_its_time_to_live() -> None:
+    """What was written before is kept; what has a time loses it with the declaration."""
+
+    def counting(ttl: ps.Ttl | None) -> InProcessJob:
+        class Counting(ps.ProcessFunction):
+            count = ps.ValueState(int, ttl=ttl)
+
+            def process_record(self, record: Touch, ctx: ps.Context) -> Iterator[Seen]:
+                self.count.set((self.count.get() or 0) + 1)
+                yield Seen(record.key, str(self.count.get()))
+
+        return job_of(Counting(), key_groups=1, partitions=1)
+
+    told = []
+    states: Any = {}
+    for number, ttl in enumerate([None, ps.Ttl(AFTER), ps.Ttl(AFTER), None]):
+        job = counting(ttl)
+        job.states = states
+        job.now = NOW + dt.timedelta(minutes=number)
+        told += [one.text for one in job.run({"touches": [("p", [Touch(1, "", "")])]}).records("seen")]
+    assert told == ["1", "2", "1", "2"]
+
+
+def test_what_nobody_touches_any_more_goes_little_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each micro-batch looks at a bounded number of rows, and in the end nothing is left."""
+    monkeypatch.setattr("penstock.state.slot_tables._SWEPT_ROWS", 10)
+    job = job_of(acts("processing"), key_groups=1, partitions=1)
+    job.run({"touches": [("p", [Touch(key, "value", "blind") for key in range(200)])]})
+    job.now += AFTER
+    held = []
+    for _ in range(25):
+        report = job.run({"touches": [("p", [Touch(1000, "kept", "write")])]})
+        held.append(report.counts("keys")["step"])
+    # What is left when most of it has gone is written whole.
+    assert held[:10] == [191 - 10 * number for number in range(10)]
+    assert held[-1] == 1
+
+
+def test_sweeping_goes_on_where_it_was_when_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the rows that come last would never be looked at."""
+    monkeypatch.setattr("penstock.state.slot_tables._SWEPT_ROWS", 10)
+    job = job_of(acts("processing"), key_groups=4, partitions=1)
+    job.run({"touches": [("p", [Touch(key, "kept", "blind") for key in range(100)])]})
+    seen = set()
+    original = SlotTables.sweep
+
+    def sweep(tables: SlotTables, clocks: Any) -> None:
+        original(tables, clocks)
+        seen.add(tables._head.swept)
+
+    monkeypatch.setattr(SlotTables, "sweep", sweep)
+    for _ in range(20):
+        job.run({"touches": [("p", [Touch(1, "kept", "look")])]})
+    assert len(seen) > 9
