@@ -51,8 +51,8 @@ class Sizes:
     keys: int = 1_000_000
     batch_rows: int = 20_000
     interval_ms: int = 2_000
-    warm_up: int = 10
-    before: int = 30
+    warm_up: int = 40
+    before: int = 40
     dumps: int = 3
     form: str = "csv"
     settings_rows: int = 500_000
