@@ -147,7 +147,7 @@ class _StepRunner:
             str(self._core.state_schema),
         )
         kept = kept_slots.take(name)
-        if self._plan.seed is not None and kept is None and entries.get(HEAD) is None:
+        if self._plan.seed is not None and entries.get(HEAD) is None:
             # The first time that the slot runs. Where the first micro-batch had no task to wake it, that is later.
             take_over(seed_folder(self._plan.seed, self._node.id, work.slot.key_groups[0]), entries)
         try:

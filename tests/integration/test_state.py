@@ -1,0 +1,270 @@
+"""State on Spark: rescaled, dumped, carried over and changed, jobs give what they would have given without."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration_support import read_lines, write_lines
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from conftest import RunJob
+from penstock.errors import StateMismatchError
+from penstock.jobs.capturing import Capture, capture
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.loading import LoadedJob, load_job
+from penstock.jobs.rescaling import rescale
+from penstock.jobs.runner import JobRunner, RunSummary
+from penstock.jobs.settings import RunSettings
+from penstock.jobs.state_listing import value_of_key
+from penstock.snapshots.differences import diff
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example job, its streams, where its records go, and what happens in each micro-batch."""
+
+    job: str
+    streams: tuple[str, ...]
+    sink: str
+
+    def stages(self, folder: Path) -> list[dict[str, str]]:
+        """The lines of each stream in each of three or four micro-batches."""
+        if self.job.startswith("temperature"):
+            return list(temperatures())
+        place = EXAMPLES / Path(self.job).parent
+        subprocess.run([sys.executable, str(place / "feed.py"), str(folder)], check=True)
+        found = []
+        for stage in sorted(folder.iterdir()):
+            parts = {name: stage / f"{name}.jsonl" for name in self.streams}
+            found.append({name: path.read_text() if path.exists() else "" for name, path in parts.items()})
+        return found
+
+
+def temperatures() -> Iterator[dict[str, str]]:
+    chance = random.Random(5)
+    for stage in range(3):
+        settings = [
+            {"sensor_id": chance.randrange(300), "desired": 20.0 + stage, "up_delta": 1.0, "down_delta": 1.0}
+            for _ in range(200)
+        ]
+        readings = [
+            {"sensor_id": chance.randrange(300), "temperature": chance.uniform(14, 28)} for _ in range(2_000)
+        ]
+        yield {
+            "settings": "".join(json.dumps(record) + "\n" for record in settings),
+            "readings": "".join(json.dumps(record) + "\n" for record in readings),
+        }
+
+
+JOBS = {
+    "record by record": Example("temperature_control/job.py", ("settings", "readings"), "heaters"),
+    "vectorised": Example("temperature_control/vectorised.py", ("settings", "readings"), "heaters"),
+    "rules": Example("dynamic_rules/rules_job.py", ("rules", "commands", "payments"), "alerts"),
+    "flags": Example("feature_flags/flags_job.py", ("flags", "commands", "views"), "exposures"),
+}
+
+
+@dataclass
+class Runs:
+    """Bounded runs of an example in one folder."""
+
+    example: Example
+    folder: Path
+    loaded: LoadedJob
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.folder / "checkpoint")
+
+    def add(self, number: int, stage: dict[str, str]) -> None:
+        for name, lines in stage.items():
+            place = self.folder / name
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{number}.jsonl").write_text(lines)
+
+    def run(self, **settings: Any) -> RunSummary:
+        bindings = {n: f"jsonl:{self.folder / n}?max_files_per_batch=1" for n in self.example.streams}
+        bindings[self.example.sink] = f"jsonl:{self.folder / 'out'}"
+        settings.setdefault("checkpoint", str(self.checkpoint.folder))
+        run = RunSettings(bindings=bindings, bounded=True, **settings)
+        return JobRunner(self.loaded.job, run, self.loaded.code).run()
+
+    def out(self) -> list[str]:
+        """What came out, whatever the order of keys: what is of one key stays in order, as records are told apart."""
+        return sorted(json.dumps(record) for record in read_lines(self.folder / "out"))
+
+
+@pytest.mark.parametrize("name", sorted(JOBS))
+def test_a_job_that_is_rescaled_gives_what_it_gives_without(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """From 2 to 4 to 3 tasks between micro-batches, also twice without a micro-batch in between."""
+    example = JOBS[name]
+    stages = example.stages(tmp_path / "feed")
+    loaded = load_job(str(EXAMPLES / example.job))
+    straight = Runs(example, tmp_path / "straight", loaded)
+    for number, stage in enumerate(stages):
+        straight.add(number, stage)
+    straight.run(parallelism=2)
+    assert straight.out()
+    often = Runs(example, tmp_path / "often", loaded)
+    for number, stage in enumerate(stages):
+        often.add(number, stage)
+        often.run(parallelism=2)
+        if number == 0:
+            rescale(spark, often.checkpoint, 1)
+        if number < 2:
+            rescale(spark, often.checkpoint, (4, 3)[number])
+    assert often.out() == straight.out()
+    captured = [
+        capture(spark, runs.checkpoint, Capture("dump", str(tmp_path / f"dump-{place}"), "jsonl"))
+        for place, runs in enumerate((straight, often))
+    ]
+    assert captured[0].digest == captured[1].digest
+    assert captured[0].key_groups == 128
+    assert not (often.folder / "checkpoint" / "rescaling.json").exists()
+
+
+def test_a_dump_is_the_beginning_of_another_job(spark: SparkSession, tmp_path: Path) -> None:
+    """At another parallelism and with another number of key groups; its own dump has the same content."""
+    example = JOBS["record by record"]
+    loaded = load_job(str(EXAMPLES / example.job))
+    runs = Runs(example, tmp_path / "first", loaded)
+    stages = list(temperatures())
+    for number, stage in enumerate(stages):
+        runs.add(number, stage)
+    runs.run()
+    first = capture(spark, runs.checkpoint, Capture("dump", str(tmp_path / "dump"), "csv"))
+    again = capture(spark, runs.checkpoint, Capture("dump", str(tmp_path / "again"), "csv"))
+    assert contents(tmp_path / "dump") == contents(tmp_path / "again"), "the same bytes"
+    loaded.job.key_groups = 50
+    other = Runs(example, tmp_path / "second", loaded)
+    other.add(0, dict.fromkeys(example.streams, ""))
+    summary = other.run(from_dump=str(tmp_path / "dump"), parallelism=3)
+    assert summary.state == {"thermostat": first.table("thermostat/setting").rows}
+    second = capture(spark, other.checkpoint, Capture("dump", str(tmp_path / "second dump"), "parquet"))
+    assert (second.digest, second.key_groups) == (first.digest, 50)
+    assert diff(str(tmp_path / "dump"), str(tmp_path / "second dump")).same
+    assert again.batch == len(stages) - 1
+    key = json.loads(stages[0]["settings"].splitlines()[0])["sensor_id"]
+    found = [value_of_key(spark, r.checkpoint, "thermostat", str(key), None) for r in (runs, other)]
+    assert found[0] == found[1] != None  # noqa: E711  # both, and something
+    assert value_of_key(spark, runs.checkpoint, "thermostat", "999", None) is None
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_savepoint_goes_on_where_the_job_stood(spark: SparkSession, tmp_path: Path) -> None:
+    """In a new checkpoint, whose job reads the same folders; together both give what one run gives."""
+    example = JOBS["record by record"]
+    loaded = load_job(str(EXAMPLES / example.job))
+    runs = Runs(example, tmp_path / "runs", loaded)
+    straight = Runs(example, tmp_path / "straight", loaded)
+    for number, stage in enumerate(temperatures()):
+        straight.add(number, stage)
+        runs.add(number, stage)
+        if number == 1:
+            runs.run()
+            place = tmp_path / "runs" / "savepoints" / "one"
+            capture(spark, runs.checkpoint, Capture("savepoint", str(place), "arrow", "one"))
+    straight.run()
+    shutil.rmtree(runs.checkpoint.folder)
+    runs.run(from_savepoint=str(place), parallelism=4)
+    assert runs.out() == straight.out()
+
+
+@dataclass
+class Visit:
+    user: str
+    pages: int
+
+
+@dataclass
+class Total:
+    user: str
+    visits: int
+    pages: int
+
+
+class Count(ps.ProcessFunction):
+    visits = ps.ValueState(int)
+    pages = ps.ValueState(int)
+
+    def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Total]:
+        self.visits.set((self.visits.get() or 0) + 1)
+        self.pages.set((self.pages.get() or 0) + visit.pages)
+        yield Total(visit.user, self.visits.get() or 0, self.pages.get() or 0)
+
+
+class Renamed(ps.ProcessFunction):
+    """What was visits is called calls, pages is wider, and there is one more state."""
+
+    calls = ps.ValueState(int, renamed_from="visits")
+    pages = ps.ValueState(int)
+    longest = ps.ReducingState(int, max)
+
+    def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Total]:
+        self.calls.set((self.calls.get() or 0) + 1)
+        self.pages.set((self.pages.get() or 0) + visit.pages)
+        self.longest.add(visit.pages)
+        yield Total(visit.user, self.calls.get() or 0, self.pages.get() or 0)
+
+
+class Narrowed(ps.ProcessFunction):
+    visits = ps.ValueState(str)
+
+    def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Total]:
+        yield Total(visit.user, 0, 0)
+
+
+def visits_job(function: ps.ProcessFunction, step: str = "count") -> ps.Job:
+    job = ps.Job("visits")
+    visits = job.data_stream("visits", schema=Visit)
+    visits.key_by("user").process(step, function).sink_to("totals")
+    return job
+
+
+def test_a_changed_job_takes_its_state_over_or_is_refused(
+    spark: SparkSession, run_job: RunJob, tmp_path: Path
+) -> None:
+    """In place and from a savepoint: renamed and new states; what does not fit is told before any data is read."""
+    checkpoint = Checkpoint(tmp_path / "checkpoint")
+    bindings = {"visits": f"jsonl:{tmp_path / 'visits'}", "totals": f"jsonl:{tmp_path / 'totals'}"}
+    write_lines(tmp_path / "visits", "1.jsonl", [{"user": "ann", "pages": 3}, {"user": "bob", "pages": 1}])
+    run_job(visits_job(Count()), bindings)
+    capture(spark, checkpoint, Capture("savepoint", str(tmp_path / "savepoint"), "arrow", "one"))
+    write_lines(tmp_path / "visits", "2.jsonl", [{"user": "ann", "pages": 4}])
+    with pytest.raises(
+        StateMismatchError, match="count/visits: it is declared as string, and found as int64"
+    ):
+        run_job(visits_job(Narrowed()), bindings)
+    with pytest.raises(StateMismatchError, match="is of the steps count, and the job has tell"):
+        run_job(visits_job(Renamed(), "tell"), bindings)
+    run_job(visits_job(Renamed()), bindings)
+    assert read_lines(tmp_path / "totals")[-1] == {"user": "ann", "visits": 2, "pages": 7}
+    more = {"checkpoint": str(tmp_path / "other"), "from_savepoint": str(tmp_path / "savepoint")}
+    bindings["totals"] = f"jsonl:{tmp_path / 'others'}"
+    with pytest.raises(
+        StateMismatchError, match="holds state of the step 'count', which the job no longer has"
+    ):
+        run_job(visits_job(Renamed(), "tell"), bindings, **more)
+    assert not (tmp_path / "other" / "lineage.json").exists()
+    run_job(visits_job(Renamed()), bindings, **more)
+    assert read_lines(tmp_path / "others") == [{"user": "ann", "visits": 2, "pages": 7}]
+    more["checkpoint"] = str(tmp_path / "third")
+    run_job(visits_job(Renamed(), "tell"), bindings, allow_non_restored_state=True, **more)
+    assert read_lines(tmp_path / "others")[-1] == {"user": "ann", "visits": 1, "pages": 4}
