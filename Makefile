@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control chaos clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-dump chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ bench-latency: setup ## Kafka to Kafka at 200 records a second
 
 bench-control: setup ## a command to 100k keys, and 10,000 commands a second beside data
 	@$(BIN)/python -m benchmarks.control $(ARGS)
+
+bench-state: setup ## a micro-batch of equal size while 10k to 10M keys are held
+	@$(BIN)/python -m benchmarks.state_growth $(ARGS)
+
+bench-dump: setup ## a dump of 1M keys beside a running job
+	@$(BIN)/python -m benchmarks.state_dump $(ARGS)
 
 chaos: setup ## some 150 kills of jobs and brokers, under data and commands; 100 replays of a cut
 	@$(BIN)/python -m pytest tests/system tests/integration -m chaos --timeout=3600 $(ARGS)

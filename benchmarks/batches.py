@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["batch_ends"]
+__all__ = ["batch_ends", "last_batch"]
 
 
 def batch_ends(checkpoint: Path) -> list[float]:
     """When each micro-batch was committed, in seconds of the wall clock: the times of Spark's commit files."""
-    commits = [path for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit()]
-    return [path.stat().st_mtime for path in sorted(commits, key=lambda path: int(path.name))]
+    return [path.stat().st_mtime for path in sorted(_commits(checkpoint), key=lambda path: int(path.name))]
+
+
+def last_batch(checkpoint: Path) -> int:
+    """The number of the last micro-batch that was committed, -1 when there is none."""
+    return max((int(path.name) for path in _commits(checkpoint)), default=-1)
+
+
+def _commits(checkpoint: Path) -> list[Path]:
+    return [path for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit()]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -29,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
-from benchmarks.processes import EXAMPLE, end_session, python_process
 from benchmarks.report import Column, print_json, print_table
+from benchmarks.running import RunningJob
 from benchmarks.topics import producer
 from benchmarks.workload import Rooms
 from penstock.jobs.receipts import read_receipts
@@ -38,7 +37,6 @@ from penstock.local.kafka import KafkaBroker
 
 __all__ = ["Sizes", "main", "measure"]
 
-_PATIENCE_S: Final = 300.0
 _FINAL: Final = ("APPLIED", "DEGRADED", "REJECTED")
 _TICK_S: Final = 0.02
 
@@ -57,19 +55,10 @@ class Sizes:
     cores: int = 2
 
 
-class _Job:
-    """The example job as a process, which reads folders of its own without an end."""
+class _Job(RunningJob):
+    """The job, and the receipts of its commands."""
 
     def __init__(self, folder: Path, sizes: Sizes, commands: str | None) -> None:
-        self.folder = folder
-        self.checkpoint = folder / "checkpoint"
-        arguments = [
-            str(EXAMPLE / "job.py"),
-            "--checkpoint",
-            str(self.checkpoint),
-            "--cores",
-            str(sizes.cores),
-        ]
         bindings = {
             "readings": f"parquet:{folder / 'readings'}?max_files_per_batch={sizes.files_per_batch}",
             "settings": f"parquet:{folder / 'settings'}",
@@ -77,9 +66,7 @@ class _Job:
         }
         if commands is not None:
             bindings["commands"] = commands
-        for name, uri in bindings.items():
-            arguments += ["-D", f"{name}={uri}"]
-        self._process = python_process("benchmarks.run_job", arguments, folder / "stderr.log")
+        super().__init__(folder, bindings, ["--cores", str(sizes.cores)])
         self._seen = ""
         self._finals = 0
 
@@ -93,22 +80,6 @@ class _Job:
                     if receipt.status != "APPLIED":
                         raise RuntimeError(f"{receipt.id} is {receipt.status}: {receipt.reason}")
         return self._finals
-
-    def await_true(self, what: str, condition: Any, poll_s: float = 0.05) -> None:
-        """Wait, and fail when the job has ended or it takes too long."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while not condition():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"The job did not come to {what}; see {self.folder / 'stderr.log'}.")
-            time.sleep(poll_s)
-
-    def end(self) -> None:
-        """Stop it, and whatever it has left behind."""
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.communicate(timeout=60)
-        finally:
-            end_session(self._process)
 
 
 @contextmanager

@@ -50,6 +50,7 @@ class _Accounts:
             states = report["stateOperators"]
             self.batches[report["batchId"]] = {
                 "batch": report["batchId"],
+                "began": report["timestamp"],
                 "rows": [source["numInputRows"] for source in report["sources"]],
                 "ms": dict(report["durationMs"]),
                 "state_ms": [{"update": s["allUpdatesTimeMs"], "commit": s["commitTimeMs"]} for s in states],
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True, type=Path)
     parser.add_argument("--cores", type=int, help="default: as for penstock run")
     parser.add_argument("--state-memory-mb", type=int, help="default: as for penstock run")
+    parser.add_argument("--batch-interval-ms", type=int, default=0)
     parser.add_argument("--spark", action="append", default=[], help="NAME=VALUE, a Spark setting")
     arguments = parser.parse_args()
     loaded = load_job(arguments.job)
@@ -72,6 +74,7 @@ def main() -> None:
         bindings=dict(split_definition(text) for text in arguments.bindings),
         bounded=arguments.bounded,
         checkpoint=str(arguments.checkpoint),
+        batch_interval_ms=arguments.batch_interval_ms,
         master=f"local[{arguments.cores or '*'}]",
         spark_settings=dict(text.split("=", 1) for text in arguments.spark),
     )

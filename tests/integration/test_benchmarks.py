@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import control, kafka, keyed_state, latency
+from benchmarks import control, kafka, keyed_state, latency, state_dump, state_growth
 from benchmarks.workload import OFF, ON, Commands, Mismatch, Readings, Rooms, expected_commands, mismatch
 
 
@@ -111,3 +111,27 @@ def test_control_in_its_small_form(tmp_path: Path) -> None:
     assert result["all_keys_s"] > 0
     assert result["rows_per_s_with"] > 0
     assert result["lost"] == 0
+
+
+def test_state_growth_in_its_small_form(tmp_path: Path) -> None:
+    """The job emits the fold's commands (`measure` raises otherwise), with settings that come in two micro-batches."""
+    sizes = state_growth.Sizes(keys=(600,), batch_rows=200, batches=7, counted=2, settings_rows=300)
+    result = json.loads(json.dumps(state_growth.measure(sizes, tmp_path, peer=False)))
+    (run,) = result["runs"]
+    assert (run["contestant"], run["keys"], run["growth"]) == ("penstock", 600, 1.0)
+    assert 0 < run["batch_ms"] <= run["p95_ms"]
+    state_growth.show(result)
+
+
+def test_state_dump_in_its_small_form(tmp_path: Path) -> None:
+    """The dump is sound and has every room (`measure` raises otherwise), and micro-batches ran beside it."""
+    sizes = state_dump.Sizes(
+        keys=600, batch_rows=200, interval_ms=500, warm_up=3, before=5, dumps=1, settings_rows=300
+    )
+    result = json.loads(json.dumps(state_dump.measure(sizes, tmp_path)))
+    assert 600 < result["rows"] <= 1_200
+    assert result["ratio"] > 0
+    assert result["batches_before"] >= 4
+    assert result["batches_during"] > 0
+    assert 0 < result["seconds"] < result["process_s"]
+    state_dump.show(result)

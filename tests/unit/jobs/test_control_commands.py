@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from click.testing import Result
 from control_checkpoint import make_checkpoint, receipts, write_receipts
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from penstock.cli import app
@@ -254,14 +253,3 @@ def test_a_job_without_steps_takes_no_commands(checkpoint: Path) -> None:
     entry = {"job": "copy", "commands": "", "steps": {}}
     (checkpoint / "control.json").write_bytes(msgspec.json.encode(entry))
     refused(control("send", checkpoint, "--kind=pause"), "'copy' has no keyed step")
-
-
-def test_every_option_is_documented() -> None:
-    """In the part of docs/cli.md on the command."""
-    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
-    group = get_command(app).commands["control"]  # type: ignore[attr-defined]
-    for name, command in group.commands.items():
-        part = page.partition(f"### `penstock control {name} ")[2].partition("\n##")[0]
-        options = [option for parameter in command.params for option in parameter.opts if option[0] == "-"]
-        missing = [option for option in options if f"`{option}" not in part and option != "--output"]
-        assert (missing, "--output" in options) == ([], True)

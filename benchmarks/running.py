@@ -1,0 +1,44 @@
+"""Running: the temperature-control job as a process that reads folders without an end, until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.processes import EXAMPLE, end_session, python_process, result_of
+
+__all__ = ["RunningJob"]
+
+_PATIENCE_S: Final = 300.0
+
+
+class RunningJob:
+    """The job in a process of its own, with checkpoint and log in a folder. `options` are those of `run_job`."""
+
+    def __init__(self, folder: Path, bindings: Mapping[str, str], options: Sequence[str]) -> None:
+        self.checkpoint: Final = folder / "checkpoint"
+        self._log: Final = folder / "stderr.log"
+        arguments = [str(EXAMPLE / "job.py"), "--checkpoint", str(self.checkpoint), *options]
+        for name, uri in bindings.items():
+            arguments += ["-D", f"{name}={uri}"]
+        self._process: Final = python_process("benchmarks.run_job", arguments, self._log)
+
+    def await_true(self, what: str, condition: Callable[..., bool], poll_s: float = 0.05) -> None:
+        """Wait, and fail when the job has ended or it takes too long."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not condition():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"The job did not come to {what}; see {self._log}.")
+            time.sleep(poll_s)
+
+    def end(self) -> dict[str, Any]:
+        """Stop it, and whatever it has left behind; gives its account."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            output, _ = self._process.communicate(timeout=60)
+        finally:
+            end_session(self._process)
+        return result_of(self._process, output, self._log)

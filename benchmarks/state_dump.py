@@ -1,0 +1,220 @@
+"""State dump: what a dump of a large state takes, and what it costs the job that runs on beside it.
+
+The temperature-control job holds a setting for each room, and the last command of most. It reads a file of readings of
+random rooms in each micro-batch, at a fixed rate that leaves the machine partly idle. When it has done so for a while,
+`penstock state dump` runs in another process, some times over. What is reported is the median time of the micro-batches
+before the first dump, by Spark's own account, and of those that ran at the same time as one, from the start of its
+process to its end; and of the dumps their own time, which they count from when Spark has started. Each dump is verified
+and must have a row for each room.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.batches import last_batch
+from benchmarks.processes import run_module
+from benchmarks.report import Column, print_json, print_table
+from benchmarks.running import RunningJob
+from benchmarks.workload import Rooms
+from penstock.snapshots.reading import verify
+
+__all__ = ["Sizes", "main", "measure"]
+
+# Different files of readings; each comes again under other names.
+_PARTS: Final = 50
+# For so long the readings last beside each dump.
+_LONGEST_S: Final = 180
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    Of `batch_rows` readings a micro-batch, one each `interval_ms`, the first `warm_up` do not count; `before` are then
+    counted before the first of so many `dumps`.
+    """
+
+    keys: int = 1_000_000
+    batch_rows: int = 20_000
+    interval_ms: int = 2_000
+    warm_up: int = 40
+    before: int = 40
+    dumps: int = 3
+    form: str = "csv"
+    settings_rows: int = 500_000
+    emit_share: float = 0.45
+    cores: int = 2
+
+    @property
+    def settings_files(self) -> int:
+        """In how many files, so micro-batches, the settings come."""
+        return -(-self.keys // self.settings_rows)
+
+    @property
+    def files(self) -> int:
+        """How many files of readings there are, which is more than are read."""
+        beside = self.dumps * _LONGEST_S * 1_000 // self.interval_ms
+        return self.settings_files + self.warm_up + self.before + beside
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A dump: what it tells of itself, and when its process began and ended, in seconds of the wall clock."""
+
+    told: dict[str, Any]
+    began_s: float
+    ended_s: float
+
+
+def write_input(folder: Path, sizes: Sizes) -> None:
+    """Settings of all rooms, and readings that do not end while the benchmark runs."""
+    rooms = Rooms(sizes.keys, sizes.emit_share)
+    for name in ("readings", "settings", "heaters", "parts"):
+        (folder / name).mkdir(parents=True)
+    desired = rooms.desired
+    for number in range(sizes.settings_files):
+        start = number * sizes.settings_rows
+        rows = np.arange(start, min(start + sizes.settings_rows, sizes.keys))
+        delta = np.full(len(rows), rooms.delta)
+        settings = {"sensor_id": rows, "desired": desired[rows], "up_delta": delta, "down_delta": delta}
+        pq.write_table(pa.table(settings), folder / "settings" / f"{number:04d}.parquet")
+    for number in range(sizes.files):
+        part = folder / "parts" / f"{number % _PARTS}.parquet"
+        if number < _PARTS:
+            found = rooms.readings(sizes.batch_rows, number)
+            readings = {"sensor_id": found.sensor_id.astype(np.int64), "temperature": found.temperature}
+            pq.write_table(pa.table(readings), part)
+        os.link(part, folder / "readings" / f"{number:06d}.parquet")
+
+
+def take_dump(checkpoint: Path, place: Path, sizes: Sizes) -> Dump:
+    """Dump the state in a process of its own."""
+    arguments = ["state", "dump", str(checkpoint), "--to", str(place), "--format", sizes.form, "-o", "json"]
+    began_s = time.time()
+    told, _ = run_module("penstock.cli", arguments, place.with_suffix(".log"))
+    return Dump(told, began_s, time.time())
+
+
+def check_dump(place: Path, sizes: Sizes) -> None:
+    """Raise RuntimeError when a dump is not sound, or does not have each room once."""
+    found = verify(str(place))
+    if not found.sound or found.manifest is None:
+        raise RuntimeError(f"The dump {place} is not sound: {found.defects}.")
+    rows = {table.name: table.rows for table in found.manifest.tables}
+    if rows["thermostat/setting"] != sizes.keys or not 0 < rows["thermostat/last_command"] <= sizes.keys:
+        raise RuntimeError(f"The dump {place} of {sizes.keys} rooms has so many rows: {rows}.")
+
+
+def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Measure; raises RuntimeError when a dump is not what the job holds."""
+    write_input(work, sizes)
+    bindings = {
+        "readings": f"parquet:{work / 'readings'}?max_files_per_batch=1",
+        "settings": f"parquet:{work / 'settings'}?max_files_per_batch=1",
+        "heaters": f"parquet:{work / 'heaters'}",
+    }
+    options = ["--cores", str(sizes.cores), "--batch-interval-ms", str(sizes.interval_ms)]
+    job = RunningJob(work, bindings, options)
+    try:
+        first = sizes.settings_files + sizes.warm_up
+        job.await_true(
+            "its counted micro-batches", lambda: last_batch(job.checkpoint) >= first + sizes.before
+        )
+        dumps = []
+        for number in range(sizes.dumps):
+            dumps.append(take_dump(job.checkpoint, work / f"dump-{number}", sizes))
+            print(dumps[-1].told, file=sys.stderr, flush=True)
+    finally:
+        account = job.end()
+    if account["records_in"]["readings"] >= sizes.files * sizes.batch_rows:
+        raise RuntimeError(
+            "The job has read all readings before the last dump was done. Give it fewer dumps."
+        )
+    for number in range(sizes.dumps):
+        check_dump(work / f"dump-{number}", sizes)
+    return _result(sizes, [b for b in account["batches"] if b["batch"] >= first and sum(b["rows"])], dumps)
+
+
+def _result(sizes: Sizes, batches: list[dict[str, Any]], dumps: list[Dump]) -> dict[str, Any]:
+    before, during = [], []
+    for batch in batches:
+        began_s = dt.datetime.fromisoformat(batch["began"]).timestamp()
+        taken_ms = batch["ms"]["triggerExecution"]
+        ended_s = began_s + taken_ms / 1_000
+        if ended_s < dumps[0].began_s:
+            before.append(taken_ms)
+        elif any(began_s < dump.ended_s and ended_s > dump.began_s for dump in dumps):
+            during.append(taken_ms)
+    seconds = statistics.median(dump.told["seconds"] for dump in dumps)
+    rows = dumps[-1].told["rows"]
+    return {
+        "keys": sizes.keys,
+        "batch_rows": sizes.batch_rows,
+        "interval_ms": sizes.interval_ms,
+        "cores": sizes.cores,
+        "format": sizes.form,
+        "before_ms": round(statistics.median(before)),
+        "during_ms": round(statistics.median(during)),
+        "ratio": round(statistics.median(during) / statistics.median(before), 2),
+        "batches_before": len(before),
+        "batches_during": len(during),
+        "seconds": round(seconds, 2),
+        "process_s": round(statistics.median(dump.ended_s - dump.began_s for dump in dumps), 2),
+        "rows": rows,
+        "rows_per_s": round(rows / seconds),
+        "keys_per_s": round(sizes.keys / seconds),
+    }
+
+
+def main() -> None:
+    """Measure, print a table, and with --json the result as the last line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.state_dump", description=__doc__)
+    default = Sizes()
+    for name in ("keys", "batch_rows", "interval_ms", "warm_up", "before", "dumps", "cores"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(default, name))
+    parser.add_argument("--format", dest="form", choices=("csv", "jsonl", "parquet"), default=default.form)
+    parser.add_argument("--json", action="store_true")
+    given = vars(parser.parse_args())
+    as_json = given.pop("json")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
+        result = measure(Sizes(**given), Path(work))
+    show(result)
+    if as_json:
+        print_json(result)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was measured as a table."""
+    rows = [
+        [f"a micro-batch before, median of {result['batches_before']}", f"{result['before_ms']:,} ms"],
+        [f"a micro-batch beside a dump, median of {result['batches_during']}", f"{result['during_ms']:,} ms"],
+        ["ratio", f"{result['ratio']:.2f}"],
+        ["a dump, from when Spark has started: median", f"{result['seconds']:.1f} s"],
+        ["a dump, the whole process: median", f"{result['process_s']:.1f} s"],
+        ["rows dumped", f"{result['rows']:,}"],
+        ["rows", f"{result['rows_per_s']:,} a second"],
+        ["keys", f"{result['keys_per_s']:,} a second"],
+    ]
+    title = (
+        f"Dump as {result['format']} of {result['keys']:,} keys, beside {result['batch_rows']:,} readings each "
+        f"{result['interval_ms']:,} ms, {result['cores']} cores"
+    )
+    print_table(title, [Column("", left=True), Column("")], rows)
+
+
+if __name__ == "__main__":
+    main()
