@@ -15,6 +15,7 @@ from penstock.state.history import TemporalState
 from penstock.state.lists import ListState
 from penstock.state.maps import MapState
 from penstock.state.shared import BroadcastState, Setting
+from penstock.state.timers import Timer, Timers
 from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
 from penstock.state.values import StateColumns, ValueState
@@ -41,6 +42,8 @@ __all__ = [
     "Setting",
     "StateColumns",
     "TemporalState",
+    "Timer",
+    "Timers",
     "TransientField",
     "Ttl",
     "ValueState",

@@ -27,6 +27,8 @@ from penstock.records import RecordType
 from penstock.state.group_state import state_schema
 from penstock.state.history import TemporalState
 from penstock.state.shared import Setting, declared_shared
+from penstock.state.timeline import TIMERS
+from penstock.state.timers import TimerState
 from penstock.state.transient import Kept
 from penstock.state.values import KeyedState
 
@@ -116,6 +118,9 @@ class StepCore:
             self.states[CONTROL_VERSION].name = CONTROL_VERSION
             self.shared[CONTROL_VERSION] = Setting(int, 0)
             self.shared[CONTROL_VERSION].name = CONTROL_VERSION
+        self.has_timers: Final = type(function).on_timer is not ProcessFunction.on_timer
+        if self.has_timers:
+            self.states[TIMERS] = TimerState()
         self.specs: Final = [state.spec() for state in self.states.values()]
         self.state_schema: Final = state_schema(self.key_type, self.specs)
         self.handlers: Final = declared_handlers(type(function))
