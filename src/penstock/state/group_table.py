@@ -7,6 +7,7 @@ that change, not by those that are held.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from typing import Final
 
@@ -25,6 +26,8 @@ KEY_COLUMN: Final = "key"
 # The tail is brought together with the rest when it has so many rows, or a part of the table.
 _FEW: Final = 4096
 _SHARE: Final = 4
+# Tables that grow alike would all be brought together in one micro-batch, so each does it at a part of its own.
+_turns: Final = itertools.count()
 
 
 class GroupTable:
@@ -37,6 +40,7 @@ class GroupTable:
         self._tail_rows = 0
         self._on_disk = False
         self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, self._key_at)
+        self._turn: Final = 0.5 + 0.5 * (next(_turns) * 0.618 % 1)
         self._timeline: Timeline | None = None
         self.keys = 0
 
@@ -94,7 +98,7 @@ class GroupTable:
         self.keys += int(held.sum()) - int((before >= 0).sum())
         if self._timeline is not None:
             self._timeline.add(changes)
-        if self._tail_rows > max(_FEW, self._base.num_rows // _SHARE):
+        if self._tail_rows > self._turn * max(_FEW, self._base.num_rows // _SHARE):
             self._bring_together()
 
     @property
