@@ -16,6 +16,7 @@ from penstock.state.lists import ListState
 from penstock.state.maps import MapState
 from penstock.state.operator_lists import OperatorListState
 from penstock.state.shared import BroadcastState, Setting
+from penstock.state.timers import Timer, Timers
 from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
 from penstock.state.unions import UnionListState
@@ -44,6 +45,8 @@ __all__ = [
     "Setting",
     "StateColumns",
     "TemporalState",
+    "Timer",
+    "Timers",
     "TransientField",
     "Ttl",
     "UnionListState",

@@ -37,6 +37,7 @@ from penstock.sources.base import SourceChunk
 from penstock.sources.fetched import FetchedFiles
 from penstock.streams.graph import COMMANDS, Port
 
+MILLISECOND = dt.timedelta(milliseconds=1)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 
@@ -176,6 +177,7 @@ class InProcessJob:
             job.graph, job.key_groups, frozenset(raw_streams), frozenset(keyed_sinks), strict, partitions
         )
         self.states: dict[tuple[str, int], Stored] = {}
+        self.wakes: dict[tuple[str, int], int | None] = {}
         self.now = NOW
         self.folder = ""
         self.max_command_bytes = 10_000
@@ -188,6 +190,7 @@ class InProcessJob:
         other = object.__new__(InProcessJob)
         other.__dict__.update(self.__dict__)
         other.states = {name: dict(stored) for name, stored in self.states.items()}
+        other.wakes = dict(self.wakes)
         other._offsets = dict(self._offsets)
         return other
 
@@ -248,10 +251,13 @@ class InProcessJob:
                 row._replace(body=bytes(row.body))
             )
         made: list[list[PackedRow]] = [[] for _ in range(self._partitions)]
+        level = Level(self.plan, step_ids)
         for partition, slot in enumerate(slot_keys(self._partitions)):
-            if slot in slots:
-                level = Level(self.plan, step_ids)
-                made[partition] += level.run(slots[slot], _States(self.states, slot), self.now)
+            wake_ms = self.wakes.get((step_ids[0], slot))
+            if slot in slots or (wake_ms is not None and wake_ms <= (self.now - EPOCH) / MILLISECOND):
+                states = _States(self.states, slot)
+                made[partition] += level.run(slots.get(slot, []), states, self.now, self.plan.slot_of[slot])
+                self.wakes[step_ids[0], slot] = level.next_timer_ms
         return made
 
     def _write(self, last: list[str], parts: list[list[PackedRow]]) -> BatchResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 import re
 import sys
@@ -63,6 +64,31 @@ def test_the_functions_of_the_guide_do_what_they_say(
     result = job.run({"sales": [("s", [*sales[2:], guide["Sale"](2, "tea", 1.0)])]})
     assert [told.text for told in result.records("told") if told.customer == 1] == last
     assert not result.dead_letters
+
+
+def test_the_timer_of_the_guide_is_called(guide: dict[str, Any]) -> None:
+    """With the state of its key."""
+    job = running(guide, guide["Reminder"]())
+    job.run({"sales": [("s", [guide["Sale"](1, "tea", 4.0), guide["Sale"](1, "jam", 2.0)])]})
+    job.now += dt.timedelta(hours=8)
+    assert [told.text for told in job.run({}).records("told")] == ["come back: more jam?"]
+
+
+def test_the_list_of_the_guide_is_gone_after_its_time(guide: dict[str, Any]) -> None:
+    """A week after the last sale."""
+
+    class Telling(guide["Weekly"]):  # type: ignore[misc]
+        def process_record(self, sale: Any, ctx: ps.Context) -> Iterator[Any]:
+            yield guide["Told"](sale.customer, str(len(self.articles)))
+            super().process_record(sale, ctx)
+
+    job = running(guide, Telling())
+    told = []
+    for days in (0, 6, 6, 7):
+        job.now += dt.timedelta(days=days)
+        result = job.run({"sales": [("s", [guide["Sale"](1, "tea", 4.0)])]})
+        told += [one.text for one in result.records("told")]
+    assert told == ["0", "1", "2", "0"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from penstock.operators.step import CONTROL_VERSION, StepCore
 from penstock.state.group_state import GroupState
 from penstock.state.shared import SharedStates
 from penstock.state.state_column import Cursor, StateColumn
+from penstock.state.timeline import TIMERS
 from penstock.state.unions import BoundUnionListState, Unions
 from penstock.state.values import BoundState, BoundValueState, StateSpec
 
@@ -59,9 +60,10 @@ class Binding:
             if isinstance(state, BoundUnionListState):
                 state.restore(around.unions[name])
             self.states[name] = state
+        self.cursor.timers = self.states.get(TIMERS)
         self.shared_states: Final[dict[str, Any]] = dict(around.shared.bind(self.cursor))
         for name, state in [*self.states.items(), *self.shared_states.items()]:
-            if name != CONTROL_VERSION:
+            if name not in (CONTROL_VERSION, TIMERS):
                 setattr(self.function, name, state)
 
     def enter(self, group: GroupState) -> None:

@@ -18,6 +18,7 @@ from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, StateError
 from penstock.records import RecordType, record_type
 from penstock.state.state_column import Cursor
+from penstock.state.timers import Timer, Timers
 from penstock.state.values import KeyedState
 
 __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
@@ -30,6 +31,7 @@ class Context:
         key: the record's key; None where code runs for the whole step, and in steps without a key.
         stream: name of the stream that the record came from.
         key_group: number of the key group that the key belongs to; in a step without a key, of the part.
+        timers: `register(at, name)` and `delete(at, name)` for timers of the key, where `on_timer` is overridden.
         event_time: the record's event time in steps that keep values by event time; for a control record the time from
             which it is effective, None when that is the cut.
 
@@ -54,6 +56,14 @@ class Context:
     def event_time(self) -> dt.datetime | None:
         """The event time of the current record."""
         return self._cursor.time
+
+    @property
+    def timers(self) -> Timers:
+        """The timers of the current key."""
+        timers = self._cursor.timers
+        if timers is None:
+            raise StateError("ctx.timers is for functions that override on_timer, and this one does not.")
+        return timers
 
     def keys(self) -> Iterator[Any]:
         """All keys that hold a value, one after the other; within the loop states speak of that key.
@@ -203,6 +213,14 @@ class ProcessFunction:
 
     def process_record(self, record: Any, ctx: Context) -> Iterable[Any] | None:
         """Process one record; yield or return the records to emit."""
+        raise NotImplementedError
+
+    def on_timer(self, timer: Timer, ctx: Context) -> Iterable[Any] | None:
+        """A timer of `ctx.key` is due, which was registered with `ctx.timers`; yield or return the records to emit.
+
+        Called after the control records of a micro-batch and before its data, in the order of time, name and key. When
+        it raises, a dead letter tells of the timer, which is not called again.
+        """
         raise NotImplementedError
 
     def process_batch(self, records: pa.RecordBatch, ctx: BatchContext) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -21,6 +22,8 @@ from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
+from penstock.state.timeline import TIMERS
+from penstock.state.timers import StoredTimer, Timer
 
 __all__ = ["GroupRun", "event_times"]
 
@@ -62,18 +65,28 @@ class GroupRun:
         binding.cursor.clock_ms = binding.clock.event_ms
         binding.enter(self._state)
 
-    def process(self, blocks: list[Block], greet: Callable[[int], None] | None) -> StepResult:
-        """Run the blocks, which are in order; `greet` is called first for each key that is new to the step."""
-        self._bring(blocks)
+    def process(
+        self, blocks: list[Block], greet: Callable[[int], None] | None, due: pa.Array | None = None
+    ) -> StepResult:
+        """Run the blocks, which are in order; `greet` is called first for each key that is new to the step.
+
+        `due` are keys that may have timers that are due; None when no timer is to be called.
+        """
+        self._bring(blocks, due)
         if greet is not None:
             self._greet(blocks, greet)
         data = []
+        # Control records may have registered timers for a time that has come.
+        waking = []
         for block in blocks:
             if self._core.inputs[block.input].is_control:
                 assert isinstance(self._function, ConnectedProcessFunction)
                 self._per_record(block, self._function.process_control)
+                waking.append(self._keys(block))
             else:
                 data.append(block)
+        if due is not None and (waking or len(due)):
+            self._fire(pa.concat_arrays([due, *waking]))
         if self._core.vectorised:
             self._flush()
             self._at_the_newest(data)
@@ -86,9 +99,11 @@ class GroupRun:
         self._result.changes = self._state.changes()
         return self._result
 
-    def _bring(self, blocks: list[Block]) -> None:
-        """Bring the states of all keys that the blocks name."""
+    def _bring(self, blocks: list[Block], due: pa.Array | None) -> None:
+        """Bring the states of all keys that the blocks name, and of those with timers that are due."""
         keys = [self._keys(block) for block in blocks]
+        if due is not None:
+            keys.append(due)
         if keys:
             self._state.bring(keys[0] if len(keys) == 1 else pa.concat_arrays(keys))
         self._preload()
@@ -119,6 +134,51 @@ class GroupRun:
         selector = self._core.inputs[block.input].key
         assert selector is not None
         return selector.column(block.batch)
+
+    # -- timers --
+
+    def _fire(self, keys: pa.Array) -> None:
+        """Call the timers that are due; one that raises leaves no trace but a dead letter."""
+        cursor = self._binding.cursor
+        state = cursor.timers
+        assert state is not None
+        now = _EPOCH + dt.timedelta(milliseconds=cursor.now_ms)
+        found: list[tuple[StoredTimer, Any]] = []
+        for key in dict.fromkeys(key_values(keys)):
+            cursor.key = key
+            found += [(timer, key) for timer in state.due(now)]
+        found.sort(key=lambda one: (one[0].at, one[0].name, one[1]))
+        fired = FiredTimers(self._core.step, found)
+        rows_left = iter(range(len(found)))
+        emitted = _Emitted(len(found), rows_left)
+        self._context.enter("", emitted)
+        while True:
+            try:
+                for row in rows_left:
+                    self._call(row, *found[row], emitted)
+                break
+            except Exception as e:  # user code may raise anything
+                row = emitted.current_row()
+                emitted.forget(row)
+                cursor.take_back()
+                self._dead_letter(fired, row, reason_of(e))
+        if emitted.records or emitted.side:
+            key_column = pa.array([key for _, key in found], self._core.key_type)
+            stamps = _Stamps(key_values(key_column), None) if self._core.stamped else None
+            self._emit(fired, key_column, emitted, stamps)
+
+    def _call(self, row: int, timer: StoredTimer, key: Any, emitted: _Emitted) -> None:
+        cursor = self._binding.cursor
+        cursor.key = key
+        # An earlier one may have deleted it.
+        if cursor.timers is None or not cursor.timers.take(timer):
+            return
+        # It has fired, whatever comes of it.
+        cursor.undo.clear()
+        for item in self._function.on_timer(Timer(timer.at, timer.name), self._context) or ():
+            emitted.records.append(item)
+            emitted.rows.append(row)
+        cursor.undo.clear()
 
     # -- record by record --
 
@@ -255,7 +315,9 @@ class GroupRun:
                     emitted.versions.append(self._binding.version())
             cursor.undo.clear()
 
-    def _emit(self, block: Block, keys: pa.Array, emitted: _Emitted, stamps: _Stamps | None) -> None:
+    def _emit(
+        self, block: Block | FiredTimers, keys: pa.Array, emitted: _Emitted, stamps: _Stamps | None
+    ) -> None:
         if emitted.records:
             self._emit_records(block, keys, MAIN, emitted.records, emitted.rows, stamps)
         for name in dict.fromkeys(name for _, name, _ in emitted.side):
@@ -264,7 +326,7 @@ class GroupRun:
 
     def _emit_records(
         self,
-        block: Block,
+        block: Block | FiredTimers,
         keys: pa.Array,
         output: str,
         records: list[Any],
@@ -289,7 +351,7 @@ class GroupRun:
             self._result.emissions.append(Emission(output, batch, keys.take(pa.array(rows, pa.int64()))))
 
     def _fitting(
-        self, block: Block, output_type: RecordType, records: list[Any], rows: list[int]
+        self, block: Block | FiredTimers, output_type: RecordType, records: list[Any], rows: list[int]
     ) -> tuple[list[Any], list[int]]:
         """The emitted records that fit the output type; the others become dead letters."""
         kept: list[tuple[Any, int]] = []
@@ -303,7 +365,10 @@ class GroupRun:
                 )
         return [record for record, _ in kept], [row for _, row in kept]
 
-    def _dead_letter(self, block: Block, row: int, reason: str) -> None:
+    def _dead_letter(self, block: Block | FiredTimers, row: int, reason: str) -> None:
+        if isinstance(block, FiredTimers):
+            self._result.dead_letters.append(block.dead_letter(row, reason))
+            return
         source = self._core.inputs[block.input]
         offset = block.batch.column(OFFSET)[row].as_py()
         raw = raw_bytes(block.column(RAW), block.batch, row, source.record_type)
@@ -382,6 +447,20 @@ class GroupRun:
         if self._core.stamped and output == MAIN:
             fitted = _Stamps(key_values(taken), None).stamp(fitted, range(len(taken)), self._binding)
         return Emission(output, fitted, taken)
+
+
+@dataclass(frozen=True)
+class FiredTimers:
+    """Timers that fired in one run, with their keys."""
+
+    step: str
+    found: list[tuple[StoredTimer, Any]]
+
+    def dead_letter(self, row: int, reason: str) -> DeadLetter:
+        """The dead letter of a timer."""
+        timer, key = self.found[row]
+        raw = msgspec.json.encode({"key": key, "at": timer.at, "name": timer.name})
+        return DeadLetter(reason, TIMERS, self.step, "", 0, raw)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
+
 from penstock.control.commands import COMMANDS
 from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Report, Trace
@@ -45,6 +47,7 @@ class SlotRun:
         self._unions: Final = Unions(self.header.unions, core.specs)
         self._plain: Binding | None = None
         self._traced: list[Order] = []
+        self._due: dict[int, pa.Array] = {}
         self.records = 0
         self.dead_letters = self._cleared_cache()
 
@@ -93,30 +96,56 @@ class SlotRun:
         steering.finish()
         return steering
 
+    def collect_due(self) -> None:
+        """Look which keys have timers that are due; `process` calls them."""
+        if self._core.has_timers:
+            now_us = self._clock.now_ms * 1000
+            due = {group: table.timeline.take_due(now_us) for group, table in self._tables.tables.items()}
+            self._due = {group: keys for group, keys in due.items() if len(keys)}
+
+    @property
+    def due_groups(self) -> list[int]:
+        """The key groups with keys that have timers that are due, and were not processed."""
+        return sorted(self._due)
+
+    @property
+    def next_timer_ms(self) -> int | None:
+        """When the slot must run again for its timers, in milliseconds since 1970; None when it need not."""
+        if not self._core.has_timers or self.header.paused:
+            return None
+        found = [table.timeline.earliest_us for table in self._tables.tables.values()]
+        earliest_us = min((at for at in found if at is not None), default=None)
+        return None if earliest_us is None else -(-earliest_us // 1000)
+
     def process(self, key_group: int, blocks: Sequence[Block]) -> StepResult:
         """Process the keyed blocks of one key group, in their own order whatever the order of the argument."""
         ordered = sorted(blocks, key=lambda block: block.order)
         data = len(self._core.inputs) - 1
+        due = None
+        if self._core.has_timers and not self.header.paused:
+            due = self._due.pop(key_group, pa.array([], self._core.key_type))
         self.records += sum(block.batch.num_rows for block in ordered if block.input == data)
         with no_cyclic_collection():
             try:
                 if self._plain is None:
                     self._plain = Binding(self._core, self._around(self._shared), BoundValueState)
-                result = self._processed(self._plain, key_group, ordered)
+                result = self._processed(self._plain, key_group, ordered, due)
             except UnstorableValueError:
                 # What is found when the states are stored does not say which record did it. So once more, and every
                 # value is tried when it is set; that would be too slow to do always. (In the first form, a value that
                 # another one replaces within the same micro-batch is never stored, and so never tried.)
                 self._plain = None
                 binding = Binding(self._core, self._around(self._shared), CheckedValueState)
-                result = self._processed(binding, key_group, ordered)
+                result = self._processed(binding, key_group, ordered, due)
         if result.newest_ms is not None:
             self._tables.advance_clock(result.newest_ms)
         if result.changes is not None:
             self._tables.put(key_group, result.changes)
         return result
 
-    def _processed(self, binding: Binding, key_group: int, blocks: list[Block]) -> StepResult:
+    def _processed(
+        self, binding: Binding, key_group: int, blocks: list[Block], due: pa.Array | None
+    ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
         run = GroupRun(binding, context, key_group, self._tables.table(key_group))
@@ -127,7 +156,7 @@ class SlotRun:
             greet = greeting(
                 standing, binding, lambda order, e: letters.append(dead_letter_of(order, e, self._core.step))
             )
-        result = run.process(blocks, greet)
+        result = run.process(blocks, greet, due)
         result.dead_letters[:0] = letters
         return result
 

@@ -28,6 +28,8 @@ from penstock.records import RecordType
 from penstock.state.group_state import state_schema
 from penstock.state.history import TemporalState
 from penstock.state.shared import Setting, declared_shared
+from penstock.state.timeline import TIMERS
+from penstock.state.timers import TimerState
 from penstock.state.transient import Kept
 from penstock.state.values import KeyedState
 
@@ -120,6 +122,9 @@ class StepCore:
             self.states[CONTROL_VERSION].name = CONTROL_VERSION
             self.shared[CONTROL_VERSION] = Setting(int, 0)
             self.shared[CONTROL_VERSION].name = CONTROL_VERSION
+        self.has_timers: Final = type(function).on_timer is not ProcessFunction.on_timer
+        if self.has_timers:
+            self.states[TIMERS] = TimerState()
         self.specs: Final = [
             dataclasses.replace(state.spec(), renamed_from=state.renamed_from)
             for state in self.states.values()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, functions
@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.runtime.level import Level
 from penstock.runtime.packing import PACKED_DDL, PackedRow
-from penstock.runtime.plan import JobPlan
+from penstock.runtime.plan import JobPlan, has_timers
 from penstock.runtime.sealed import Sealed
 from penstock.streams.graph import ProcessNode
 
@@ -33,7 +33,7 @@ def keyed_level(rows: DataFrame, plan: JobPlan, level: list[ProcessNode]) -> Dat
         LevelProcessor(plan, [node.id for node in level]),
         outputStructType=PACKED_DDL,
         outputMode="Append",
-        timeMode="None",
+        timeMode="ProcessingTime" if any(map(has_timers, level)) else "None",
     )
 
 
@@ -53,6 +53,7 @@ class LevelProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called by Spark in every task, and once in the driver."""
+        self._handle = handle
         self._states = _States({name: handle.getMapState(name, _NAME, _CONTENT) for name in self._step_ids})
 
     @functools.cached_property
@@ -63,11 +64,32 @@ class LevelProcessor(StatefulProcessor):
         """Called by Spark with all packed rows of one slot."""
         (slot,) = key
         first = next(rows)
-        now = _EPOCH + dt.timedelta(milliseconds=first.now)
         packed = (PackedRow._make((*row[1:-2], bytes(row.body))) for row in itertools.chain([first], rows))
-        for row in self._level.run(packed, self._states, now):
+        yield from self._run(slot, packed, first.now)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        """Called by Spark when a timer of a slot has expired, and no rows have come before it."""
+        (slot,) = key
+        yield from self._run(slot, [], timerValues.getCurrentProcessingTimeInMs())
+
+    def _run(self, slot: int, packed: Iterable[PackedRow], now_ms: int) -> Iterator[Row]:
+        """Run the level on a slot, and let Spark call again when the next timer is due."""
+        level = self._level
+        now = _EPOCH + dt.timedelta(milliseconds=now_ms)
+        for row in level.run(packed, self._states, now, level.slot_of(slot)):
             # Spark's serialiser of rows wants bytes.
             yield Row(slot=slot, **row._replace(body=bytes(row.body))._asdict())
+        if level.has_timers:
+            self._set_timer(level.next_timer_ms, now_ms)
+
+    def _set_timer(self, at_ms: int | None, now_ms: int) -> None:
+        # What Spark finds expired it calls in this micro-batch, in which all that was due has been called.
+        wanted = set() if at_ms is None else {max(at_ms, now_ms + 1)}
+        known = set(self._handle.listTimers())
+        for expiry in sorted(known - wanted):
+            self._handle.deleteTimer(expiry)
+        for expiry in wanted - known:
+            self._handle.registerTimer(expiry)
 
     def close(self) -> None:
         """Called by Spark at the end of the task."""

@@ -55,16 +55,27 @@ class Level:
 
     def __init__(self, plan: JobPlan, step_ids: Sequence[str]) -> None:
         levels = [[node.id for node in level] for level in plan.levels()]
-        self._plan: Final = plan
         kept_slots.most_bytes = plan.state_memory_bytes
         number = levels.index(list(step_ids))
         self._is_last: Final = number == len(levels) - 1
         self._runners: Final = {step_id: _StepRunner(plan, step_id, number) for step_id in step_ids}
+        self.slot_of: Final = plan.slot_of.__getitem__
+        self._with_timers: Final = {step_id for step_id, runner in self._runners.items() if runner.has_timers}
+        self.next_timer_ms: int | None = None
 
-    def run(self, rows: Iterable[PackedRow], states: StoredStates, now: dt.datetime) -> Iterator[PackedRow]:
+    @property
+    def has_timers(self) -> bool:
+        """Whether a step of the level has timers."""
+        return bool(self._with_timers)
+
+    def run(
+        self, rows: Iterable[PackedRow], states: StoredStates, now: dt.datetime, slot: Slot
+    ) -> Iterator[PackedRow]:
         """All packed rows of a slot in, in any order; what steps emit and the rows for others out, in a fixed one.
 
-        The bodies must be bytes, which can be compared. `now` is the time of the micro-batch.
+        The bodies must be bytes, which can be compared. `now` is the time of the micro-batch. Afterwards
+        `next_timer_ms` is when the slot must run again for its timers, in milliseconds since 1970, None when it need
+        not.
         """
         # The shuffle delivers rows in any order, and what passes must leave in the same order in a replay.
         by_destination = operator.attrgetter("destination")
@@ -72,18 +83,17 @@ class Level:
         orders = _orders(found.get(ORDERS, []))
         wakes = WAKE in found
         steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(orders)}
+        steps |= self._with_timers
+        self.next_timer_ms = None
         for destination in sorted(found.keys() | steps):
             runner = self._runners.get(destination)
             if runner is not None:
                 mine = found.get(destination, [])
-                slot = self._slot(found)
                 yield from runner.run(_Work(mine, runner.orders_for(orders), now, slot, wakes), states)
+                timers = [self.next_timer_ms, runner.next_timer_ms]
+                self.next_timer_ms = min((at for at in timers if at is not None), default=None)
             elif destination not in (ORDERS, WAKE) or not self._is_last:
                 yield from found[destination]
-
-    def _slot(self, found: dict[str, list[PackedRow]]) -> Slot:
-        row = next(iter(found.values()))[0]
-        return self._plan.slot_of[int(self._plan.slots[row.key_group])]
 
 
 def _orders(rows: list[PackedRow]) -> list[Order | Glimpse]:
@@ -119,6 +129,8 @@ class _StepRunner:
         self._schemas = [plan.step_schema(node, number) for number in range(len(node.edges))]
         self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
         self._data = len(node.edges) - 1
+        self.has_timers: Final = self._core.has_timers
+        self.next_timer_ms: int | None = None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
@@ -166,6 +178,8 @@ class _StepRunner:
             if reports:
                 yield reports_row(self._node.step, first, work.at, reports)
         held_before = run.header.held_bytes
+        if not run.header.paused:
+            run.collect_due()
         if run.header.paused:
             rows = self._held(rows, run, entries)
         elif held_before:
@@ -187,13 +201,16 @@ class _StepRunner:
             yield counts_row("keys", self._node.step, tables.keys, first)
         if tables.changed:
             tables.store()
+        self.next_timer_ms = run.next_timer_ms
         kept_slots.put(name, tables.keep())
 
     def _records(self, rows: Iterable[PackedRow], run: SlotRun) -> Iterator[PackedRow]:
-        """Run the keyed records of all key groups, which come in order."""
+        """Run the keyed records of all key groups, and their timers that are due."""
+        by_group = operator.attrgetter("key_group")
+        found: dict[int, list[PackedRow]] = {group: [] for group in run.due_groups}
+        found |= {group: list(part) for group, part in itertools.groupby(rows, key=by_group)}
         return self._packed(
-            (key_group, run.process(key_group, list(map(self._block, found))))
-            for key_group, found in itertools.groupby(rows, key=operator.attrgetter("key_group"))
+            (group, run.process(group, list(map(self._block, part)))) for group, part in sorted(found.items())
         )
 
     def _packed(self, results: Iterable[tuple[int, StepResult]]) -> Iterator[PackedRow]:

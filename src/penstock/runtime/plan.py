@@ -29,12 +29,17 @@ from penstock.state.shared import Setting, declared_shared
 from penstock.state.transient import declared_transient
 from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
 
-__all__ = ["JobPlan", "emission_destination"]
+__all__ = ["JobPlan", "emission_destination", "has_timers"]
 
 
 def emission_destination(step: str, output: str) -> str:
     """The destination of what a step emitted, on its way to be forwarded."""
     return f"out/{step}/{output}"
+
+
+def has_timers(node: ProcessNode) -> bool:
+    """Whether the function of a step has timers."""
+    return type(node.function).on_timer is not ProcessFunction.on_timer
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,11 @@ class JobPlan:
                 depth[node.id] = depth[node.upstream.node]
         steps = self.graph.steps()
         return [[s for s in steps if depth[s.id] == d] for d in range(1, max(depth.values(), default=0) + 1)]
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether a step has timers."""
+        return any(map(has_timers, self.graph.steps()))
 
     def core(self, node: ProcessNode) -> StepCore:
         """The step's core."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,6 +29,10 @@ from penstock.sources.kafka import spark_options
 from penstock.streams.graph import Port, SourceNode
 
 __all__ = ["BoundSource", "Query", "start_query"]
+
+_WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+# A job with timers goes on making micro-batches while nothing comes; after an empty one it rests for so long.
+_REST_S: Final = 0.5
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -74,12 +79,20 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     if query.bounded:
         trigger = {"availableNow": True}
 
+    has_timers = query.plan.has_timers
+
     def on_batch(batch: DataFrame, batch_id: int) -> None:
         number = query.first_batch + batch_id
         query.before_batch(number)
-        query.on_batch(number, batch.collect())
+        rows = batch.collect()
+        query.on_batch(number, rows)
+        if has_timers and not query.bounded and not rows:
+            # Spark would begin the next micro-batch at once, although nothing has come.
+            time.sleep(_REST_S)
 
     stream = reports.writeStream.foreachBatch(on_batch).option("checkpointLocation", query.checkpoint)
+    # A bounded run would never end, since Spark does not look whether there are timers.
+    spark.conf.set(_WITHOUT_DATA, str(has_timers and not query.bounded).lower())
     return stream.trigger(**trigger).start()
 
 

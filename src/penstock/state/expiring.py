@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.records import OwnForm
 from penstock.state.blocks import EXPIRES
 from penstock.state.state_column import Cursor, StateColumn
 from penstock.state.ttl import expires_at_ms
@@ -48,6 +49,7 @@ class ExpiringColumn(StateColumn):
         self._ttl: Final = spec.ttl
         self._by_event: Final = spec.ttl.time == "event"
         self._on_read: Final = spec.ttl.on == "read_and_write"
+        self._may_be_empty: Final = isinstance(spec.python_type, OwnForm)
         self._cursor: Final = cursor
         self._expires: Times = np.empty(0, np.int64)
         # When values expire that were touched one by one.
@@ -137,7 +139,10 @@ class ExpiringColumn(StateColumn):
         """The value of a key is written, or kept alive by being read."""
         expires = self._expires_now()
         before = self._touched.get(key, ABSENT)
-        if self._by_event:
+        held = self.values.get(key)
+        if held is None or (self._may_be_empty and not held):
+            expires = NEVER
+        elif self._by_event:
             expires = self._later(key, before, expires)
         if before is ABSENT or before != expires:
             self._cursor.undo.append((self._touched, key, before))

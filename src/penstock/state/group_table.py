@@ -7,6 +7,7 @@ that change, not by those that are held.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from typing import Final
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.state.key_index import ABSENT, KeyIndex, Places
+from penstock.state.timeline import TIMERS, Timeline
 
 __all__ = ["KEY_COLUMN", "GroupTable", "held_rows", "sorted_by_key"]
 
@@ -24,6 +26,8 @@ KEY_COLUMN: Final = "key"
 # The tail is brought together with the rest when it has so many rows, or a part of the table.
 _FEW: Final = 4096
 _SHARE: Final = 4
+# Tables that grow alike would all be brought together in one micro-batch, so each does it at a part of its own.
+_turns: Final = itertools.count()
 
 
 class GroupTable:
@@ -36,6 +40,8 @@ class GroupTable:
         self._tail_rows = 0
         self._on_disk = False
         self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, self._key_at)
+        self._turn: Final = 0.5 + 0.5 * (next(_turns) * 0.618 % 1)
+        self._timeline: Timeline | None = None
         self.keys = 0
 
     @classmethod
@@ -63,6 +69,17 @@ class GroupTable:
         places, following = self._index.stretch(code, count)
         return places, self._take(pa.array(places), columns), following
 
+    @property
+    def timeline(self) -> Timeline:
+        """Which keys have timers that are due. All rows are looked at when it is first asked for."""
+        if self._timeline is None:
+            self._timeline = Timeline(self.all_rows(), self._timers_of)
+        return self._timeline
+
+    def _timers_of(self, keys: pa.Array) -> pa.RecordBatch:
+        places = np.unique(self.find(keys))
+        return self._take(pa.array(places[places >= 0]), [KEY_COLUMN, TIMERS])
+
     def all_rows(self) -> pa.RecordBatch:
         """The rows of all keys."""
         self._bring_together()
@@ -79,14 +96,18 @@ class GroupTable:
         self._tail_rows += changes.num_rows
         before = self._index.put(keys, places)
         self.keys += int(held.sum()) - int((before >= 0).sum())
-        if self._tail_rows > max(_FEW, self._base.num_rows // _SHARE):
+        if self._timeline is not None:
+            self._timeline.add(changes)
+        if self._tail_rows > self._turn * max(_FEW, self._base.num_rows // _SHARE):
             self._bring_together()
 
     @property
     def nbytes(self) -> int:
         """About how much memory the table takes."""
         base = 0 if self._on_disk else self._base.nbytes
-        return int(base + sum(part.nbytes for part in self._tail) + self._index.nbytes)
+        tail = sum(part.nbytes for part in self._tail)
+        timeline = 0 if self._timeline is None else self._timeline.nbytes
+        return int(base + tail + self._index.nbytes + timeline)
 
     def spill(self) -> None:
         """Put the rows on disk, from where they are read as they are needed; the index stays in memory."""

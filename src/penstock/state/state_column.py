@@ -16,6 +16,7 @@ from penstock.state.values import StateColumns, StateSpec, Undo, take_back
 
 if TYPE_CHECKING:
     from penstock.state.group_state import GroupState
+    from penstock.state.timers import BoundTimers
 
 __all__ = ["Cursor", "StateColumn"]
 
@@ -27,7 +28,7 @@ class Cursor:
     `key` is the current key, None where code runs for a whole step. `time` is the event time by which values that have
     a history are read, and from which they hold when they are set; None is the cut. `now_ms` is the time of the
     micro-batch and `clock_ms` the largest event time so far, None before the first: what is kept for a time expires by
-    them.
+    them. `timers` are those of the current key, where there are any.
     """
 
     key: Any
@@ -35,6 +36,7 @@ class Cursor:
     time: dt.datetime | None = None
     now_ms: int = 0
     clock_ms: int | None = None
+    timers: BoundTimers | None = None
 
     def take_back(self, keep: Callable[[dict[Any, Any]], bool] | None = None) -> None:
         """Undo what the current record has changed, but for values of which `keep` says so."""

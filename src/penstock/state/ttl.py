@@ -20,9 +20,9 @@ Clock = Literal["processing", "event"]
 
 @dataclass(frozen=True)
 class Ttl:
-    """How long a value is kept after it was last touched: `ValueState(int, ttl=Ttl(timedelta(hours=1)))`.
+    """How long the value of a key is kept after it was last touched: `ValueState(int, ttl=Ttl(timedelta(hours=1)))`.
 
-    A value is gone as soon as the time since then is not less than `after`.
+    A value is gone as a whole, also a list or a mapping, as soon as the time since then is not less than `after`.
 
     >>> from datetime import timedelta
     >>> Ttl(timedelta(days=7), on="read_and_write").time
@@ -31,7 +31,8 @@ class Ttl:
     Args:
         after: how long; at least a millisecond, in whole milliseconds.
         on: what keeps a value alive: "write", or "read_and_write" for reading as well.
-        time: "processing": the time of the micro-batch; "event": the event time of the records.
+        time: "processing": the time of the micro-batch; "event": the event time of the records, which their stream must
+            declare.
 
     """
 

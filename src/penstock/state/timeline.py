@@ -1,0 +1,90 @@
+"""Timelines: which keys of a key group have timers that are due, found without looking at all keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["TIMERS", "Timeline"]
+
+TIMERS: Final = "@timers"
+"""The column with the timers of each key, the earliest first."""
+
+# What is new is put in order with the rest when it has so many rows, or a part of the rest.
+_FEW: Final = 1024
+_SHARE: Final = 4
+
+Microseconds = npt.NDArray[np.int64]
+
+
+class Timeline:
+    """The earliest timer of each key, by time. An entry may be of a timer that is no more, but none is missing.
+
+    `rows_of` gives the rows of keys as they are now, each once: the keys and their timers.
+    """
+
+    def __init__(self, rows: pa.RecordBatch, rows_of: Callable[[pa.Array], pa.RecordBatch]) -> None:
+        self._rows_of: Final = rows_of
+        self._at: Microseconds = np.empty(0, np.int64)
+        self._keys: pa.Array = rows.column(0).slice(0, 0)
+        self._recent: list[tuple[Microseconds, pa.Array]] = []
+        self._recent_rows = 0
+        self._put_in_order(rows)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take note of rows that have changed."""
+        at, keys = _earliest(rows)
+        if not len(at):
+            return
+        self._recent.append((at, keys))
+        self._recent_rows += len(at)
+        if self._recent_rows > max(_FEW, len(self._at) // _SHARE):
+            keys = pa.concat_arrays([self._keys, *(keys for _, keys in self._recent)])
+            self._recent, self._recent_rows = [], 0
+            self._put_in_order(self._rows_of(keys))
+
+    def take_due(self, now_us: int) -> pa.Array:
+        """The keys that may have timers that are due, which are then forgotten until they change."""
+        count = int(np.searchsorted(self._at, now_us, side="right"))
+        due = [self._keys.slice(0, count)]
+        self._at, self._keys = self._at[count:], self._keys.slice(count)
+        recent, self._recent, self._recent_rows = self._recent, [], 0
+        for at, keys in recent:
+            is_due = at <= now_us
+            due.append(keys.filter(pa.array(is_due)))
+            if not is_due.all():
+                self._recent.append((at[~is_due], keys.filter(pa.array(~is_due))))
+                self._recent_rows += int((~is_due).sum())
+        return pa.concat_arrays(due)
+
+    @property
+    def earliest_us(self) -> int | None:
+        """When the next timer may be due, in microseconds since 1970; None when there is none."""
+        firsts = [int(at.min()) for at in (self._at[:1], *(at for at, _ in self._recent)) if len(at)]
+        return min(firsts, default=None)
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        parts = [(self._at, self._keys), *self._recent]
+        return sum(int(at.nbytes + keys.nbytes) for at, keys in parts)
+
+    def _put_in_order(self, rows: pa.RecordBatch) -> None:
+        at, keys = _earliest(rows)
+        order = np.argsort(at, kind="stable")
+        self._at = at[order]
+        self._keys = keys.take(pa.array(order))
+
+
+def _earliest(rows: pa.RecordBatch) -> tuple[Microseconds, pa.Array]:
+    """The time of the first timer of each key that has one, and the keys."""
+    timers = rows.column(TIMERS)
+    has_some = timers.is_valid()
+    first = pc.list_element(timers.filter(has_some), 0)
+    at = pc.struct_field(first, "at").cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return at, rows.column(0).filter(has_some)

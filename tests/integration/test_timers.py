@@ -1,0 +1,88 @@
+"""Timers on Spark: they are called while nothing arrives, once each, also across a restart."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from integration_support import read_lines, write_lines
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.jobs.runner import JobRunner
+from penstock.jobs.settings import RunSettings
+
+
+@dataclass
+class Visit:
+    """A visit; the session ends so many seconds after it."""
+
+    visitor: int
+    seconds: float
+
+
+@dataclass
+class Ended:
+    """The session of a visitor has ended."""
+
+    visitor: int
+    number: int
+
+
+class Sessions(ps.ProcessFunction):
+    """Tells when a visitor has not come for a while."""
+
+    ended = ps.ValueState(int)
+
+    def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Ended]:
+        ctx.timers.register(dt.datetime.now(dt.UTC) + dt.timedelta(seconds=visit.seconds), f"{visit.seconds}")
+        return iter(())
+
+    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Ended]:
+        self.ended.set((self.ended.get() or 0) + 1)
+        yield Ended(ctx.key, self.ended.get() or 0)
+
+
+def job() -> ps.Job:
+    found = ps.Job("sessions", key_groups=8)
+    visits = found.data_stream("visits", schema=Visit)
+    visits.key_by("visitor").process("sessions", Sessions(), output=Ended).sink_to("ended")
+    return found
+
+
+def run_until(tmp_path: Path, count: int) -> int:
+    """Run the job until so many sessions have ended; gives how many micro-batches there were."""
+    settings = RunSettings(
+        bindings={"visits": f"jsonl:{tmp_path}/visits", "ended": f"jsonl:{tmp_path}/ended"},
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    stop = threading.Event()
+
+    def watch() -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and len(read_lines(tmp_path / "ended")) < count:
+            time.sleep(0.2)
+        stop.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    runner = JobRunner(job(), settings, code=tuple(sorted(Path(__file__).parent.glob("*.py"))))
+    runner.run(stop)
+    watcher.join()
+    return len(list((tmp_path / "checkpoint" / "spark" / "commits").glob("[0-9]*")))
+
+
+def test_timers_are_called_while_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:
+    """Those that are due while the job is down are called when it is there again."""
+    write_lines(tmp_path / "visits", "1.jsonl", [{"visitor": n, "seconds": 1.0} for n in range(20)])
+    write_lines(tmp_path / "visits", "2.jsonl", [{"visitor": n, "seconds": 8.0} for n in range(20)])
+    began = time.monotonic()
+    batches = run_until(tmp_path, 20)
+    assert batches < 5 + 4 * (time.monotonic() - began)
+    run_until(tmp_path, 40)
+    ended = [(one["visitor"], one["number"]) for one in read_lines(tmp_path / "ended")]
+    assert sorted(ended) == [(visitor, number) for visitor in range(20) for number in (1, 2)]
