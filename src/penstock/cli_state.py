@@ -313,13 +313,11 @@ def rescale(
     with errors_as_sentences():
         from penstock.jobs.requests import ask, is_running, new_request
 
-        begun_s = time.monotonic()
         opened = _opened(checkpoint)
         if is_running(opened.folder):
             details = ask(opened.folder, new_request("rescale", parallelism=parallelism), timeout)
         else:
             details = _rescaled_offline(opened, parallelism)
-        details["seconds"] = details.get("seconds", round(time.monotonic() - begun_s, 2))
         if output is Output.json:
             print(msgspec.json.encode(details).decode())
         else:
@@ -348,8 +346,11 @@ def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any
         finish_rescaling(checkpoint)
         before = checkpoint.stored_lineage()
         with _session(gives_way=False) as session:
+            begun_s = time.monotonic()
             after = rescale_checkpoint(session, checkpoint, parallelism)
+            seconds = time.monotonic() - begun_s
     return {
+        "seconds": round(seconds, 2),
         "before": 0 if before is None else before.parallelism,
         "after": after.parallelism,
         "batch": after.first_batch - 1,
@@ -386,6 +387,9 @@ def _new_savepoint(checkpoint: Path, to: str | None) -> tuple[str, str]:
 
     name = new_id(dt.datetime.now(dt.UTC))
     root = to or str(savepoints_folder(checkpoint.expanduser().absolute()))
+    if "://" not in root and not root.startswith("file:"):
+        # The job may have another working folder.
+        root = str(Path(root).expanduser().absolute())
     return name, f"{root.rstrip('/')}/{name}"
 
 
@@ -456,7 +460,10 @@ def _tell_savepoints(found: list[tuple[str, Manifest]], output: Output) -> None:
         ]
         print(msgspec.json.encode(told).decode())
         return
-    table = Table("id", "job", "micro-batch", "taken at", "place")
+    table = Table()
+    table.add_column("id", no_wrap=True, overflow="fold")
+    for name in ("job", "micro-batch", "taken at", "place"):
+        table.add_column(name, overflow="fold")
     for place, manifest in found:
         table.add_row(
             manifest.id, escaped(manifest.job), str(manifest.batch), manifest.created_at or "", escaped(place)

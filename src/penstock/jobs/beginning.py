@@ -23,6 +23,7 @@ from penstock.jobs.seeding import Snapshot, described_in, write_seed
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.plan import JobPlan
 from penstock.snapshots.reading import read_file
+from penstock.streams.graph import COMMANDS
 
 __all__ = ["begin", "declared_state", "planned_changes", "put_aside"]
 
@@ -53,13 +54,18 @@ def declared_state(job: Job) -> JobState:
 
 def planned_changes(job: Job, source: str, *, allow_non_restored_state: bool) -> list[Change]:
     """What would become of each state if the job began from a savepoint, a dump, or a checkpoint. Reads no data."""
-    if (Path(source) / STATE_FILE).exists():
-        found = read_described(Path(source))
-    else:
+    declared = declared_state(job).steps
+    if not (Path(source) / STATE_FILE).exists():
         found = described_in(Snapshot.at(source).manifest)
-    return plan_changes(
-        declared_state(job).steps, found.steps, allow_non_restored_state=allow_non_restored_state
-    )
+        return plan_changes(declared, found.steps, allow_non_restored_state=allow_non_restored_state)
+    steps = read_described(Path(source)).steps
+    detail = "a checkpoint keeps its steps; take a savepoint, and begin from that"
+    return [
+        msgspec.structs.replace(change, outcome="refused", detail=detail)
+        if (change.step in declared) != (change.step in steps)
+        else change
+        for change in plan_changes(declared, steps)
+    ]
 
 
 def begin(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> str:
@@ -145,6 +151,9 @@ def _with_origin(lineage: Lineage, snapshot: Snapshot, settings: RunSettings, ur
     positions: dict[str, Any] = {}
     if keeps:
         positions = {name: found for name, found in manifest.positions.items() if name in lineage.streams}
+        if manifest.kind == "dump" and "position" in positions.get(COMMANDS, {}):
+            # The folder of commands is the checkpoint's own, and that of a new one is empty.
+            del positions[COMMANDS]
         _check_positions(manifest.kind, positions, uri)
     reason = f"its checkpoint was new, and the {manifest.kind} was named"
     origin = Origin(manifest.kind, manifest.id, uri, manifest.batch, reason)

@@ -37,6 +37,7 @@ from penstock.state.expiring import expires_name
 from penstock.state.group_table import KEY_COLUMN, sorted_by_key
 from penstock.state.shared import stored_shared
 from penstock.state.slot_tables import SlotTables
+from penstock.state.timeline import TIMERS
 
 __all__ = [
     "CLOCK",
@@ -229,7 +230,7 @@ class FrozenEntries:
 def keyed_tables(name: str, step: DescribedStep) -> list[TableInfo]:
     """The tables of a step's keyed states."""
     return [
-        TableInfo(table_name(name, state), name, "state", found.schema)
+        TableInfo(table_name(name, state), name, "timers" if state == TIMERS else "state", found.schema)
         for state, found in step.states.items()
     ]
 

@@ -16,7 +16,9 @@ __all__ = ["Change", "Outcome", "check_changes", "plan_changes"]
 
 Outcome: TypeAlias = Literal["kept", "renamed", "widened", "added", "dropped", "refused"]
 
-_ADVICE: Final = "Restore an older job, or change a dump and start from it."
+_ADVICE: Final = (
+    "Restore the older job, or declare a new state beside the old one, and let the job take the values over."
+)
 
 
 class Change(msgspec.Struct, frozen=True):

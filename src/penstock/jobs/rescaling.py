@@ -41,6 +41,8 @@ def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> 
         raise CheckpointError(
             f"The parallelism is {parallelism}; it must be from 1 to {lineage.key_groups}, the number of key groups."
         )
+    if parallelism == lineage.parallelism:
+        return lineage
     planned, committed = (_newest(checkpoint.spark_folder / name) for name in ("offsets", "commits"))
     if planned > committed:
         raise CheckpointError(

@@ -164,9 +164,10 @@ class JobRunner:
                 if self._settings.bounded:
                     receiver.wait_for_end(run.stop)
             summary, request = self._run(run)
-            if request is not None and request.action == "stop":
-                self._stopped(run, request)
-            return summary, request
+        # Nothing is received any more, so that a savepoint has all of it.
+        if request is not None and request.action == "stop":
+            self._stopped(run, request)
+        return summary, request
 
     def _stopped(self, run: _Run, request: Request) -> None:
         """Take the savepoint that a request to stop has asked for, and answer it."""
@@ -201,7 +202,12 @@ class JobRunner:
         bound = bind_job(self._job, self._settings, run.checkpoint)
         seconds = time.monotonic() - begun_s
         on_note(f"The job was given {lineage.parallelism} tasks in place of {before} in {seconds:.1f} s.")
-        details = {"before": before, "after": lineage.parallelism, "batch": lineage.first_batch - 1}
+        details = {
+            "before": before,
+            "after": lineage.parallelism,
+            "batch": lineage.first_batch - 1,
+            "seconds": round(seconds, 2),
+        }
         run.requests.answer(request, Answer(details=details))
         return bound
 
