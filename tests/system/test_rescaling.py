@@ -1,0 +1,153 @@
+"""State of a running job: rescaled, dumped and carried over while it runs; what is killed is not there by half."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_process import PATIENCE_S, JobProcess, await_true
+
+from penstock.snapshots.manifest import MANIFEST
+from penstock.snapshots.reading import verify
+
+JOB = Path(__file__).with_name("tally_job.py")
+FILE = 200
+
+
+def penstock(*arguments: str, code: int = 0) -> Any:
+    """Run a command; what it prints as JSON."""
+    command = [sys.executable, "-m", "penstock.cli", *arguments, "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else None
+
+
+class Hits:
+    """The input of the job, and its output."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "hits").mkdir()
+        self.sent = 0
+        self._chance = random.Random(1)
+
+    def feed(self, files: int) -> None:
+        for _ in range(files):
+            numbers = range(self.sent, self.sent + FILE)
+            lines = [json.dumps({"page": f"p{self._chance.randrange(40)}", "number": n}) for n in numbers]
+            hidden = self.folder / "hits" / f".{self.sent:08}"
+            hidden.write_text("".join(line + "\n" for line in lines))
+            hidden.rename(self.folder / "hits" / f"{self.sent:08}.jsonl")
+            self.sent += FILE
+
+    def arguments(self, checkpoint: str, *more: str) -> list[str]:
+        return [
+            str(JOB),
+            *("-D", f"hits=jsonl:{self.folder / 'hits'}?max_files_per_batch=1"),
+            *("-D", f"tallies=jsonl:{self.folder / 'tallies'}"),
+            *("--checkpoint", str(self.folder / checkpoint), *more),
+        ]
+
+    def tallies(self) -> list[dict[str, Any]]:
+        paths = sorted((self.folder / "tallies").glob("*.jsonl"))
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+    def await_all(self, job: JobProcess) -> None:
+        await_true(lambda: len(self.tallies()) >= self.sent, lambda: f"{len(self.tallies())}: {job.err}")
+
+    def check(self) -> None:
+        """Every hit is there once, and every page was counted without a gap."""
+        found: dict[str, list[int]] = defaultdict(list)
+        tallies = self.tallies()
+        for tally in tallies:
+            found[tally["page"]].append(tally["hits"])
+        assert sorted(tally["number"] for tally in tallies) == list(range(self.sent))
+        for counts in found.values():
+            assert sorted(counts) == list(range(1, len(counts) + 1))
+
+
+def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path) -> None:
+    """All while records come; together the runs give what one run would have given."""
+    hits = Hits(tmp_path)
+    checkpoint = tmp_path / "one"
+    hits.feed(2)
+    with JobProcess(hits.arguments("one"), tmp_path) as job:
+        hits.await_all(job)
+        hits.feed(4)
+        rescaled = penstock("rescale", str(checkpoint), "--parallelism", "4")
+        assert (rescaled["before"], rescaled["after"]) == (2, 4)
+        hits.feed(2)
+        command = {"id": "d", "kind": "dump-state", "target": {}, "payload": {"to": f"{tmp_path}/d{{batch}}"}}
+        (checkpoint / "commands" / "1.jsonl").write_text(json.dumps(command) + "\n")
+        await_true(lambda: any(tmp_path.glob(f"d*/{MANIFEST}")), lambda: job.err)
+        (dump,) = tmp_path.glob("d[0-9]*")
+        assert verify(str(dump)).sound
+        hits.await_all(job)
+        job.signal(signal.SIGKILL)
+        job.wait()
+    with JobProcess(hits.arguments("one"), tmp_path) as job:
+        hits.feed(3)
+        hits.await_all(job)
+        assert "goes on from its checkpoint" in job.err
+        hits.feed(3)
+        stopped = penstock("stop", str(checkpoint), "--with-savepoint", "--drain")
+        assert job.wait().code == 0
+    assert len(hits.tallies()) == hits.sent, "drained"
+    (listed,) = penstock("savepoint", str(checkpoint), "--list")
+    assert listed["id"] == stopped["savepoint"]
+    with JobProcess(hits.arguments("two", "--from-savepoint", stopped["uri"]), tmp_path) as job:
+        hits.feed(2)
+        hits.await_all(job)
+        assert f"begins from the savepoint {stopped['savepoint']}" in job.err
+        job.signal(signal.SIGTERM)
+        assert job.wait().code == 0
+    assert penstock("rescale", str(tmp_path / "two"), "--parallelism", "3")["after"] == 3
+    with JobProcess(hits.arguments("two"), tmp_path) as job:
+        hits.feed(1)
+        hits.await_all(job)
+        job.signal(signal.SIGTERM)
+        assert job.wait().code == 0
+    hits.check()
+    (step,) = penstock("state", "ls", str(tmp_path / "two"))
+    assert step["keys"] == 40
+    page = hits.tallies()[-1]["page"]
+    held = penstock("state", "get", str(tmp_path / "two"), "--step", "count", "--key", page)
+    assert held["hits"] == max(t["hits"] for t in hits.tallies() if t["page"] == page)
+
+
+@pytest.mark.chaos
+def test_a_savepoint_that_is_killed_is_not_there(tmp_path: Path) -> None:
+    """At whatever moment; what is listed is whole, and the next one succeeds."""
+    hits = Hits(tmp_path)
+    hits.feed(2)
+    with JobProcess(hits.arguments("one", "--bounded"), tmp_path) as job:
+        assert job.wait().code == 0
+    checkpoint = str(tmp_path / "one")
+    command = [sys.executable, "-m", "penstock.cli", "savepoint", checkpoint]
+    begun_s = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    whole_s = time.monotonic() - begun_s
+    chance = random.Random(7)
+    for _ in range(4):
+        process = subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(whole_s * chance.uniform(0.6, 1.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True, capture_output=True)
+    listed = penstock("savepoint", checkpoint, "--list")
+    assert len(listed) >= 2
+    for found in listed:
+        assert verify(found["uri"]).sound
+    places = [p for p in (tmp_path / "one.savepoints").iterdir() if not (p / MANIFEST).exists()]
+    assert len(places) + len(listed) <= 6
