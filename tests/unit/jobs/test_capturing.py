@@ -69,8 +69,7 @@ def test_a_snapshot_of_what_began_from_a_snapshot_has_the_same_content(
         second = captured(folder / "second", state, again, read_from(folder / "seed", state, after))
         assert second.digest == first.digest
         assert keys == {name: keys_of(stored, name) for name in state.steps}
-        for place in ("first", "second"):
-            assert verify(str(folder / place)).defects == ()
+        assert verify(str(folder / "second")).defects == ()
 
 
 def keys_of(stored: StoredJob, step: str) -> int:
