@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -120,8 +121,8 @@ def test_parquet_does_not_mind_what_stands_below_null_records() -> None:
             one = [("a", one), ("b", None)]
         elif pa.types.is_list(kind):
             one = [one, None]
-        for rows in ([one, None], [None], [None, one, None]):
-            batch = pa.RecordBatch.from_arrays([pa.array(rows, kind)], schema=schema)
+        for held in ([one, None], [None], [None, one, None]):
+            batch = pa.RecordBatch.from_arrays([pa.array(held, kind)], schema=schema)
             (read,) = decode(encode([batch], schema, "jsonl"), schema, "jsonl")
             for part in (read, read.slice(1)):
                 again = list(decode(encode([part], schema, "parquet"), schema, "parquet"))
