@@ -57,8 +57,12 @@ class Requests:
         if not names:
             return None
         path = self._folder / names[0]
-        data = path.read_bytes()
-        path.unlink()
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            # Who asked has just given up.
+            return None
+        path.unlink(missing_ok=True)
         try:
             return msgspec.json.decode(data, type=Request)
         except msgspec.MsgspecError as e:

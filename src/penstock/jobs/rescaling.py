@@ -90,9 +90,9 @@ def finish_rescaling(checkpoint: Checkpoint) -> None:
         _remove(checkpoint.folder / name)
     _forget_slots(checkpoint)
     checkpoint.begin(lineage)
+    _remove(checkpoint.folder / _CAPTURED)
     intent.unlink()
     sync_folder(checkpoint.folder)
-    _remove(checkpoint.folder / _CAPTURED)
 
 
 def _forget_slots(checkpoint: Checkpoint) -> None:

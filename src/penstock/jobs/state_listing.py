@@ -16,7 +16,7 @@ from penstock.jobs.capturing import FrozenEntries, committed, read_step
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.described_state import DescribedStep, JobState, read_described
 from penstock.jobs.own_files import stored_counts
-from penstock.operators.accepting import named_keys
+from penstock.operators.accepting import key_array
 from penstock.snapshots.formats import json_rows
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_groups import key_groups
@@ -80,7 +80,7 @@ def _key(text: str, step: DescribedStep) -> pa.Array:
     if pa.types.is_string(kind) and not isinstance(value, str):
         value = text
     try:
-        return pa.array(named_keys([value], kind), kind)
+        return key_array([value], kind)
     except (ValueError, TypeError, OverflowError, pa.ArrowException, msgspec.ValidationError) as e:
         raise CheckpointError(f"{text!r} is no key of the step, whose keys are {kind}: {e}.") from None
 

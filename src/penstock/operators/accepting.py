@@ -21,7 +21,7 @@ from penstock.state.key_index import key_values
 from penstock.state.shared import Setting
 from penstock.state.values import KeyedState, completed
 
-__all__ = ["AcceptedStep", "Accepting", "named_keys", "payload_decoder", "payload_of"]
+__all__ = ["AcceptedStep", "Accepting", "key_array", "named_keys", "payload_decoder", "payload_of"]
 
 _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "set": ("key", "keys", "all", "step"),

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import SnapshotError
 from penstock.snapshots.csv_format import CsvFormat
+from penstock.snapshots.hidden_nulls import without_hidden_nulls
 from penstock.snapshots.json_lines_format import JsonLinesFormat
 from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, row_bounds
 from penstock.snapshots.schemas import missing_row
@@ -111,7 +112,8 @@ def _write_parquet(sink: Any, pieces: Iterator[pa.RecordBatch], schema: pa.Schem
     with pq.ParquetWriter(sink, schema, compression="zstd", version="2.6") as writer:
         for piece in pieces:
             try:
-                writer.write_batch(piece)
+                columns = map(without_hidden_nulls, piece.columns)
+                writer.write_batch(pa.RecordBatch.from_arrays(list(columns), schema=schema))
             except pa.ArrowInvalid as e:
                 raise SnapshotError(
                     f"A value cannot be kept in Parquet ({e}). Use another format for this snapshot."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -106,3 +107,23 @@ def test_a_schema_comes_back_from_json(schema: pa.Schema) -> None:
     """With the same types, names and nullability."""
     assert schema_of(columns_of(schema)).equals(schema)
     assert check_schema(schema, "t").equals(schema)
+
+
+def test_parquet_does_not_mind_what_stands_below_null_records() -> None:
+    """Records read from text have nulls below those that are null, also where a field must have a value."""
+    inner = pa.struct([pa.field("number", pa.int64(), nullable=False)])
+    for kind in (inner, pa.list_(inner), pa.map_(pa.string(), inner), pa.struct([pa.field("inner", inner)])):
+        schema = pa.schema([pa.field("value", kind)])
+        one: Any = {"number": 1}
+        if pa.types.is_struct(kind) and kind != inner:
+            one = {"inner": one}
+        elif pa.types.is_map(kind):
+            one = [("a", one), ("b", None)]
+        elif pa.types.is_list(kind):
+            one = [one, None]
+        for held in ([one, None], [None], [None, one, None]):
+            batch = pa.RecordBatch.from_arrays([pa.array(held, kind)], schema=schema)
+            (read,) = decode(encode([batch], schema, "jsonl"), schema, "jsonl")
+            for part in (read, read.slice(1)):
+                again = list(decode(encode([part], schema, "parquet"), schema, "parquet"))
+                assert [row for found in again for row in found.to_pylist()] == part.to_pylist()
