@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
@@ -14,8 +15,11 @@ from penstock.errors import PenstockError
 
 __all__ = ["Output", "OutputOption", "errors_as_sentences", "escaped", "stderr", "stdout"]
 
+_WIDTH: Final = 200
+
 stderr: Final = Console(stderr=True, highlight=False)
-stdout: Final = Console(highlight=False)
+# Without a terminal Rich takes 80 columns, which cuts what a pipe or a file is to get.
+stdout: Final = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 class Output(enum.StrEnum):

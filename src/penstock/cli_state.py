@@ -178,7 +178,9 @@ def verify(
                 msgspec.json.encode({"sound": found.sound, "rows": found.rows, "defects": defects}).decode()
             )
         elif found.sound:
-            stdout.print(f"{escaped(uri)} is sound: {found.files:,} files, {found.rows:,} rows.")
+            stdout.print(
+                f"{escaped(uri)} is sound: {found.files:,} files, {found.rows:,} rows.", soft_wrap=True
+            )
         else:
             for defect in found.defects:
                 stdout.print(f"{escaped(defect.path)}: {escaped(defect.problem)}", soft_wrap=True)

@@ -149,7 +149,7 @@ def test_positions_of_files_in_a_dump_are_refused(checkpoint: Checkpoint, dump: 
     with pytest.raises(SnapshotError) as caught:
         begin(rooms(), settings(from_dump=str(dump), keep_positions=True), checkpoint)
     assert str(caught.value) == (
-        f"The dump {dump} does not have the files and journals of the stream 'commands', so that its position there "
+        f"The dump {dump} does not have the files and journals of the stream 'readings-0', so that its position there "
         "means nothing. Start from a savepoint, or without --keep-positions."
     )
     assert files(checkpoint.folder) == {}

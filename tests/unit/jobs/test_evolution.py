@@ -369,7 +369,9 @@ class Outcome:
 
     def table(self, name: str) -> list[dict[str, Any]]:
         """The rows of a state in the snapshot of the log."""
-        found = read_table(open_store(str(self.folder / "of-log")), self.of_log, f"{STEP}/{name}")
+        names = {table.name for table in self.of_log.tables}
+        (found_name,) = names & {f"{STEP}/{name}", f"{STEP}/shared/{name}"}
+        found = read_table(open_store(str(self.folder / "of-log")), self.of_log, found_name)
         return [row for batch in found for row in json_rows(batch)]
 
 
@@ -405,8 +407,8 @@ def test_states_that_do_not_fit_are_refused(case: Case) -> None:
     with pytest.raises(StateMismatchError) as caught:
         check_changes(changes, "file:///there")
     assert str(caught.value) == (
-        f"The state in file:///there does not fit the job: step 0/old: {case.detail}. Restore an older job, or change "
-        "a dump and start from it."
+        f"The state in file:///there does not fit the job: step 0/old: {case.detail}. Restore the older job, or "
+        "declare a new state beside the old one, and let the job take the values over."
     )
 
 
