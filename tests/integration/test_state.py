@@ -256,6 +256,10 @@ def test_a_changed_job_takes_its_state_over_or_is_refused(
         run_job(visits_job(Renamed(), "tell"), bindings)
     run_job(visits_job(Renamed()), bindings)
     assert read_lines(tmp_path / "totals")[-1] == {"user": "ann", "visits": 2, "pages": 7}
+    write_lines(tmp_path / "visits", "3.jsonl", [{"user": "ann", "pages": 1}])
+    run_job(visits_job(Count()), bindings)
+    assert read_lines(tmp_path / "totals")[-1] == {"user": "ann", "visits": 1, "pages": 8}, "dropped is gone"
+    (tmp_path / "visits" / "3.jsonl").unlink()
     more = {"checkpoint": str(tmp_path / "other"), "from_savepoint": str(tmp_path / "savepoint")}
     bindings["totals"] = f"jsonl:{tmp_path / 'others'}"
     with pytest.raises(

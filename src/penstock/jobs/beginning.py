@@ -25,7 +25,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.snapshots.reading import read_file
 from penstock.streams.graph import COMMANDS
 
-__all__ = ["begin", "declared_state", "planned_changes", "put_aside"]
+__all__ = ["begin", "declared_state", "must_evolve", "planned_changes", "put_aside"]
 
 # In a checkpoint that is being given a first state, until it has a lineage.
 _MARK_FILE: Final = "beginning.json"
@@ -66,6 +66,14 @@ def planned_changes(job: Job, source: str, *, allow_non_restored_state: bool) ->
         else change
         for change in plan_changes(declared, steps)
     ]
+
+
+def must_evolve(job: Job, checkpoint: Checkpoint) -> bool:
+    """Whether the states of an existing checkpoint are to be written as the job declares them now."""
+    if not (checkpoint.folder / STATE_FILE).exists():
+        return False
+    changes = plan_changes(declared_state(job).steps, read_described(checkpoint.folder).steps)
+    return any(change.outcome not in ("kept", "added") for change in changes)
 
 
 def begin(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> str:

@@ -72,8 +72,11 @@ class BoundJob:
     dead_letters_at: str
 
 
-def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJob:
-    """Bind every stream and sink of the job. Raises BindingError for the first that cannot be."""
+def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False) -> BoundJob:
+    """Bind every stream and sink of the job. With `gets_seed` the checkpoint will have a seed when the job starts.
+
+    Raises BindingError for the first that cannot be.
+    """
     check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
@@ -87,7 +90,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> BoundJo
         strict=settings.strict,
         parallelism=lineage.parallelism,
         state_memory_bytes=settings.state_memory_mb << 20,
-        seed=checkpoint.seed if lineage.origin.has_state else None,
+        seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
     )
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():

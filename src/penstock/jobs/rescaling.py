@@ -1,4 +1,4 @@
-"""Rescaling: the state of a stopped job for another number of tasks, in the same checkpoint, all or nothing.
+"""Rescaling: the state of a stopped job for another number of tasks or a changed job, in the same checkpoint.
 
 The state is captured, and seeds for the new tasks are written beside what is there. Then one file says what is to
 happen, and from there on it happens, whatever is killed: whoever opens the checkpoint next brings it to its end.
@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from penstock.errors import CheckpointError
 from penstock.jobs.capturing import Capture, capture, positions_of
 from penstock.jobs.checkpoint import Checkpoint, Lineage, Origin, sync_folder
-from penstock.jobs.described_state import read_described
+from penstock.jobs.described_state import STATE_FILE, JobState, read_described
 from penstock.jobs.evolution import plan_changes
 from penstock.jobs.own_files import COUNTS_FILE
 from penstock.jobs.seeding import Snapshot, write_seed
 
-__all__ = ["finish_rescaling", "rescale"]
+__all__ = ["evolve", "finish_rescaling", "rescale"]
 
 _INTENT_FILE: Final = "rescaling.json"
 _CAPTURED: Final = "rescaling"
@@ -43,37 +43,82 @@ def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> 
         )
     if parallelism == lineage.parallelism:
         return lineage
-    planned, committed = (_newest(checkpoint.spark_folder / name) for name in ("offsets", "commits"))
-    if planned > committed:
-        raise CheckpointError(
-            f"The job in {checkpoint.folder} was stopped within micro-batch {planned + lineage.first_batch}. Start it "
-            "once with penstock run, which finishes it, stop it, and rescale then."
-        )
-    if committed < 0 and not lineage.origin.has_state:
+    _check_between(
+        checkpoint, lineage, "Start it once with penstock run, which finishes it, stop it, and rescale then."
+    )
+    if not _has_state(checkpoint, lineage):
         changed = msgspec.structs.replace(lineage, parallelism=parallelism)
         checkpoint.begin(changed)
         return changed
+    reason = f"from {lineage.parallelism} to {parallelism} tasks"
+    state = read_described(checkpoint.folder)
+    return _seed_anew(
+        session, checkpoint, msgspec.structs.replace(lineage, parallelism=parallelism), state, reason
+    )
+
+
+def evolve(session: SparkSession, checkpoint: Checkpoint, declared: JobState) -> Lineage:
+    """Write the state of a checkpoint, which is locked, as a changed job declares it.
+
+    What was stored before is read as it was declared then, once and for all: otherwise names and values that the job
+    has given up would come back when it takes them up again. Raises CheckpointError when the last micro-batch was not
+    finished.
+    """
+    lineage = checkpoint.stored_lineage()
+    assert lineage is not None
+    if not _has_state(checkpoint, lineage):
+        return lineage
+    _check_between(
+        checkpoint, lineage, "Start the job as it was once more, which finishes it, and change it then."
+    )
+    return _seed_anew(session, checkpoint, lineage, declared, "its states have changed")
+
+
+def _has_state(checkpoint: Checkpoint, lineage: Lineage) -> bool:
+    return lineage.origin.has_state or _newest(checkpoint.spark_folder / "commits") >= 0
+
+
+def _check_between(checkpoint: Checkpoint, lineage: Lineage, remedy: str) -> None:
+    """Raise CheckpointError unless the job stands between two micro-batches."""
+    planned, committed = (_newest(checkpoint.spark_folder / name) for name in ("offsets", "commits"))
+    if planned > committed:
+        number = planned + lineage.first_batch
+        raise CheckpointError(
+            f"The job in {checkpoint.folder} was stopped within micro-batch {number}. {remedy}"
+        )
+
+
+def _seed_anew(
+    session: SparkSession, checkpoint: Checkpoint, lineage: Lineage, declared: JobState, reason: str
+) -> Lineage:
+    """Make the state of a checkpoint a seed of the same one, for the parallelism of the lineage."""
     captured = checkpoint.folder / _CAPTURED
     for leftover in (captured, checkpoint.folder / _NEXT_SEED):
         shutil.rmtree(leftover, ignore_errors=True)
     manifest = capture(session, checkpoint, Capture("savepoint", str(captured), "arrow", keeps_files=False))
-    state = read_described(checkpoint.folder)
-    changes = plan_changes(state.steps, state.steps)
-    write_seed(Snapshot.at(str(captured)), state, parallelism, changes, checkpoint.folder / _NEXT_SEED)
-    sync_folder(checkpoint.folder / _NEXT_SEED)
+    changes = plan_changes(declared.steps, read_described(checkpoint.folder).steps)
+    seed = checkpoint.folder / _NEXT_SEED
+    write_seed(Snapshot.at(str(captured)), declared, lineage.parallelism, changes, seed)
+    sync_folder(seed)
+    old = checkpoint.stored_lineage()
+    assert old is not None
     new = msgspec.structs.replace(
         lineage,
-        parallelism=parallelism,
-        origin=Origin(
-            "rescale", "", "", manifest.batch, f"from {lineage.parallelism} to {parallelism} tasks"
-        ),
-        positions=positions_of(checkpoint, lineage, manifest.batch),
+        origin=Origin("rescale", "", "", manifest.batch, reason),
+        positions=positions_of(checkpoint, old, manifest.batch),
         first_batch=manifest.batch + 1,
     )
-    checkpoint.save(_INTENT_FILE, new)
+    checkpoint.save(_INTENT_FILE, _Intent(new, declared))
     sync_folder(checkpoint.folder)
     finish_rescaling(checkpoint)
     return new
+
+
+class _Intent(msgspec.Struct, frozen=True):
+    """What a checkpoint is to become."""
+
+    lineage: Lineage
+    state: JobState
 
 
 def finish_rescaling(checkpoint: Checkpoint) -> None:
@@ -81,7 +126,7 @@ def finish_rescaling(checkpoint: Checkpoint) -> None:
     intent = checkpoint.folder / _INTENT_FILE
     if not intent.exists():
         return
-    lineage = msgspec.json.decode(intent.read_bytes(), type=Lineage)
+    wanted = msgspec.json.decode(intent.read_bytes(), type=_Intent)
     fresh = checkpoint.folder / _NEXT_SEED
     if fresh.exists():
         shutil.rmtree(checkpoint.seed, ignore_errors=True)
@@ -89,7 +134,8 @@ def finish_rescaling(checkpoint: Checkpoint) -> None:
     for name in _SPARK:
         _remove(checkpoint.folder / name)
     _forget_slots(checkpoint)
-    checkpoint.begin(lineage)
+    checkpoint.save(STATE_FILE, wanted.state)
+    checkpoint.begin(wanted.lineage)
     _remove(checkpoint.folder / _CAPTURED)
     intent.unlink()
     sync_folder(checkpoint.folder)

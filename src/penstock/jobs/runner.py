@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
 from penstock.errors import PenstockError
-from penstock.jobs.beginning import begin, declared_state, put_aside
+from penstock.jobs.beginning import begin, declared_state, must_evolve, put_aside
 from penstock.jobs.binding import BoundJob, bind_job
 from penstock.jobs.capturing import Capture, capture
 from penstock.jobs.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary
 from penstock.jobs.own_files import check_checkpoint, forget_refused
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.requests import Answer, Request, Requests
-from penstock.jobs.rescaling import finish_rescaling, rescale
+from penstock.jobs.rescaling import evolve, finish_rescaling, rescale
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import write_stream_order
 from penstock.runtime.query import Query, start_query
@@ -128,7 +128,8 @@ class JobRunner:
             finish_rescaling(checkpoint)
             check_checkpoint(checkpoint, self._settings.retained_batches)
             on_note(begin(self._job, self._settings, checkpoint))
-            bound = bind_job(self._job, self._settings, checkpoint)
+            evolves = must_evolve(self._job, checkpoint)
+            bound = bind_job(self._job, self._settings, checkpoint, gets_seed=evolves)
             # As long as Spark takes to start, another run that the locks have not kept out has time to notice.
             ownership = Ownership.begin(checkpoint.folder)
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
@@ -139,6 +140,10 @@ class JobRunner:
             lock = locked_by_jvm(checkpoint.folder, jvm, stop, self._settings.lock_timeout_s)
             stack.callback(lock.release)
             requests = Requests(checkpoint.folder)
+            if evolves:
+                lineage = evolve(session, checkpoint, declared_state(self._job))
+                bound = dataclasses.replace(bound, lineage=lineage)
+                on_note("The states of the checkpoint were written as the job declares them now.")
             while True:
                 dumps = Dumps(checkpoint, bound.lineage, on_note)
                 follower = Follower(bound, checkpoint, ownership, dumps)
