@@ -154,11 +154,15 @@ def run_peer(mode: str, given: Input, sizes: Sizes, work: Path) -> tuple[Command
 
 def _files_by_batch(output: Path) -> list[list[Path]]:
     """The files of Spark's file sink, micro-batch by micro-batch, as its own log lists them."""
-    found = []
-    logs = [path for path in (output / "_spark_metadata").iterdir() if path.name.isdigit()]
-    for log in sorted(logs, key=lambda path: int(path.name)):
+    found: list[list[Path]] = []
+    seen: set[str] = set()
+    logs = [path for path in (output / "_spark_metadata").iterdir() if path.name.split(".")[0].isdigit()]
+    for log in sorted(logs, key=lambda path: int(path.name.split(".")[0])):
         names = [line.split('"path":"', 1)[1].split('"', 1)[0] for line in log.read_text().splitlines()[1:]]
-        found.append([output / name.rsplit("/", 1)[1] for name in names])
+        # Every tenth one is compact: it lists the files of all micro-batches so far.
+        new = [name for name in names if name not in seen]
+        seen.update(new)
+        found.append([output / name.rsplit("/", 1)[1] for name in new])
     return found
 
 
