@@ -415,7 +415,8 @@ def _session(*, gives_way: bool = True) -> Iterator[SparkSession]:
     from penstock.runtime.session import SessionSettings, open_session
 
     if gives_way:
-        os.nice(10)
+        # The least that there is: the job comes first, and the dump takes what it leaves.
+        os.nice(19)
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="penstock-reading-") as folder:
         settings = SessionSettings(
