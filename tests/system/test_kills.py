@@ -146,8 +146,8 @@ class Feeder(threading.Thread):
             self._failed = e
 
     def note_cuts(self) -> None:
-        """Read the cuts that are new."""
-        for batch_id in numbered(self._checkpoint / "offsets") - self.cuts.keys():
+        """Read the cuts that are new. A micro-batch that was planned only is planned anew after a stop."""
+        for batch_id in numbered(self._checkpoint / "commits") - self.cuts.keys():
             with contextlib.suppress(FileNotFoundError):
                 self.cuts[batch_id] = read_cut(self._checkpoint, batch_id)
 

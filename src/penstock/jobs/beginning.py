@@ -87,6 +87,9 @@ def begin(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> str:
     lineage = checkpoint.stored_lineage()
     if lineage is not None:
         (checkpoint.folder / _MARK_FILE).unlink(missing_ok=True)
+        if (lineage.job, lineage.key_groups) != (job.name, job.key_groups):
+            # Whose checkpoint it is says more than what is in it.
+            checkpoint.lineage(wanted_lineage(job, settings))
         _check_checkpoint(checkpoint, declared)
         if settings.from_savepoint or settings.from_dump:
             return (

@@ -127,7 +127,7 @@ class JobRunner:
             stack.enter_context(locked(checkpoint.folder, stop, self._settings.lock_timeout_s))
             finish_rescaling(checkpoint)
             check_checkpoint(checkpoint, self._settings.retained_batches)
-            on_note(begin(self._job, self._settings, checkpoint))
+            told = begin(self._job, self._settings, checkpoint)
             evolves = must_evolve(self._job, checkpoint)
             bound = bind_job(self._job, self._settings, checkpoint, gets_seed=evolves)
             # As long as Spark takes to start, another run that the locks have not kept out has time to notice.
@@ -140,6 +140,7 @@ class JobRunner:
             lock = locked_by_jvm(checkpoint.folder, jvm, stop, self._settings.lock_timeout_s)
             stack.callback(lock.release)
             requests = Requests(checkpoint.folder)
+            on_note(told)
             if evolves:
                 lineage = evolve(session, checkpoint, declared_state(self._job))
                 bound = dataclasses.replace(bound, lineage=lineage)

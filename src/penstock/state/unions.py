@@ -98,6 +98,9 @@ class _UnionForm(OwnForm):
         """The type of the column."""
         return pa.struct([("items", pa.list_(item.arrow_type)), ("replaced", pa.int64())])
 
+    def parts(self) -> dict[str, StateSpec]:
+        return {"item": self.item}
+
     def to_python(self, column: pa.Array) -> list[Any]:
         items, replaced = column.flatten()
         found = runs(parts_of_column(self.item, inside(items)), items)
