@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.durable import sync_folder
 from penstock.errors import CheckpointError, SnapshotError, StateMismatchError
 from penstock.jobs.binding import wanted_lineage
 from penstock.jobs.capturing import OWN_FOLDERS
-from penstock.jobs.checkpoint import Checkpoint, Lineage, Origin, sync_folder
+from penstock.jobs.checkpoint import Checkpoint, Lineage, Origin
 from penstock.jobs.definition import Job
 from penstock.jobs.described_state import STATE_FILE, JobState, described, read_described
 from penstock.jobs.evolution import Change, check_changes, plan_changes
@@ -68,11 +69,11 @@ def planned_changes(job: Job, source: str, *, allow_non_restored_state: bool) ->
     ]
 
 
-def must_evolve(job: Job, checkpoint: Checkpoint) -> bool:
+def must_evolve(declared: JobState, checkpoint: Checkpoint) -> bool:
     """Whether the states of an existing checkpoint are to be written as the job declares them now."""
     if not (checkpoint.folder / STATE_FILE).exists():
         return False
-    changes = plan_changes(declared_state(job).steps, read_described(checkpoint.folder).steps)
+    changes = plan_changes(declared.steps, read_described(checkpoint.folder).steps)
     return any(change.outcome not in ("kept", "added") for change in changes)
 
 

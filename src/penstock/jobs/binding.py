@@ -33,10 +33,10 @@ from penstock.jobs.control import ControlEntry, control_entry
 from penstock.jobs.definition import Job
 from penstock.jobs.receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.jobs.settings import RunSettings
-from penstock.records import ProtobufSource, RecordType
+from penstock.records import ProtobufSource, RecordType, record_type
 from penstock.runtime.commanding import COMMAND_NODE, CommandReader
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS
-from penstock.runtime.plan import JobPlan
+from penstock.runtime.plan import JobPlan, has_timers
 from penstock.runtime.query import BoundSource
 from penstock.runtime.reading import StreamReader
 from penstock.runtime.sealed import Sealed
@@ -51,11 +51,16 @@ from penstock.sources.files import FileLog
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
-from penstock.streams.graph import COMMANDS, RECEIPTS, ProcessNode, SourceNode, TransformNode
+from penstock.sources.starts import StartLog
+from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, ProcessNode, SourceNode, TransformNode
 
 __all__ = ["BoundJob", "bind_job", "wanted_lineage"]
 
 _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
+# As a control stream it goes on while data streams are held.
+_START_NODE: Final = SourceNode(
+    f"source/{STARTS}", STARTS, True, record_type("nothing BINARY"), protobuf=None, allow_nan=False
+)
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,8 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
         receivers += [receiver] if receiver is not None else []
     if commands is not None:
         sources[-1] = _command_source(sources[-1], commands, place, settings.max_command_bytes)
+    if plan.has_timers:
+        sources.append(BoundSource(_START_NODE, StartLog(), StreamReader(plan, _START_NODE, None)))
     bound_receipts = bindings.get(RECEIPTS)
     receipts = ReceiptWriter(
         checkpoint.folder,
@@ -193,6 +200,8 @@ def wanted_lineage(job: Job, settings: RunSettings) -> Lineage:
     streams = tuple(source.name for source in job.graph.sources())
     if job.graph.steps():
         streams = (*streams, COMMANDS)
+    if any(map(has_timers, job.graph.steps())):
+        streams = (*streams, STARTS)
     parallelism = settings.parallelism or min(_cores(settings.master), job.key_groups)
     return Lineage(uuid.uuid4().hex[:12], job.name, job.key_groups, parallelism, streams)
 

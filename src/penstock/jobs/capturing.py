@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,8 @@ from penstock.jobs.described_state import (
     JobState,
     read_described,
 )
-from penstock.operators.slot import Header, merged
+from penstock.operators.slot import Header, held_name, merged
+from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.packing import PackedRow
 from penstock.runtime.seed import read_seed
 from penstock.runtime.slots import first_key_groups
@@ -141,8 +141,7 @@ def assemble(wanted: Capture, contents: Contents, state: JobState, read: StepRea
 
 def committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
     """The micro-batch to capture, by its number in the life of the checkpoint."""
-    names = (path.name for path in (checkpoint.spark_folder / "commits").glob("[0-9]*"))
-    numbers = sorted(int(name) + lineage.first_batch for name in names if name.isdecimal())
+    numbers = [lineage.first_batch + n for n in batch_numbers(checkpoint.spark_folder / "commits")]
     if not numbers and lineage.origin.has_state and wanted in (None, lineage.first_batch - 1):
         return lineage.first_batch - 1
     if not numbers:
@@ -165,10 +164,8 @@ def positions_of(checkpoint: Checkpoint, lineage: Lineage, number: int) -> dict[
     if number < lineage.first_batch:
         return lineage.positions
     path = checkpoint.spark_folder / "offsets" / str(number - lineage.first_batch)
-    lines = path.read_text().splitlines()[2:]
-    found = zip(lineage.streams, lines, strict=True)
     # A stream of which Spark has read nothing yet is where it began.
-    return {**lineage.positions, **{stream: json.loads(line) for stream, line in found if line != "-"}}
+    return {**lineage.positions, **read_offsets(path, lineage.streams)}
 
 
 class _Result(msgspec.Struct, array_like=True):
@@ -204,8 +201,8 @@ class _Task:
             yield msgspec.msgpack.encode(_Result(clock_ms=tables.clock_ms))
         if tables.header is not None:
             yield msgspec.msgpack.encode(_Result(header=tables.header))
-        for name in sorted((n for n in entries if n.startswith("held/")), key=lambda n: int(n[5:])):
-            yield msgspec.msgpack.encode(_Result(held=entries[name]))
+            for part in range(Header.of(tables.header).held_parts):
+                yield msgspec.msgpack.encode(_Result(held=entries[held_name(part)]))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from penstock.durable import sync_folder, write_atomically
 from penstock.errors import CheckpointError
+from penstock.streams.graph import STARTS
 
-__all__ = ["Checkpoint", "Lineage", "Origin", "sync_folder", "write_atomically"]
+__all__ = ["Checkpoint", "Lineage", "Origin"]
 
 OriginKind: TypeAlias = Literal["empty", "savepoint", "dump", "rescale"]
 
@@ -138,36 +139,33 @@ class Checkpoint:
             raise CheckpointError(
                 f"The checkpoint {self.folder} has {found.key_groups} key groups, the job {wanted.key_groups}. {advice}"
             )
+        if (STARTS in found.streams) != (STARTS in wanted.streams):
+            raise CheckpointError(
+                f"The checkpoint {self.folder} is of a job {'with' if STARTS in found.streams else 'without'} timers, "
+                f"and the job has {'some' if STARTS in wanted.streams else 'none'}. Take a savepoint of the checkpoint "
+                "with penstock savepoint, and start the job from it with a new checkpoint and --from-savepoint."
+            )
         if found.streams != wanted.streams:
             raise CheckpointError(
                 f"The checkpoint {self.folder} reads the streams {', '.join(found.streams)}, the job "
                 f"{', '.join(wanted.streams)}. {advice}"
             )
 
+    def load(self, name: str, kind: Any) -> Any:
+        """A JSON file that the job writes at each start, as a type. Raises CheckpointError."""
+        path = self.folder / name
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (FileNotFoundError, NotADirectoryError):
+            raise CheckpointError(
+                f"{self.folder} is no checkpoint of a job that was started ({name} is not there). "
+                "Name the folder that penstock run --checkpoint was given."
+            ) from None
+        except (OSError, msgspec.MsgspecError) as e:
+            raise CheckpointError(
+                f"{path} cannot be read: {e}. Start the job again, which writes it anew."
+            ) from e
+
     def save(self, name: str, content: Any, *, durable: bool = True) -> None:
         """Write a JSON file of the checkpoint, whole or not at all; without `durable` a power cut may take it back."""
         write_atomically(self.folder / name, msgspec.json.encode(content), durable=durable)
-
-
-def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file so that it has either its old or its new content, also after a crash.
-
-    With `durable` the new content is on disk before it takes the old one's place.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names of a folder's files on disk, which their own content on disk does not imply."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

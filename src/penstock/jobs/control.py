@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from penstock.bindings import Binding, FilesBinding, redacted
-from penstock.errors import CheckpointError
+from penstock.jobs.checkpoint import Checkpoint
 from penstock.operators.accepting import AcceptedStep, Accepting
 
 __all__ = ["CONTROL_FILE", "ControlEntry", "StepEntry", "control_entry", "read_control_entry"]
@@ -45,18 +45,8 @@ def control_entry(job: str, accepting: Accepting | None, binding: Binding | None
 
 def read_control_entry(checkpoint: Path) -> ControlEntry:
     """The entry in a checkpoint. Raises CheckpointError when there is none, or it cannot be read."""
-    path = checkpoint / CONTROL_FILE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ControlEntry)
-    except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(
-            f"{checkpoint} is no checkpoint of a job that was started ({CONTROL_FILE} is not there). "
-            "Name the folder that penstock run --checkpoint was given."
-        ) from None
-    except (OSError, msgspec.MsgspecError) as e:
-        raise CheckpointError(
-            f"{path} cannot be read: {e}. Start the job again, which writes it anew."
-        ) from e
+    found: ControlEntry = Checkpoint(checkpoint).load(CONTROL_FILE, ControlEntry)
+    return found
 
 
 def _place_of(binding: Binding) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import CheckpointError
+from penstock.jobs.checkpoint import Checkpoint
 from penstock.operators.step import StepCore
 from penstock.records import OwnForm
 from penstock.runtime.plan import JobPlan
@@ -86,18 +86,8 @@ def described(job: str, plan: JobPlan) -> JobState:
 
 def read_described(checkpoint: Path) -> JobState:
     """What a checkpoint says of the states in it. Raises CheckpointError."""
-    path = checkpoint / STATE_FILE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=JobState)
-    except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(
-            f"{checkpoint} is no checkpoint of a job that was started ({STATE_FILE} is not there). "
-            "Name the folder that penstock run --checkpoint was given."
-        ) from None
-    except (OSError, msgspec.MsgspecError) as e:
-        raise CheckpointError(
-            f"{path} cannot be read: {e}. Start the job again, which writes it anew."
-        ) from e
+    found: JobState = Checkpoint(checkpoint).load(STATE_FILE, JobState)
+    return found
 
 
 def _step(node: str, core: StepCore) -> DescribedStep:

@@ -12,7 +12,9 @@ import msgspec
 
 from penstock.control.commands import DumpRequest
 from penstock.control.receipts import Story
-from penstock.jobs.checkpoint import Checkpoint, Lineage, sync_folder, write_atomically
+from penstock.durable import sync_folder, write_atomically
+from penstock.jobs.checkpoint import Checkpoint, Lineage
+from penstock.runtime.cuts import batch_numbers
 
 __all__ = ["Dumps"]
 
@@ -93,8 +95,7 @@ class Dumps:
             self._running = None
 
     def _oldest(self) -> int:
-        names = (path.name for path in (self._checkpoint.spark_folder / "commits").glob("[0-9]*"))
-        return min((int(name) for name in names if name.isdecimal()), default=0)
+        return min(batch_numbers(self._checkpoint.spark_folder / "commits"), default=0)
 
     def _start(self, wanted: _Wanted) -> subprocess.Popen[str]:
         arguments = [str(self._checkpoint.folder), "--to", wanted.to, "--format", wanted.format]

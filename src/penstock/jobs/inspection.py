@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import msgspec
 
 from penstock.errors import CheckpointError
 from penstock.jobs.state_files import RESTORE, RESTORE_FOLDER, check_partition, damage
+from penstock.runtime.cuts import batch_numbers
 
 __all__ = ["Expected", "Found", "inspect"]
 
@@ -72,12 +72,9 @@ def inspect(folder: Path, expected: Expected, *, thorough: bool = False) -> Foun
 def _batches(folder: Path) -> list[int]:
     """The numbers of the micro-batches in a log, in order."""
     try:
-        names = os.listdir(folder)  # noqa: PTH208  # only names are needed
-    except FileNotFoundError:
-        return []
+        return batch_numbers(folder)
     except OSError as e:
         raise damage(folder, f"cannot be read ({e.strerror})") from e
-    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _check_metadata(path: Path, *, has_progress: bool) -> None:

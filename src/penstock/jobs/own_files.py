@@ -8,11 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.durable import sync_folder
 from penstock.errors import CheckpointError
-from penstock.jobs.checkpoint import Checkpoint, Lineage, sync_folder
+from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.inspection import Expected, inspect
 from penstock.jobs.state_files import damage
+from penstock.runtime.cuts import batch_numbers
 from penstock.sources.journal import journal_end
+from penstock.streams.graph import STARTS
 
 __all__ = ["COUNTS_FILE", "check_checkpoint", "forget_refused", "mark_begun", "stored_counts"]
 
@@ -66,7 +69,7 @@ def forget_refused(checkpoint: Checkpoint, lineage: Lineage, begun: int) -> None
     Nothing of it was done. The job then stands between two micro-batches, and can be rescaled.
     """
     offsets, commits = (checkpoint.spark_folder / name for name in ("offsets", "commits"))
-    planned = max((int(p.name) for p in offsets.glob("[0-9]*") if p.name.isdecimal()), default=-1)
+    planned = max(batch_numbers(offsets), default=-1)
     if begun < lineage.first_batch + planned and not (commits / str(planned)).exists() and planned >= 0:
         (offsets / str(planned)).unlink()
         (offsets / f".{planned}.crc").unlink(missing_ok=True)
@@ -108,7 +111,7 @@ def _load(path: Path, kind: Any, remedy: str) -> Any:
 def _check_source(folder: Path, stream: str, offset: Any) -> None:
     """What a stream has read is in its list of files, or in its journal; Kafka keeps that itself."""
     position = offset.get("position") if isinstance(offset, dict) else None
-    if not isinstance(position, int) or position == 0:
+    if not isinstance(position, int) or position == 0 or stream == STARTS:
         return
     files, journal = folder / f"{stream}.files", folder / f"{stream}.journal"
     kept = {}

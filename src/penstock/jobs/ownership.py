@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.durable import sync_folder, write_atomically
 from penstock.errors import CheckpointError, FencedError
-from penstock.jobs.checkpoint import sync_folder, write_atomically
 
 __all__ = ["Ownership", "locked", "locked_by_jvm"]
 

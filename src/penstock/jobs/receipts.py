@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.receipts import Receipt, Story
+from penstock.durable import write_atomically
 from penstock.errors import CheckpointError
-from penstock.jobs.checkpoint import write_atomically
 from penstock.records import record_type
 from penstock.sinks.base import Sink, TaskContext
 from penstock.streams.graph import RECEIPTS

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from penstock.durable import write_atomically
 from penstock.errors import CheckpointError, JobFailedError
-from penstock.jobs.checkpoint import write_atomically
 from penstock.jobs.ownership import locked
 
 __all__ = ["Answer", "Request", "Requests", "ask", "is_running", "new_request"]

@@ -13,13 +13,15 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
+from penstock.durable import sync_folder
 from penstock.errors import CheckpointError
 from penstock.jobs.capturing import Capture, capture, positions_of
-from penstock.jobs.checkpoint import Checkpoint, Lineage, Origin, sync_folder
+from penstock.jobs.checkpoint import Checkpoint, Lineage, Origin
 from penstock.jobs.described_state import STATE_FILE, JobState, read_described
 from penstock.jobs.evolution import plan_changes
 from penstock.jobs.own_files import COUNTS_FILE
 from penstock.jobs.seeding import Snapshot, write_seed
+from penstock.runtime.cuts import batch_numbers
 
 __all__ = ["evolve", "finish_rescaling", "rescale"]
 
@@ -75,12 +77,14 @@ def evolve(session: SparkSession, checkpoint: Checkpoint, declared: JobState) ->
 
 
 def _has_state(checkpoint: Checkpoint, lineage: Lineage) -> bool:
-    return lineage.origin.has_state or _newest(checkpoint.spark_folder / "commits") >= 0
+    return lineage.origin.has_state or bool(batch_numbers(checkpoint.spark_folder / "commits"))
 
 
 def _check_between(checkpoint: Checkpoint, lineage: Lineage, remedy: str) -> None:
     """Raise CheckpointError unless the job stands between two micro-batches."""
-    planned, committed = (_newest(checkpoint.spark_folder / name) for name in ("offsets", "commits"))
+    planned, committed = (
+        max(batch_numbers(checkpoint.spark_folder / name), default=-1) for name in ("offsets", "commits")
+    )
     if planned > committed:
         number = planned + lineage.first_batch
         raise CheckpointError(
@@ -100,12 +104,10 @@ def _seed_anew(
     seed = checkpoint.folder / _NEXT_SEED
     write_seed(Snapshot.at(str(captured)), declared, lineage.parallelism, changes, seed)
     sync_folder(seed)
-    old = checkpoint.stored_lineage()
-    assert old is not None
     new = msgspec.structs.replace(
         lineage,
         origin=Origin("rescale", "", "", manifest.batch, reason),
-        positions=positions_of(checkpoint, old, manifest.batch),
+        positions=positions_of(checkpoint, lineage, manifest.batch),
         first_batch=manifest.batch + 1,
     )
     checkpoint.save(_INTENT_FILE, _Intent(new, declared))
@@ -147,10 +149,6 @@ def _forget_slots(checkpoint: Checkpoint) -> None:
     if path.exists():
         counts: dict[str, Any] = msgspec.json.decode(path.read_bytes())
         checkpoint.save(COUNTS_FILE, {**counts, "keys": {}, "held": {}})
-
-
-def _newest(folder: Path) -> int:
-    return max((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal()), default=-1)
 
 
 def _remove(path: Path) -> None:

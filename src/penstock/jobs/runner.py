@@ -128,7 +128,8 @@ class JobRunner:
             finish_rescaling(checkpoint)
             check_checkpoint(checkpoint, self._settings.retained_batches)
             told = begin(self._job, self._settings, checkpoint)
-            evolves = must_evolve(self._job, checkpoint)
+            declared = declared_state(self._job)
+            evolves = must_evolve(declared, checkpoint)
             bound = bind_job(self._job, self._settings, checkpoint, gets_seed=evolves)
             # As long as Spark takes to start, another run that the locks have not kept out has time to notice.
             ownership = Ownership.begin(checkpoint.folder)
@@ -142,7 +143,7 @@ class JobRunner:
             requests = Requests(checkpoint.folder)
             on_note(told)
             if evolves:
-                lineage = evolve(session, checkpoint, declared_state(self._job))
+                lineage = evolve(session, checkpoint, declared)
                 bound = dataclasses.replace(bound, lineage=lineage)
                 on_note("The states of the checkpoint were written as the job declares them now.")
             while True:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.durable import sync_folder
 from penstock.errors import SnapshotError
 from penstock.jobs.capturing import CLOCK, HEADER, HELD, shared_name, table_name
-from penstock.jobs.checkpoint import sync_folder
 from penstock.jobs.described_state import EXPIRES_AT, DescribedStep, JobState
 from penstock.jobs.evolution import Change
-from penstock.operators.slot import Header
+from penstock.operators.slot import Header, held_name
 from penstock.runtime.packing import PackedRow, split_by_key_group
-from penstock.runtime.seed import seed_folder
+from penstock.runtime.seed import SeedEntries, seed_folder
 from penstock.runtime.slots import slots
 from penstock.snapshots.manifest import Manifest
 from penstock.snapshots.reading import read_manifest, read_table
@@ -97,7 +96,7 @@ class _Seeding:
         for slot in slots(self.key_groups, parallelism).values():
             place = seed_folder(folder, self.step.node, slot.key_groups[0])
             place.mkdir(parents=True, exist_ok=True)
-            entries = _FolderEntries(place)
+            entries = SeedEntries(place)
             tables = SlotTables(self.step.schema, entries)
             for group in slot.key_groups:
                 if group in by_group:
@@ -106,7 +105,7 @@ class _Seeding:
                 tables.advance_clock(clock_ms)
             mine = [row for row in held if row.key_group in slot.own]
             if mine:
-                entries.put("held/0", msgspec.msgpack.encode(mine))
+                entries.put(held_name(0), msgspec.msgpack.encode(mine))
             size = sum(len(row.body) for row in mine)
             full = msgspec.structs.replace(header, held_bytes=size, held_parts=min(len(mine), 1))
             tables.put_header(full.dump())
@@ -202,29 +201,3 @@ def _united(by_state: Mapping[str, pa.Array], key_type: pa.DataType) -> tuple[pa
         return united, places
     united = pc.unique(pa.concat_arrays(list(by_state.values())))
     return united, {name: pc.index_in(united, value_set=keys) for name, keys in by_state.items()}
-
-
-class _FolderEntries:
-    """Stored entries as files of a folder, which the first micro-batch takes over."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder: Final = folder
-
-    def get(self, name: str) -> bytes | None:
-        """The bytes of a name."""
-        path = self._path(name)
-        return path.read_bytes() if path.exists() else None
-
-    def put(self, name: str, content: bytes) -> None:
-        """Write the bytes of a name durably."""
-        with self._path(name).open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def remove(self, name: str) -> None:
-        """Remove a name."""
-        self._path(name).unlink()
-
-    def _path(self, name: str) -> Path:
-        return self._folder / name.replace("/", "~")

@@ -20,6 +20,7 @@ from penstock.bindings import (
     redacted,
 )
 from penstock.control.commands import Command, CommandError, CommandFormat, decode_command
+from penstock.durable import sync_folder
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.jobs.control import ControlEntry
 from penstock.streams.graph import COMMANDS
@@ -151,11 +152,7 @@ def _to_folder(command: Command, folder: Path, binding: FilesBinding) -> None:
             file.flush()
             os.fsync(file.fileno())
         hidden.rename(folder / name)
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
     except OSError as e:
         hidden.unlink(missing_ok=True)
         raise BindingError(

@@ -51,6 +51,11 @@ class Header(msgspec.Struct):
         return None if self == Header() else msgspec.msgpack.encode(self)
 
 
+def held_name(part: int) -> str:
+    """The name of a stored part of the data that waits for a paused step: what one micro-batch brought."""
+    return f"held/{part}"
+
+
 def merged(headers: Sequence[Header]) -> Header:
     """What the slots of a step keep, as one. All keep the same, but for the versions of single keys and held data.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Cut", "read_cut", "read_cuts", "write_stream_order"]
+from penstock.streams.graph import STARTS
+
+__all__ = ["Cut", "batch_numbers", "read_cut", "read_cuts", "read_offsets", "write_stream_order"]
 
 _ORDER_FILE = "streams.json"
 
@@ -33,10 +36,27 @@ def write_stream_order(checkpoint: Path, streams: Sequence[str], first_batch: in
     new.replace(checkpoint / _ORDER_FILE)
 
 
+def batch_numbers(log: Path) -> list[int]:
+    """The numbers of the micro-batches in one of Spark's logs (offsets, commits), in order; none without the folder."""
+    try:
+        names = os.listdir(log)  # noqa: PTH208  # only names are needed
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def read_offsets(path: Path, streams: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Where each stream ends in a file of Spark's offset log. A stream of which nothing was read yet is left out."""
+    # The file holds a version line, a line of metadata, then one line for each source.
+    lines = path.read_text().splitlines()[2:]
+    found = zip(streams, lines, strict=True)
+    return {stream: json.loads(line) for stream, line in found if line != "-" and stream != STARTS}
+
+
 def read_cuts(checkpoint: str | Path) -> list[Cut]:
     """The cuts of the batches that the checkpoint still knows, oldest first."""
     folder = Path(checkpoint)
-    found = sorted(int(path.name) for path in (folder / "offsets").glob("[0-9]*") if path.name.isdigit())
+    found = batch_numbers(folder / "offsets")
     first = _order(folder)["first_batch"] if found else 0
     return [read_cut(folder, first + batch_id) for batch_id in found]
 
@@ -44,17 +64,8 @@ def read_cuts(checkpoint: str | Path) -> list[Cut]:
 def read_cut(checkpoint: Path, batch_id: int) -> Cut:
     """The cut of one batch."""
     order = _order(checkpoint)
-    lines = (checkpoint / "offsets" / str(batch_id - order["first_batch"])).read_text().splitlines()
-    # The file holds a version line, a line of metadata, then one line for each source.
-    offsets = lines[2:]
-    return Cut(
-        batch_id,
-        {
-            name: _end(json.loads(line))
-            for name, line in zip(order["streams"], offsets, strict=True)
-            if line != "-"
-        },
-    )
+    offsets = read_offsets(checkpoint / "offsets" / str(batch_id - order["first_batch"]), order["streams"])
+    return Cut(batch_id, {stream: _end(offset) for stream, offset in offsets.items()})
 
 
 def _order(checkpoint: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.control.orders import Glimpse, Order, decode_orders
 from penstock.errors import StateError
 from penstock.operators.blocks import KEY, Block
-from penstock.operators.slot import Slot
+from penstock.operators.slot import Slot, held_name
 from penstock.operators.slot_run import SlotRun
 from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
 from penstock.runtime.packing import (
@@ -244,7 +244,7 @@ class _StepRunner:
         """Keep the data for later; gives what is left, which is control records."""
         data = [row for row in rows if row.input == self._data]
         if data:
-            entries.put(_held_name(run.header.held_parts), msgspec.msgpack.encode(data))
+            entries.put(held_name(run.header.held_parts), msgspec.msgpack.encode(data))
             run.header.held_parts += 1
             run.header.held_bytes += sum(len(row.body) for row in data)
         return [row for row in rows if row.input != self._data]
@@ -268,16 +268,12 @@ class _StepRunner:
         return PackedRow(destination, group, 0, f"{group:05d}", 0, to_bytes(batch))
 
 
-def _held_name(part: int) -> str:
-    return f"held/{part}"
-
-
 def _unheld(entries: Entries, part: int) -> list[PackedRow]:
     """The rows of one micro-batch that were held, and are no longer."""
-    held = entries.get(_held_name(part))
+    held = entries.get(held_name(part))
     if held is None:
         raise StateError("Data that waited for a paused step is not in the checkpoint.")
-    entries.remove(_held_name(part))
+    entries.remove(held_name(part))
     return msgspec.msgpack.decode(held, type=list[PackedRow])
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from penstock.runtime.packing import WAKE, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
 from penstock.state.slot_tables import Entries
 
-__all__ = ["read_seed", "seed_folder", "take_over", "woken"]
+__all__ = ["SeedEntries", "read_seed", "seed_folder", "take_over", "woken"]
 
 
 def seed_folder(seed: Path, node: str, first_key_group: int) -> Path:
@@ -20,11 +22,42 @@ def seed_folder(seed: Path, node: str, first_key_group: int) -> Path:
     return seed / quote(node, safe="") / f"{first_key_group:05d}"
 
 
+class SeedEntries:
+    """The stored entries of a slot as files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = folder
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes of a name."""
+        path = self._path(name)
+        return path.read_bytes() if path.exists() else None
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write the bytes of a name durably."""
+        with self._path(name).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def remove(self, name: str) -> None:
+        """Remove a name."""
+        self._path(name).unlink()
+
+    def all(self) -> dict[str, bytes]:
+        """The bytes of all names; none when the slot has no seed."""
+        if not self._folder.exists():
+            return {}
+        return {path.name.replace("~", "/"): path.read_bytes() for path in sorted(self._folder.iterdir())}
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name.replace("/", "~")
+
+
 def take_over(place: Path, entries: Entries) -> None:
     """Put all entries of a slot's seed where its state is stored; what is there already is from the same seed."""
-    if place.exists():
-        for path in sorted(place.iterdir()):
-            entries.put(path.name.replace("~", "/"), path.read_bytes())
+    for name, content in SeedEntries(place).all().items():
+        entries.put(name, content)
 
 
 def read_seed(
@@ -39,10 +72,7 @@ def read_seed(
     """
     found: list[bytes] = []
     for number, group in first_key_groups.items():
-        place = seed_folder(seed, node, group)
-        if not place.exists():
-            continue
-        entries = {path.name.replace("~", "/"): path.read_bytes() for path in sorted(place.iterdir())}
+        entries = SeedEntries(seed_folder(seed, node, group)).all()
         if entries:
             found += reader(number, entries)
     return found

@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.bindings import FilesBinding
+from penstock.durable import sync_folder
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PenstockError
 from penstock.records import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
@@ -242,15 +243,7 @@ def _publish(staged: Path, target: Path) -> None:
             raise
         staged.rename(target)
     staged.unlink(missing_ok=True)
-    _sync_directory(target.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(target.parent)
 
 
 def _read_note(path: Path) -> _Place | None:
@@ -271,4 +264,4 @@ def _write_note(path: Path, place: _Place, *, durable: bool) -> None:
             os.fsync(file.fileno())
     new.replace(path)
     if durable:
-        _sync_directory(path.parent)
+        sync_folder(path.parent)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from penstock.durable import sync_folder
 from penstock.errors import AlreadyThereError, ExternalSystemError, NotThereError, SnapshotError
 from penstock.sources.object_stores import BUCKET, Patience, Place, store_of, why
 
@@ -130,13 +131,13 @@ class _FolderStore:
                 _claim(staged, target)
             except FileExistsError:
                 raise _already_there(self.uri, path) from None
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
 
     def replace(self, path: str, data: Data) -> None:
         target = self._target(path)
         with self._errors(path, "written"), self._staged(target, data) as staged:
             staged.replace(target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
 
     def read(self, path: str) -> bytes:
         with self._errors(path, "read"):
@@ -231,15 +232,7 @@ def _make_folder(folder: Path) -> None:
         folder = folder.parent
     for new in reversed(missing):
         new.mkdir(exist_ok=True)
-        _sync_folder(new.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_folder(new.parent)
 
 
 class _ObjectStore:

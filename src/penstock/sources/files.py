@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.bindings import FilesBinding
+from penstock.durable import sync_folder
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records import RecordType, empty_like
 from penstock.sources.base import SourceChunk, Split
@@ -200,7 +201,7 @@ class _FoundFiles:
             if not self._path.exists():
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._path.touch()
-                _sync_directory(self._path.parent)
+                sync_folder(self._path.parent)
             with self._path.open("r+b") as log:
                 # What stands behind the whole lines is from a crash, and no position covers it.
                 log.truncate(self._read_bytes)
@@ -247,14 +248,6 @@ def _log_line(file: LoggedFile) -> bytes:
     # json escapes what is no valid text in file names, and never writes a newline.
     fields = {"directory": file.directory, "name": file.name, "size": file.size, "mtime_ns": file.mtime_ns}
     return json.dumps(fields).encode() + b"\n"
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _Directory:

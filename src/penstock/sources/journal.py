@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.durable import sync_folder
 from penstock.errors import CheckpointError
 from penstock.records import RecordType
 from penstock.sources.base import SourceChunk, Split
@@ -150,9 +151,7 @@ class JournalWriter:
         self._segment_start = segments[-1][0] if last_is_open else self.position
         path = self._folder / f"{self._segment_start:020d}{_ENDING}"
         self._segment = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        folder = os.open(self._folder, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        sync_folder(self._folder)
 
 
 class JournalLog:

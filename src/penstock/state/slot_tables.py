@@ -30,7 +30,7 @@ __all__ = ["HEAD", "Entries", "Head", "Kept", "Memory", "SlotTables"]
 _FORMAT: Final = 1
 HEAD: Final = "head"
 """The name of the entry without which nothing is stored."""
-HEADER: Final = "header"
+_HEADER: Final = "header"
 
 # A log below this size, and of so few versions, is left alone.
 _SMALL_BYTES: Final = 256 << 10
@@ -253,9 +253,9 @@ class SlotTables:
 
     def _store_header(self, head: Head) -> None:
         if self._header is None:
-            self._entries.remove(HEADER)
+            self._entries.remove(_HEADER)
         else:
-            self._entries.put(HEADER, self._header)
+            self._entries.put(_HEADER, self._header)
         head.header = head.number
 
     def _store_version(self, head: Head) -> list[bytes]:
@@ -334,7 +334,7 @@ class SlotTables:
         else:
             since = header_number = 0
         if header_number != head.header:
-            self._header = self._entries.get(HEADER)
+            self._header = self._entries.get(_HEADER)
         if since == head.number:
             return
         for group in [g for g in self._tables if g not in head.groups]:

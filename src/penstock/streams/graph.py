@@ -17,6 +17,7 @@ __all__ = [
     "COMMANDS",
     "DEAD_LETTERS",
     "RECEIPTS",
+    "STARTS",
     "Edge",
     "Graph",
     "Node",
@@ -34,6 +35,9 @@ __all__ = [
 # that cannot be processed.
 RECEIPTS: Final = "receipts"
 DEAD_LETTERS: Final = "dead-letters"
+STARTS: Final = "@starts"
+"""A stream without records, which moves at each start of a job with timers. No stream of a user can have its name."""
+
 _TAKEN: Final = {
     COMMANDS: "the commands that steer a job",
     RECEIPTS: "the receipts of commands",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.errors import BindingError, ExternalSystemError, JobDefinitionError
+from penstock.errors import BindingError, CheckpointError, ExternalSystemError, JobDefinitionError
 from penstock.jobs.binding import bind_job
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.settings import RunSettings
@@ -28,6 +28,13 @@ class Holds(ps.ProcessFunction):
 
     def process_record(self, record: Any, ctx: ps.Context) -> Iterator[Any]:
         yield record
+
+
+class Waits(Holds):
+    """Has timers."""
+
+    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Any]:
+        return iter(())
 
 
 @pytest.fixture
@@ -147,3 +154,19 @@ def test_a_function_that_cannot_travel_is_refused(
     assert "cannot be sent to the workers" in message
     assert "where they are first used, not when the job is described" in message
     assert not (folder / "checkpoint" / "lineage.json").exists()
+
+
+def test_a_job_with_timers_is_woken_at_each_start_also_without_records(folder: Path) -> None:
+    """Its first function with timers needs a new checkpoint, which is said."""
+
+    def job(function: ps.ProcessFunction) -> ps.Job:
+        found = ps.Job("job", key_groups=3)
+        readings = found.data_stream("readings", schema=SCHEMA)
+        readings.key_by("id").process("step", function, output=SCHEMA).sink_to("out")
+        return found
+
+    bound = bind(job(Waits(None)), folder)
+    assert [source.node.name for source in bound.sources] == ["readings", "commands", "@starts"]
+    assert bound.lineage.streams == ("readings", "commands", "@starts")
+    with pytest.raises(CheckpointError, match="of a job with timers, and the job has none.*--from-savepoint"):
+        bind(job(Holds(None)), folder)
