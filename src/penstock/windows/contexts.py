@@ -1,0 +1,173 @@
+"""Contexts: what triggers, evictors and window functions may know and do, besides the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import StateError
+from penstock.windows.durations import MAX_TIME, MIN_TIME
+from penstock.windows.panes import OpenWindows, Pane
+from penstock.windows.window import GLOBAL, Window
+
+__all__ = ["Clock", "EvictorContext", "TriggerContext", "WindowContext"]
+
+
+class Clock:
+    """What time it is, in milliseconds since 1970. Whoever keeps windows moves it between records.
+
+    Attributes:
+        watermark_ms: how far event time has come; `MIN_TIME` at first, `MAX_TIME` when the stream has ended.
+        processing_ms: the time of the clock.
+
+    """
+
+    __slots__ = ("processing_ms", "watermark_ms")
+
+    def __init__(self, watermark_ms: int = MIN_TIME, processing_ms: int = 0) -> None:
+        self.watermark_ms = watermark_ms
+        self.processing_ms = processing_ms
+
+
+class EvictorContext:
+    """What an evictor may know of a window.
+
+    Attributes:
+        watermark: the watermark, in milliseconds since 1970; `-2**63` as long as there is none.
+        processing_time: the time of the clock, in milliseconds since 1970.
+
+    """
+
+    __slots__ = ("_pane", "_windows", "processing_time", "watermark", "window")
+
+    def __init__(self) -> None:
+        self.watermark = MIN_TIME
+        self.processing_time = 0
+        self.window = GLOBAL
+        self._windows = OpenWindows()
+        self._pane = Pane()
+
+    def enter(self, windows: OpenWindows, clock: Clock) -> None:
+        """Called before a key's record or timer."""
+        self._windows = windows
+        self.watermark = clock.watermark_ms
+        self.processing_time = clock.processing_ms
+
+    def turn_to(self, window: Window, pane: Pane) -> None:
+        """Called before each window."""
+        self.window = window
+        self._pane = pane
+
+
+class TriggerContext(EvictorContext):
+    """What a trigger may know and do, for the window that it is asked about.
+
+    Attributes:
+        watermark: the watermark, in milliseconds since 1970; `-2**63` as long as there is none.
+        processing_time: the time of the clock, in milliseconds since 1970.
+        merged_states: in `on_merge` the states of the windows that were merged, the earliest first; None for those
+            without.
+
+    """
+
+    __slots__ = ("_declared", "merged_states")
+
+    def __init__(self, *, keeps_state: bool) -> None:
+        super().__init__()
+        self.merged_states: tuple[Any, ...] = ()
+        self._declared = keeps_state
+
+    @property
+    def state(self) -> Any:
+        """What the trigger keeps of the window; None at first, and again when it is set to None.
+
+        What is to change is replaced: do not change the value itself.
+        """
+        return self._pane.trigger_state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if not self._declared:
+            raise StateError(
+                "ctx.state is for triggers that declare its type, as state_type; this one does not."
+            )
+        pane = self._pane
+        self._windows.on_roll_back(setattr, pane, "trigger_state", pane.trigger_state)
+        pane.trigger_state = value
+
+    def register_event_timer(self, time_ms: int) -> None:
+        """Let `on_event_time` be called when the watermark has come to a time, in milliseconds since 1970.
+
+        A time that the watermark has passed already is called when it moves next.
+        """
+        pane = self._pane
+        if time_ms not in pane.event_timers:
+            self._windows.add_event_timer(_checked(time_ms), self.window, pane)
+
+    def register_processing_timer(self, time_ms: int) -> None:
+        """Let `on_processing_time` be called when the clock has come to a time, in milliseconds since 1970."""
+        pane = self._pane
+        if time_ms not in pane.processing_timers:
+            self._windows.add_processing_timer(_checked(time_ms), self.window, pane)
+
+    def delete_event_timer(self, time_ms: int) -> None:
+        """Take a timer back, if it is there. The one that cleans the window up stays."""
+        if time_ms != self._pane.cleanup_ms:
+            self._windows.remove_event_timer(time_ms, self.window, self._pane)
+
+    def delete_processing_timer(self, time_ms: int) -> None:
+        """Take a timer back, if it is there. The one that cleans the window up stays."""
+        if time_ms != self._pane.cleanup_ms:
+            self._windows.remove_processing_timer(time_ms, self.window, self._pane)
+
+
+class WindowContext(EvictorContext):
+    """What a window function may know and do, for the window that fires.
+
+    Attributes:
+        window: the window, with its `start` and `end`.
+        watermark: the watermark, in milliseconds since 1970; `-2**63` as long as there is none.
+        processing_time: the time of the clock, in milliseconds since 1970.
+
+    """
+
+    __slots__ = ("_declared", "_side_outputs", "emitted_aside")
+
+    def __init__(self, side_outputs: Mapping[str, Any], *, keeps_state: bool) -> None:
+        super().__init__()
+        self.emitted_aside: list[tuple[str, Any]] = []
+        self._side_outputs = frozenset(side_outputs)
+        self._declared = keeps_state
+
+    @property
+    def state(self) -> Any:
+        """What the function keeps of the window until it is cleaned up; None at first.
+
+        What is to change is replaced: do not change the value itself.
+        """
+        return self._pane.window_state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if not self._declared:
+            raise StateError(
+                "ctx.state is for window functions that declare its type, as window_state; this one does not."
+            )
+        pane = self._pane
+        self._windows.on_roll_back(setattr, pane, "window_state", pane.window_state)
+        pane.window_state = value
+
+    def side_output(self, name: str, record: Any) -> None:
+        """Emit a record to a side output that the function declares in `side_outputs`."""
+        if name not in self._side_outputs:
+            known = ", ".join(sorted(self._side_outputs)) or "none"
+            raise ValueError(f"the side output {name!r} is not declared; declared are: {known}")
+        self.emitted_aside.append((name, record))
+
+
+def _checked(time_ms: int) -> int:
+    if not isinstance(time_ms, int) or isinstance(time_ms, bool):
+        raise TypeError(f"the time of a timer is an int, in milliseconds since 1970, not {time_ms!r}")
+    if not MIN_TIME <= time_ms <= MAX_TIME:
+        raise ValueError(f"the time {time_ms} of a timer is beyond all times")
+    return time_ms

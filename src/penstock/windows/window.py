@@ -1,0 +1,31 @@
+"""The window: a stretch of time that records are put in."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from penstock.windows.durations import MAX_TIME, MIN_TIME
+
+__all__ = ["GLOBAL", "Window"]
+
+
+class Window(NamedTuple):
+    """A stretch of time, from `start` up to but not including `end`, in milliseconds since 1970.
+
+    >>> Window(10_000, 15_000).max_timestamp
+    14999
+
+    """
+
+    start: int
+    end: int
+
+    @property
+    def max_timestamp(self) -> int:
+        """The last millisecond that belongs to the window; that of the global window is the end of time."""
+        end = self.end
+        return end - 1 if end != MAX_TIME else MAX_TIME
+
+
+GLOBAL: Final = Window(MIN_TIME, MAX_TIME)
+"""The window of all records, which has no end."""
