@@ -30,7 +30,7 @@ class Clock:
 
 
 class EvictorContext:
-    """What an evictor may know of a window.
+    """What an evictor may know, besides the window and its records.
 
     Attributes:
         watermark: the watermark, in milliseconds since 1970; `-2**63` as long as there is none.
@@ -92,7 +92,7 @@ class TriggerContext(EvictorContext):
                 "ctx.state is for triggers that declare its type, as state_type; this one does not."
             )
         pane = self._pane
-        self._windows.on_roll_back(setattr, pane, "trigger_state", pane.trigger_state)
+        self._windows.journal.append((setattr, pane, "trigger_state", pane.trigger_state))
         pane.trigger_state = value
 
     def register_event_timer(self, time_ms: int) -> None:
@@ -154,7 +154,7 @@ class WindowContext(EvictorContext):
                 "ctx.state is for window functions that declare its type, as window_state; this one does not."
             )
         pane = self._pane
-        self._windows.on_roll_back(setattr, pane, "window_state", pane.window_state)
+        self._windows.journal.append((setattr, pane, "window_state", pane.window_state))
         pane.window_state = value
 
     def side_output(self, name: str, record: Any) -> None:

@@ -1,6 +1,6 @@
 """Window evictors: drop records of a window around a firing."""
 # Overriding methods are as the base class declares them.
-# ruff: noqa: ARG002, D102
+# ruff: noqa: ARG002
 
 from __future__ import annotations
 

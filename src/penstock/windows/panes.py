@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
+from penstock.windows.durations import MIN_TIME
 from penstock.windows.window import Window
 
 __all__ = ["OpenWindows", "Pane", "WindowTimer"]
@@ -23,7 +24,7 @@ class Pane:
         count: the number of records in the contents.
         trigger_state: what the trigger keeps.
         window_state: what the window function keeps.
-        cleanup_ms: when the window is cleaned up; None when it never is.
+        cleanup_ms: when the window is cleaned up; the end of time when it never is.
         event_timers: times of the window's timers by event time, in no order, each once.
         processing_timers: likewise by processing time.
 
@@ -44,7 +45,8 @@ class Pane:
         self.count = 0
         self.trigger_state: Any = None
         self.window_state: Any = None
-        self.cleanup_ms: int | None = None
+        # The operator says when, as it opens the window.
+        self.cleanup_ms = MIN_TIME
         # Tuples, so that the way back is the tuple from before.
         self.event_timers: tuple[int, ...] = ()
         self.processing_timers: tuple[int, ...] = ()
@@ -82,11 +84,13 @@ class OpenWindows:
         event_timers: the timers by event time, the earliest first, each once.
         processing_timers: likewise by processing time.
         in_order: the windows by their start, where windows merge; None until that is asked for.
+        journal: calls that take the changes back since the last commit, in the order of the changes: a function and its
+            arguments.
         fitting: the version of the assigner that all windows are known to fit; None when it is unknown.
 
     """
 
-    __slots__ = ("_journal", "event_timers", "fitting", "in_order", "panes", "processing_timers")
+    __slots__ = ("event_timers", "fitting", "in_order", "journal", "panes", "processing_timers")
 
     def __init__(self) -> None:
         self.panes: dict[Window, Pane] = {}
@@ -94,7 +98,7 @@ class OpenWindows:
         self.processing_timers: list[WindowTimer] = []
         self.in_order: list[Window] | None = None
         self.fitting: int | None = None
-        self._journal: list[tuple[Any, ...]] = []
+        self.journal: list[tuple[Any, ...]] = []
 
     @classmethod
     def of(cls, panes: Iterable[tuple[Window, Pane]]) -> OpenWindows:
@@ -110,27 +114,19 @@ class OpenWindows:
 
     def commit(self) -> None:
         """Let all changes stand."""
-        self._journal.clear()
-
-    def mark(self) -> int:
-        """A place in the journal to roll back to."""
-        return len(self._journal)
+        self.journal.clear()
 
     def roll_back(self, mark: int = 0) -> None:
-        """Take all changes back that were made since a mark; without one, since the last commit."""
-        journal = self._journal
+        """Take all changes back since the journal had that many entries; without a number, since the last commit."""
+        journal = self.journal
         while len(journal) > mark:
             undo, *arguments = journal.pop()
             undo(*arguments)
 
-    def on_roll_back(self, undo: Callable[..., Any], *arguments: Any) -> None:
-        """Note what takes back a change that is made next."""
-        self._journal.append((undo, *arguments))
-
     def open(self, window: Window) -> Pane:
         """Open a window that is not."""
         pane = self.panes[window] = Pane()
-        self._journal.append((self.panes.pop, window))
+        self.journal.append((self.panes.pop, window))
         if self.in_order is not None:
             index = bisect_left(self.in_order, window)
             self._replace_in_order(index, index, [window])
@@ -139,7 +135,7 @@ class OpenWindows:
     def close(self, window: Window) -> None:
         """Forget a window, with its timers."""
         pane = self.panes.pop(window)
-        self._journal.append((self.panes.__setitem__, window, pane))
+        self.journal.append((self.panes.__setitem__, window, pane))
         for time_ms in pane.event_timers:
             self._remove(self.event_timers, (time_ms, window))
         for time_ms in pane.processing_timers:
@@ -161,28 +157,48 @@ class OpenWindows:
     def add_event_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
         """Register a timer of a window by event time, unless it is."""
         if time_ms not in pane.event_timers:
-            self._journal.append((setattr, pane, "event_timers", pane.event_timers))
+            self.journal.append((setattr, pane, "event_timers", pane.event_timers))
             pane.event_timers = (*pane.event_timers, time_ms)
             self._insert(self.event_timers, (time_ms, window))
 
     def remove_event_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
         """Take a timer of a window back, if it is there."""
         if time_ms in pane.event_timers:
-            self._journal.append((setattr, pane, "event_timers", pane.event_timers))
+            self.journal.append((setattr, pane, "event_timers", pane.event_timers))
             pane.event_timers = tuple(one for one in pane.event_timers if one != time_ms)
             self._remove(self.event_timers, (time_ms, window))
+
+    def spend_event_timer(self) -> WindowTimer:
+        """Take the first timer out, which is about to fire."""
+        timer = self.event_timers.pop(0)
+        self.journal.append((self.event_timers.insert, 0, timer))
+        time_ms, window = timer
+        if (pane := self.panes.get(window)) is not None:
+            self.journal.append((setattr, pane, "event_timers", pane.event_timers))
+            pane.event_timers = tuple(one for one in pane.event_timers if one != time_ms)
+        return timer
+
+    def spend_processing_timer(self) -> WindowTimer:
+        """As `spend_event_timer`, by processing time."""
+        timer = self.processing_timers.pop(0)
+        self.journal.append((self.processing_timers.insert, 0, timer))
+        time_ms, window = timer
+        if (pane := self.panes.get(window)) is not None:
+            self.journal.append((setattr, pane, "processing_timers", pane.processing_timers))
+            pane.processing_timers = tuple(one for one in pane.processing_timers if one != time_ms)
+        return timer
 
     def add_processing_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
         """As `add_event_timer`, by processing time."""
         if time_ms not in pane.processing_timers:
-            self._journal.append((setattr, pane, "processing_timers", pane.processing_timers))
+            self.journal.append((setattr, pane, "processing_timers", pane.processing_timers))
             pane.processing_timers = (*pane.processing_timers, time_ms)
             self._insert(self.processing_timers, (time_ms, window))
 
     def remove_processing_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
         """As `remove_event_timer`, by processing time."""
         if time_ms in pane.processing_timers:
-            self._journal.append((setattr, pane, "processing_timers", pane.processing_timers))
+            self.journal.append((setattr, pane, "processing_timers", pane.processing_timers))
             pane.processing_timers = tuple(one for one in pane.processing_timers if one != time_ms)
             self._remove(self.processing_timers, (time_ms, window))
 
@@ -195,15 +211,15 @@ class OpenWindows:
         in_order = self._windows_in_order()
         before = in_order[first:last]
         in_order[first:last] = windows
-        self._journal.append((in_order.__setitem__, slice(first, first + len(windows)), before))
+        self.journal.append((in_order.__setitem__, slice(first, first + len(windows)), before))
 
     def _insert(self, timers: list[WindowTimer], timer: WindowTimer) -> None:
         insort(timers, timer)
-        self._journal.append((_take_out, timers, timer))
+        self.journal.append((_take_out, timers, timer))
 
     def _remove(self, timers: list[WindowTimer], timer: WindowTimer) -> None:
         _take_out(timers, timer)
-        self._journal.append((insort, timers, timer))
+        self.journal.append((insort, timers, timer))
 
 
 def _take_out(timers: list[WindowTimer], timer: WindowTimer) -> None:

@@ -1,0 +1,71 @@
+"""Emissions: what leaves windows, and how many records went which way."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from penstock.windows.window import Window
+
+__all__ = ["Emission", "Emitted", "LateRecord", "SideRecord"]
+
+
+class Emission(NamedTuple):
+    """What one firing of a window emits; `timestamp_ms` is the event time of the results."""
+
+    key: Any
+    window: Window
+    results: list[Any]
+    timestamp_ms: int
+
+
+class LateRecord(NamedTuple):
+    """A record whose windows had been cleaned up when it came; `time_ms` is its own time."""
+
+    key: Any
+    time_ms: int
+    record: Any
+
+
+class SideRecord(NamedTuple):
+    """A record that a window function has emitted to a side output; `timestamp_ms` is its event time."""
+
+    key: Any
+    name: str
+    record: Any
+    timestamp_ms: int
+
+
+class Emitted:
+    """What windows have emitted, in order, and what became of the records that were processed.
+
+    Each record that was processed without an error is counted once.
+
+    Attributes:
+        panes: what firings emitted.
+        late: late records, where they are asked for.
+        side_outputs: what window functions emitted to side outputs.
+        in_windows: number of records that came into a window or more.
+        late_records: number of records that were late, and went to `late`.
+        dropped_late: number of records that were late, and were dropped.
+        without_window: number of records for which there was no window, as in the gaps of sliding windows.
+
+    """
+
+    __slots__ = (
+        "dropped_late",
+        "in_windows",
+        "late",
+        "late_records",
+        "panes",
+        "side_outputs",
+        "without_window",
+    )
+
+    def __init__(self) -> None:
+        self.panes: list[Emission] = []
+        self.late: list[LateRecord] = []
+        self.side_outputs: list[SideRecord] = []
+        self.in_windows = 0
+        self.late_records = 0
+        self.dropped_late = 0
+        self.without_window = 0

@@ -1,0 +1,390 @@
+"""The window operator: what a record or a timer of a key does to the key's windows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from penstock.errors import JobDefinitionError
+from penstock.windows.assigners import WindowAssigner
+from penstock.windows.contexts import Clock, TriggerContext, WindowContext
+from penstock.windows.durations import MAX_TIME, MIN_TIME, Duration
+from penstock.windows.emissions import Emission, Emitted, LateRecord, SideRecord
+from penstock.windows.evictors import Evictor
+from penstock.windows.functions import WindowContents
+from penstock.windows.panes import OpenWindows, Pane
+from penstock.windows.parameters import Parameter, duration_of
+from penstock.windows.triggers import Trigger, TriggerResult
+from penstock.windows.window import Window
+
+__all__ = ["WindowOperator", "WindowSpec"]
+
+_CONTINUE: Final = TriggerResult.CONTINUE
+_FIRE: Final = TriggerResult.FIRE
+_PURGE: Final = TriggerResult.PURGE
+_FIRE_AND_PURGE: Final = TriggerResult.FIRE_AND_PURGE
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """What windows are made of.
+
+    Attributes:
+        assigner: chooses the windows of a record.
+        contents: how contents grow, and what comes of them.
+        trigger: decides when a window fires; without one, the assigner's.
+        evictor: drops records around a firing; without one, the assigner's, if it has one.
+        lateness: how long behind its end a window by event time still takes records.
+        late_output: whether late records are emitted, instead of dropped and counted.
+
+    """
+
+    assigner: WindowAssigner
+    contents: WindowContents
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    lateness: Duration | Parameter = "0s"
+    late_output: bool = False
+
+    def __post_init__(self) -> None:
+        for name, kind, optional in (
+            ("assigner", WindowAssigner, False),
+            ("trigger", Trigger, True),
+            ("evictor", Evictor, True),
+        ):
+            given = getattr(self, name)
+            if inspect.isclass(given):
+                raise JobDefinitionError(
+                    f"The {name} of a window is the class {given.__name__}; give an instance: {given.__name__}(...)."
+                )
+            if not isinstance(given, kind) and not (optional and given is None):
+                raise JobDefinitionError(f"The {name} of a window is a {kind.__name__}, not {given!r}.")
+
+
+class WindowOperator:
+    """The windows of one step, for any number of keys, whose open windows are given to each call.
+
+    What a call emits is appended to `emitted`, which the caller takes away. A call that raises has taken back what it
+    did; a timer that raises is spent all the same. The caller commits the key's windows after each call.
+
+    Attributes:
+        emitted: what the windows have emitted, and what became of the records.
+        trigger: the trigger of the windows.
+        evictor: their evictor, or None.
+
+    Raises JobDefinitionError for parts that do not fit each other.
+    """
+
+    def __init__(self, spec: WindowSpec) -> None:
+        self.emitted = Emitted()
+        self.trigger = spec.trigger or spec.assigner.default_trigger()
+        self.evictor = spec.evictor or spec.assigner.default_evictor()
+        self._assigner = spec.assigner
+        self._contents = spec.contents
+        self._folds = spec.contents.folds and self.evictor is None
+        self._event_time = spec.assigner.is_event_time
+        self._merges = spec.assigner.merges
+        # Windows by processing time have none: their clock does not wait for records.
+        self._lateness = duration_of(
+            spec.lateness if self._event_time else "0s", "allowed lateness of a window", at_least=0
+        )
+        self._late_output = spec.late_output
+        if self._merges and not self.trigger.can_merge:
+            raise JobDefinitionError(
+                f"{type(self.trigger).__name__} cannot be the trigger of windows that merge, as "
+                f"{type(spec.assigner).__name__} do; one that can says can_merge = True."
+            )
+        self._contents.check(merges=self._merges, folds=self._folds)
+        self._trigger_ctx = TriggerContext(keeps_state=self.trigger.state_type is not None)
+        function = spec.contents.function
+        self._function_ctx = WindowContext(
+            {} if function is None else function.side_outputs,
+            keeps_state=function is not None and function.window_state is not None,
+        )
+
+    def process(self, windows: OpenWindows, key: Any, time_ms: int, record: Any, clock: Clock) -> None:
+        """Put a record into its windows, some of which may fire.
+
+        Args:
+            windows: the open windows of the record's key.
+            key: the key.
+            time_ms: the record's event time in milliseconds, or when it came where it has none.
+            record: the record.
+            clock: watermark and processing time, which stand still meanwhile.
+
+        """
+        mark = len(windows.journal)
+        try:
+            accepted = self._process(windows, key, time_ms, record, clock)
+        except BaseException:
+            windows.roll_back(mark)
+            raise
+        if accepted:
+            self.emitted.in_windows += 1
+        elif accepted is None and not self._is_behind(time_ms, clock):
+            self.emitted.without_window += 1
+        elif self._late_output:
+            self.emitted.late.append(LateRecord(key, time_ms, record))
+            self.emitted.late_records += 1
+        else:
+            self.emitted.dropped_late += 1
+
+    def fire_event_timer(self, windows: OpenWindows, key: Any, clock: Clock) -> None:
+        """Fire the first timer of a key by event time, which is due: its time is not later than the watermark."""
+        time_ms, window = windows.spend_event_timer()
+        pane = windows.panes.get(window)
+        if pane is not None:
+            due = _Due(time_ms, window, pane, self.trigger.on_event_time, self._event_time)
+            self._on_timer(windows, key, due, clock)
+
+    def fire_processing_timer(self, windows: OpenWindows, key: Any, clock: Clock) -> None:
+        """Fire the first timer of a key by processing time, which is due.
+
+        Best those alone that are before the time of the clock: a window that ends at that time is done when its timer
+        fires, and a record of the same millisecond would open it again.
+        """
+        time_ms, window = windows.spend_processing_timer()
+        pane = windows.panes.get(window)
+        if pane is not None:
+            due = _Due(time_ms, window, pane, self.trigger.on_processing_time, not self._event_time)
+            self._on_timer(windows, key, due, clock)
+
+    # --- a record ---
+
+    def _process(
+        self, windows: OpenWindows, key: Any, time_ms: int, record: Any, clock: Clock
+    ) -> bool | None:
+        """Whether any window took the record; None where there is no window for it."""
+        event_time, trigger, journal = self._event_time, self.trigger, windows.journal
+        assigner = self._assigner
+        at_ms = time_ms if event_time else clock.processing_ms
+        assigned = assigner.assign(record, at_ms)
+        if windows.fitting != assigner.version:
+            assigned = self._beside_others(windows, assigned, at_ms)
+        # Nothing is late by processing time.
+        late_ms = clock.watermark_ms if event_time else MIN_TIME
+        ctx, panes = self._trigger_ctx, windows.panes
+        ctx.enter(windows, clock)
+        accepted: bool | None = None
+        for assigned_window in assigned:
+            window = assigned_window
+            if self._merges:
+                window = self._merged(windows, window, late_ms)
+            cleanup_ms = self._cleanup_ms(window)
+            if cleanup_ms <= late_ms:
+                accepted = accepted or False
+                continue
+            accepted = True
+            pane = panes.get(window)
+            if pane is None:
+                pane = windows.open(window)
+            if pane.cleanup_ms != cleanup_ms:
+                self._clean_up_at(windows, window, pane, cleanup_ms)
+            contents = pane.contents
+            if self._folds:
+                journal.append((pane.put_back, contents, pane.count))
+                pane.contents = self._contents.add(contents, record)
+            elif contents is None:
+                journal.append((pane.put_back, None, 0))
+                pane.contents = [(time_ms, record)]
+            else:
+                contents.append((time_ms, record))
+                journal.append((pane.drop_last,))
+            pane.count += 1
+            ctx.turn_to(window, pane)
+            result = trigger.on_record(record, time_ms, window, ctx)
+            if result is not _CONTINUE:
+                if self._fires(result):
+                    self._fire(windows, key, window, pane, clock)
+                if result is not _FIRE:
+                    self._purge(windows, pane)
+                self._drop_idle(windows, window, pane)
+        return accepted
+
+    def _beside_others(
+        self, windows: OpenWindows, assigned: Sequence[Window], at_ms: int
+    ) -> Sequence[Window]:
+        """The windows of a record where some may be open that were made with other parameters."""
+        assigner = self._assigner
+        others = [window for window in windows.panes if not assigner.fits(window)]
+        if others:
+            return assigner.beside(assigned, others, at_ms)
+        windows.journal.append((setattr, windows, "fitting", windows.fitting))
+        windows.fitting = assigner.version
+        return assigned
+
+    def _merged(self, windows: OpenWindows, window: Window, late_ms: int) -> Window:
+        """The session that a window becomes a part of, which may be new, or of several."""
+        touching = windows.touching(window)
+        if not touching:
+            return window
+        first, last = touching[0], touching[-1]
+        if first.start <= window.start and window.end <= first.end:
+            return first
+        merged = Window(min(window.start, first.start), max(window.end, last.end))
+        cleanup_ms = self._cleanup_ms(merged)
+        if cleanup_ms <= late_ms:
+            return merged
+        panes = [windows.panes[one] for one in touching]
+        pane = windows.open(merged)
+        self._clean_up_at(windows, merged, pane, cleanup_ms)
+        self._gather(windows, pane, panes)
+        trigger, ctx = self.trigger, self._trigger_ctx
+        ctx.merged_states = tuple(one.trigger_state for one in panes)
+        ctx.turn_to(merged, pane)
+        trigger.on_merge(merged, ctx)
+        for one, its_pane in zip(touching, panes, strict=True):
+            ctx.turn_to(one, its_pane)
+            trigger.clear(one, ctx)
+            windows.close(one)
+        return merged
+
+    def _gather(self, windows: OpenWindows, pane: Pane, merged: list[Pane]) -> None:
+        """Put the contents of windows, the earliest first, into one that is new."""
+        for one in merged:
+            if one.contents is None:
+                continue
+            if pane.contents is None:
+                pane.contents = one.contents
+            elif self._folds:
+                pane.contents = self._contents.merged(pane.contents, one.contents)
+            else:
+                # The list belonged to the first of them, and would again.
+                held = pane.contents
+                windows.journal.append((held.__delitem__, slice(len(held), None)))
+                held.extend(one.contents)
+            pane.count += one.count
+
+    # --- a timer ---
+
+    def _on_timer(self, windows: OpenWindows, key: Any, due: _Due, clock: Clock) -> None:
+        """Ask the trigger, and clean the window up when it is time. What raises is told when that is done."""
+        window, pane = due.window, due.pane
+        failed: Exception | None = None
+        result = _CONTINUE
+        mark = len(windows.journal)
+        ctx = self._trigger_ctx
+        ctx.enter(windows, clock)
+        ctx.turn_to(window, pane)
+        try:
+            result = due.ask(due.time_ms, window, ctx)
+            fires = result is not _CONTINUE and self._fires(result)
+            # What the trigger did stands, also when the function raises, so that it goes on firing.
+            mark = len(windows.journal)
+            if fires:
+                self._fire(windows, key, window, pane, clock)
+        except Exception as e:
+            windows.roll_back(mark)
+            failed = e
+        if result is _FIRE_AND_PURGE or result is _PURGE:
+            self._purge(windows, pane)
+        ctx.turn_to(window, pane)
+        if due.cleans and due.time_ms >= self._cleanup_ms(window):
+            self._clean_up(windows, window)
+        elif due.time_ms == pane.cleanup_ms and due.cleans:
+            # The lateness has grown since the window was opened.
+            self._clean_up_at(windows, window, pane, self._cleanup_ms(window))
+        else:
+            self._drop_idle(windows, window, pane)
+        if failed is not None:
+            raise failed
+
+    # --- what both do ---
+
+    def _fires(self, result: TriggerResult) -> bool:
+        """Whether a trigger wants the window to fire. TypeError when it has not said what it wants."""
+        if result is _FIRE or result is _FIRE_AND_PURGE:
+            return True
+        if result is _PURGE or result is _CONTINUE:
+            return False
+        raise TypeError(f"{type(self.trigger).__name__} returned {result!r}, which is no TriggerResult")
+
+    def _fire(self, windows: OpenWindows, key: Any, window: Window, pane: Pane, clock: Clock) -> None:
+        """Emit what comes of the contents, if there are any."""
+        if pane.contents is None:
+            return
+        ctx, emitted, journal = self._function_ctx, self.emitted, windows.journal
+        ctx.enter(windows, clock)
+        ctx.turn_to(window, pane)
+        ctx.emitted_aside = []
+        if self.evictor is not None:
+            results = self._evicted(windows, key, pane, self.evictor)
+        elif self._folds:
+            results = self._contents.results(key, pane.contents, ctx)
+        else:
+            results = self._contents.results(key, [record for _, record in pane.contents], ctx)
+        timestamp_ms = window.max_timestamp
+        emitted.panes.append(Emission(key, window, results, timestamp_ms))
+        journal.append((emitted.panes.pop,))
+        for name, record in ctx.emitted_aside:
+            emitted.side_outputs.append(SideRecord(key, name, record, timestamp_ms))
+            journal.append((emitted.side_outputs.pop,))
+
+    def _evicted(self, windows: OpenWindows, key: Any, pane: Pane, evictor: Evictor) -> list[Any]:
+        """What comes of the contents with an evictor around it. What it drops is gone for good."""
+        ctx, contents = self._function_ctx, self._contents
+        elements = list(pane.contents)
+        kept = list(evictor.evict_before(elements, len(elements), ctx.window, ctx))
+        held = contents.folded([record for _, record in kept])
+        results = contents.results(key, held, ctx)
+        kept = list(evictor.evict_after(kept, len(kept), ctx.window, ctx))
+        windows.journal.append((pane.put_back, pane.contents, pane.count))
+        pane.put_back(kept or None, len(kept))
+        return results
+
+    def _purge(self, windows: OpenWindows, pane: Pane) -> None:
+        if pane.contents is not None:
+            windows.journal.append((pane.put_back, pane.contents, pane.count))
+            pane.put_back(None, 0)
+
+    def _drop_idle(self, windows: OpenWindows, window: Window, pane: Pane) -> None:
+        """Forget a window that is never cleaned up when there is nothing to know of it any more."""
+        if (
+            pane.cleanup_ms == MAX_TIME
+            and pane.contents is None
+            and not self._merges
+            and pane.holds_nothing()
+        ):
+            windows.close(window)
+
+    # --- cleaning up ---
+
+    def _cleanup_ms(self, window: Window) -> int:
+        """When a window is cleaned up, by its kind of time; `MAX_TIME` when it never is."""
+        cleanup_ms: int = window.end - 1 + self._lateness.value
+        # The global window, whose last millisecond is its end, comes one short of it.
+        return cleanup_ms if cleanup_ms < MAX_TIME - 1 else MAX_TIME
+
+    def _clean_up_at(self, windows: OpenWindows, window: Window, pane: Pane, cleanup_ms: int) -> None:
+        """Have a window cleaned up at a time. A timer of an earlier plan stays, since the trigger may want it too."""
+        windows.journal.append((setattr, pane, "cleanup_ms", pane.cleanup_ms))
+        pane.cleanup_ms = cleanup_ms
+        if cleanup_ms == MAX_TIME:
+            return
+        if self._event_time:
+            windows.add_event_timer(cleanup_ms, window, pane)
+        else:
+            windows.add_processing_timer(cleanup_ms, window, pane)
+
+    def _clean_up(self, windows: OpenWindows, window: Window) -> None:
+        try:
+            self.trigger.clear(window, self._trigger_ctx)
+        finally:
+            windows.close(window)
+
+    def _is_behind(self, time_ms: int, clock: Clock) -> bool:
+        """Whether a record without a window is too late for any."""
+        behind: bool = time_ms + self._lateness.value <= clock.watermark_ms
+        return self._event_time and behind
+
+
+class _Due(NamedTuple):
+    """A timer that is due: whom to ask, and whether it may clean the window up."""
+
+    time_ms: int
+    window: Window
+    pane: Pane
+    ask: Callable[[int, Window, TriggerContext], TriggerResult]
+    cleans: bool
