@@ -66,7 +66,7 @@ GLOBAL = Window(-FOREVER - 1, FOREVER + 1)
 """The window of all time."""
 
 
-@dataclass
+@dataclass(eq=False)
 class OpenWindow:
     """A window of a key with its contents, and whatever a trigger remembers of it."""
 

@@ -110,8 +110,8 @@ class Windows:
             self.evictor = {"type": "count", "n": self.assigner["n"], "after": False}
         self.clocks = Clocks()
         self.trigger, self.purges = made_trigger(self.assigner, spec["trigger"], self.clocks)
-        self.lateness = spec["lateness"]
-        self.late_output = spec["late_output"]
+        self.lateness: int = spec["lateness"]
+        self.late_output: bool = spec["late_output"]
         self.open: list[OpenWindow] = []
         self.outcome = Outcome()
         self.at = 0
