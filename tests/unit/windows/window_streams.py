@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from hypothesis import strategies as st
@@ -156,9 +157,15 @@ EVICTORS: dict[str, Strategy] = {
 def triggers_for(assigner: Spec) -> Strategy:
     """The triggers that can be used on the windows of an assigner."""
     plain = [drawn for kind, drawn in PLAIN_TRIGGERS.items() if goes_with(assigner, {"type": kind})]
-    default = [described("default")] if goes_with(assigner, {"type": "default"}) else []
-    # The default comes first, for Hypothesis tries to get by with that.
-    return st.one_of(*default, *plain, *(described("purging", of=drawn) for drawn in plain))
+    if not plain:
+        return described("default")
+    others = st.one_of(*plain, *(described("purging", of=drawn) for drawn in plain))
+    return evenly(described("default"), others) if goes_with(assigner, {"type": "default"}) else others
+
+
+def evenly(usual: Strategy, others: Strategy) -> Strategy:
+    """What is usual as often as all others together."""
+    return st.booleans().flatmap(lambda other: others if other else usual)
 
 
 @st.composite
@@ -170,7 +177,9 @@ def specs(draw: st.DrawFn) -> Spec:
     return {
         "assigner": assigner,
         "trigger": draw(triggers_for(assigner)),
-        "evictor": draw(EVICTORS["none"] if own_evictor else st.one_of(*EVICTORS.values())),
+        "evictor": draw(
+            EVICTORS["none"] if own_evictor else evenly(EVICTORS["none"], st.one_of(*EVICTORS.values()))
+        ),
         "lateness": draw(st.just(0) | small | st.just(FOREVER)) if has_lateness else 0,
         "late_output": draw(st.booleans()),
     }
@@ -181,20 +190,19 @@ def specs(draw: st.DrawFn) -> Spec:
 KEYS = st.sampled_from(["a", "b", "c"])
 VALUES = st.integers(-3, 3).map(float)
 
-records = st.fixed_dictionaries(
-    {"key": KEYS, "ahead": st.integers(-20, 8), "v": VALUES, "gap": st.integers(1, 12)}
-)
-happenings = st.one_of(
-    records,
-    records,
-    records,
-    st.just({"again": True}),
-    st.fixed_dictionaries({"wm_ahead": st.integers(-15, 8)}),
-    st.fixed_dictionaries({"pt_step": st.integers(0, 6).map(lambda half: 2 * half)}),
-)
+HAPPENINGS: dict[str, Strategy] = {
+    "record": st.fixed_dictionaries(
+        {"key": KEYS, "ahead": st.integers(-20, 8), "v": VALUES, "gap": st.integers(1, 12)}
+    ),
+    "again": st.just({"again": True}),
+    "watermark": st.fixed_dictionaries({"wm_ahead": st.integers(-15, 8)}),
+    "processing time": st.fixed_dictionaries({"pt_step": st.integers(0, 6).map(lambda half: 2 * half)}),
+}
+OFTEN = [*(6 * ["record"]), "again", "watermark", "watermark", "processing time", "processing time"]
+happenings = st.sampled_from(OFTEN).flatmap(lambda kind: HAPPENINGS[kind])
 
 
-def elements(spec: Spec, *, max_size: int = 40) -> st.SearchStrategy[list[dict[str, Any]]]:
+def elements(spec: Spec) -> st.SearchStrategy[list[dict[str, Any]]]:
     """Streams for windows, with records out of order, doubled and late, and watermarks that sometimes fall.
 
     Times begin below 0 and are around the largest one so far. Processing time does not fall. If a trigger would go on
@@ -209,8 +217,11 @@ def elements(spec: Spec, *, max_size: int = 40) -> st.SearchStrategy[list[dict[s
     after_the_end = st.none() if endless else st.none() | st.integers(0, 3)
     has_gaps = windows == "dynamic_session"
     return st.builds(
-        lambda drawn, after: with_end(laid_out(drawn, start, has_gaps=has_gaps), after),
-        st.lists(happenings, max_size=max_size),
+        lambda drawn, after: with_end(
+            laid_out(list(chain.from_iterable(drawn)), start, has_gaps=has_gaps), after
+        ),
+        # Short lists in a list make long streams more often than one list does.
+        st.lists(st.lists(happenings, max_size=10), max_size=10),
         after_the_end,
     )
 
@@ -243,6 +254,6 @@ def with_end(made: list[dict[str, Any]], after: int | None) -> list[dict[str, An
     return [*made, {"wm": FOREVER}, *[one for one in made if "key" in one][:after]]
 
 
-def specs_and_elements(*, max_size: int = 40) -> st.SearchStrategy[tuple[Spec, list[dict[str, Any]]]]:
+def specs_and_elements() -> st.SearchStrategy[tuple[Spec, list[dict[str, Any]]]]:
     """Windows, each with a stream for them."""
-    return specs().flatmap(lambda spec: st.tuples(st.just(spec), elements(spec, max_size=max_size)))
+    return specs().flatmap(lambda spec: st.tuples(st.just(spec), elements(spec)))
