@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from window_cases import Case, case_ids, check, load_case, load_expected
 from window_reference import EndlessFiringError, Outcome, run, windowed
-from window_streams import is_valid, specs_and_elements
+from window_streams import EVENT_TIME, is_valid, specs_and_elements
 
 FOREVER = 2**63 - 1
 
@@ -38,6 +38,18 @@ def test_the_model_accounts_for_every_record(drawn: tuple[dict[str, Any], list[d
     outcome = run(spec, elements)
     assert outcome.records == {at for at, element in enumerate(elements) if "key" in element}
     assert_accounted_for(outcome)
+
+
+@given(specs_and_elements())
+@settings(max_examples=100, deadline=None)
+def test_nothing_is_left_behind_the_final_watermark(
+    drawn: tuple[dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    """Windows of event time that are cleaned up at all are gone at the end, with all their timers."""
+    spec, elements = drawn
+    assume(spec["assigner"]["type"] in EVENT_TIME and spec["lateness"] < FOREVER)
+    outcome = run(spec, [*elements, {"wm": FOREVER}])
+    assert (outcome.open_windows, outcome.timers, outcome.held) == (0, 0, set())
 
 
 def assert_accounted_for(outcome: Outcome) -> None:
@@ -108,6 +120,13 @@ def test_lateness_without_an_end_lasts_until_the_final_watermark() -> None:
     elements = [record(1, 1), {"wm": 10**15}, record(2, 2), {"wm": FOREVER}, record(3, 3)]
     assert panes(spec, *elements) == [(0, 10, [1]), (0, 10, [1, 2]), ("late", 3)]
     assert run(spec, elements).open_windows == 1
+
+
+def test_a_watermark_that_does_not_rise_fires_nothing() -> None:
+    """Timers that a late record sets in the past wait until the watermark rises."""
+    spec = windows(TUMBLING, trigger=CONTINUOUS)
+    assert panes(spec, {"wm": 4}, record(1, 1), {"wm": 4}, {"wm": 3}) == []
+    assert panes(spec, {"wm": 4}, record(1, 1), {"wm": 4}, {"wm": 5}) == [(0, 10, [1])]
 
 
 def test_continuous_firing_begins_later_before_zero() -> None:
@@ -238,6 +257,41 @@ def test_firing_for_ever_is_an_error(spec: dict[str, Any], end: dict[str, Any]) 
     """A continuous trigger that would never come to an end is stopped."""
     with pytest.raises(EndlessFiringError, match="for element 1"):
         run(spec, [record(1), end])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        windows({"type": "session", "gap": 5}, trigger={"type": "delta", "threshold": 1.0}),
+        windows(
+            {"type": "pt_session", "gap": 5},
+            trigger={"type": "purging", "of": {"type": "delta", "threshold": 1.0}},
+        ),
+        windows({"type": "global"}),
+        windows({"type": "global"}, trigger={"type": "count", "n": 2}, lateness=1),
+        windows({"type": "pt_tumbling", "size": 5}, lateness=1),
+        windows(TUMBLING, lateness=-1),
+        windows(TUMBLING, trigger={"type": "never"}),
+        windows(TUMBLING, trigger={"type": "purging", "of": {"type": "default"}}),
+        windows({"type": "tumbling", "size": 5, "offset": 5}),
+        windows({"type": "sliding", "size": 5, "slide": 0}),
+        windows({"type": "cumulative", "step": 2, "size": 5}),
+        windows({"type": "count_tumbling", "n": 2}, trigger={"type": "event_time"}),
+        windows(
+            {"type": "count_sliding", "n": 2, "slide": 1}, evictor={"type": "count", "n": 1, "after": True}
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_not_valid(spec: dict[str, Any]) -> None:
+    """Windows that Flink refuses, or for which a part has no meaning, are not valid."""
+    assert not is_valid(spec)
+
+
+@pytest.mark.parametrize("case_id", case_ids())
+def test_the_windows_of_every_case_are_valid(case_id: str) -> None:
+    """What Flink has run is valid."""
+    assert is_valid(load_case(case_id).spec)
 
 
 @pytest.mark.parametrize(
