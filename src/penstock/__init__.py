@@ -10,6 +10,7 @@ from penstock.operators.functions import (
     ProcessFunction,
 )
 from penstock.operators.handlers import on_command
+from penstock.operators.watermarks import INGESTION_TIME
 from penstock.state.folding import AggregateFunction, AggregatingState, ReducingState
 from penstock.state.history import TemporalState
 from penstock.state.lists import ListState
@@ -22,8 +23,10 @@ from penstock.state.ttl import Ttl
 from penstock.state.unions import UnionListState
 from penstock.state.values import StateColumns, ValueState
 from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream
+from penstock.streams.watermarks import WatermarkGenerator, Watermarks
 
 __all__ = [
+    "INGESTION_TIME",
     "AggregateFunction",
     "AggregatingState",
     "BatchContext",
@@ -51,6 +54,8 @@ __all__ = [
     "Ttl",
     "UnionListState",
     "ValueState",
+    "WatermarkGenerator",
+    "Watermarks",
     "on_command",
 ]
 

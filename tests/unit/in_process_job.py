@@ -29,13 +29,15 @@ from penstock.runtime.packing import (
     reports_of,
 )
 from penstock.runtime.plan import JobPlan
+from penstock.runtime.reading import StreamReader
 from penstock.runtime.routing import Router
 from penstock.runtime.slots import slot_keys
+from penstock.runtime.starting import StartReader
 from penstock.runtime.writing import Forwarder, Writer, unpacked_rows
 from penstock.sinks.base import TaskContext
 from penstock.sources.base import SourceChunk
 from penstock.sources.fetched import FetchedFiles
-from penstock.streams.graph import COMMANDS, Port
+from penstock.streams.graph import COMMANDS, Port, SourceNode
 
 MILLISECOND = dt.timedelta(milliseconds=1)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -171,10 +173,17 @@ class InProcessJob:
         strict: bool = False,
         keyed_sinks: Iterable[str] = (),
         raw_streams: Iterable[str] = (),
+        topics: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         job.check()
         self.plan = JobPlan(
-            job.graph, job.key_groups, frozenset(raw_streams), frozenset(keyed_sinks), strict, partitions
+            job.graph,
+            job.key_groups,
+            frozenset(raw_streams),
+            frozenset(keyed_sinks),
+            strict,
+            partitions,
+            partitions=topics or {},
         )
         self.states: dict[tuple[str, int], Stored] = {}
         self.wakes: dict[tuple[str, int], int | None] = {}
@@ -194,10 +203,13 @@ class InProcessJob:
         other._offsets = dict(self._offsets)
         return other
 
-    def run(self, inputs: Input, *, seed: int = 0) -> BatchResult:
-        """One micro-batch."""
+    def run(self, inputs: Input, *, seed: int = 0, ends: bool = False) -> BatchResult:
+        """One micro-batch; with `ends` time ends in it."""
         order = random.Random(seed)
         tasks = self._read(inputs)
+        if ends:
+            chunk = SourceChunk("", pa.array([], pa.int64()))
+            tasks.append(_rows(StartReader(self.plan).batches([chunk])))
         if self.plan.levels():
             order.shuffle(tasks)
         parts = [
@@ -219,16 +231,21 @@ class InProcessJob:
                 tasks += [self._read_commands(partition, raw) for partition, raw in runs]
                 continue
             router = Router(self.plan, Port(f"source/{name}"))
-            record_type = self.plan.graph.nodes[f"source/{name}"].record_type  # type: ignore[union-attr]
+            node = self.plan.graph.nodes[f"source/{name}"]
+            assert isinstance(node, SourceNode)
             for partition, objects in runs:
                 start = self._offsets.get((name, partition), 0)
                 self._offsets[name, partition] = start + len(objects)
                 offsets = pa.array(range(start, start + len(objects)), pa.int64())
-                raw = None
+                batch = node.record_type.batch(objects)
                 if name in self.plan.raw_streams:
                     raw = pa.array([msgspec.json.encode(item) for item in objects], pa.binary())
-                records = Records(record_type.batch(objects), name, partition, offsets, raw)
-                tasks.append(_rows(packed_batches(router.route(records), self.plan.slots)))
+                    records = Records(batch, name, partition, offsets, raw)
+                    tasks.append(_rows(packed_batches(router.route(records), self.plan.slots)))
+                    continue
+                chunk = SourceChunk(partition, offsets, batch=batch)
+                reader = StreamReader(self.plan, node, None)
+                tasks.append(_rows(reader.batches([chunk], (self.now - EPOCH) // MILLISECOND)))
         return tasks
 
     def _read_commands(self, partition: str, raw: Sequence[bytes]) -> list[PackedRow]:

@@ -9,7 +9,7 @@ from memory_entries import MemoryEntries, Stored
 
 from penstock.operators.blocks import Block
 from penstock.operators.slot import Slot
-from penstock.operators.slot_run import SlotRun
+from penstock.operators.slot_run import Moment, SlotRun
 from penstock.operators.step import StepCore, StepResult
 from penstock.state.group_state import GroupState
 from penstock.state.slot_tables import SlotTables
@@ -25,7 +25,7 @@ def run_group(
     """One micro-batch of one key group: what came of it, and what is stored behind it."""
     entries = MemoryEntries(dict(stored or {}))
     tables = SlotTables(core.state_schema, entries)
-    result = SlotRun(core, Slot((key_group,), True), tables, NOW).process(key_group, blocks)
+    result = SlotRun(core, Slot((key_group,), True), tables, Moment(NOW)).process(key_group, blocks)
     if tables.changed:
         tables.store()
     return result, entries.stored

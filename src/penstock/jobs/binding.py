@@ -33,13 +33,14 @@ from penstock.jobs.control import ControlEntry, control_entry
 from penstock.jobs.definition import Job
 from penstock.jobs.receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.jobs.settings import RunSettings
-from penstock.records import ProtobufSource, RecordType, record_type
+from penstock.records import ProtobufSource, RecordType
 from penstock.runtime.commanding import COMMAND_NODE, CommandReader
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS
-from penstock.runtime.plan import JobPlan, has_timers
+from penstock.runtime.plan import JobPlan, wants_starts
 from penstock.runtime.query import BoundSource
 from penstock.runtime.reading import StreamReader
 from penstock.runtime.sealed import Sealed
+from penstock.runtime.starting import START_NODE, StartReader
 from penstock.sinks.base import Sink
 from penstock.sinks.console import ConsoleSink
 from penstock.sinks.files import FilesSink
@@ -57,10 +58,6 @@ from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, ProcessNode, Sour
 __all__ = ["BoundJob", "bind_job", "wanted_lineage"]
 
 _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
-# As a control stream it goes on while data streams are held.
-_START_NODE: Final = SourceNode(
-    f"source/{STARTS}", STARTS, True, record_type("nothing BINARY"), protobuf=None, allow_nan=False
-)
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,11 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
     check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
+    kafka_sources = {
+        n.name: kafka.preflight(binding)
+        for n in job.graph.sources()
+        if isinstance(binding := bindings[n.name], KafkaBinding)
+    }
     plan = JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
@@ -96,6 +98,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
         parallelism=lineage.parallelism,
         state_memory_bytes=settings.state_memory_mb << 20,
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
+        partitions=kafka_sources,
     )
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
@@ -117,8 +120,8 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
         receivers += [receiver] if receiver is not None else []
     if commands is not None:
         sources[-1] = _command_source(sources[-1], commands, place, settings.max_command_bytes)
-    if plan.has_timers:
-        sources.append(BoundSource(_START_NODE, StartLog(), StreamReader(plan, _START_NODE, None)))
+    if STARTS in lineage.streams:
+        sources.append(BoundSource(START_NODE, StartLog(), StartReader(plan)))
     bound_receipts = bindings.get(RECEIPTS)
     receipts = ReceiptWriter(
         checkpoint.folder,
@@ -200,7 +203,7 @@ def wanted_lineage(job: Job, settings: RunSettings) -> Lineage:
     streams = tuple(source.name for source in job.graph.sources())
     if job.graph.steps():
         streams = (*streams, COMMANDS)
-    if any(map(has_timers, job.graph.steps())):
+    if wants_starts(job.graph):
         streams = (*streams, STARTS)
     parallelism = settings.parallelism or min(_cores(settings.master), job.key_groups)
     return Lineage(uuid.uuid4().hex[:12], job.name, job.key_groups, parallelism, streams)
@@ -237,7 +240,6 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
     receiver: Receiver[Any] | None = None
     name: Any = None
     if isinstance(binding, KafkaBinding):
-        kafka.preflight(binding)
         log, name = binding, binding.format
     elif isinstance(binding, FilesBinding):
         files = FileLog(binding, where / f"{node.name}.files")

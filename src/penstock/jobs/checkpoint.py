@@ -140,10 +140,11 @@ class Checkpoint:
                 f"The checkpoint {self.folder} has {found.key_groups} key groups, the job {wanted.key_groups}. {advice}"
             )
         if (STARTS in found.streams) != (STARTS in wanted.streams):
+            before, now = ("with", "none") if STARTS in found.streams else ("without", "some")
             raise CheckpointError(
-                f"The checkpoint {self.folder} is of a job {'with' if STARTS in found.streams else 'without'} timers, "
-                f"and the job has {'some' if STARTS in wanted.streams else 'none'}. Take a savepoint of the checkpoint "
-                "with penstock savepoint, and start the job from it with a new checkpoint and --from-savepoint."
+                f"The checkpoint {self.folder} is of a job {before} timers or watermarks, and the job has {now}. Take "
+                "a savepoint of the checkpoint with penstock savepoint, and start the job from it with a new "
+                "checkpoint and --from-savepoint."
             )
         if found.streams != wanted.streams:
             raise CheckpointError(

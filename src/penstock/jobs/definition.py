@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import JobDefinitionError, SchemaError
+from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records import RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
 from penstock.streams.graph import Graph, Port, SourceNode, TransformNode, check_name, described_type
 from penstock.streams.stream import DataStream, Origin, is_time, protobuf_source
+from penstock.streams.watermarks import Watermarks
 
 __all__ = ["Job"]
 
@@ -30,7 +32,7 @@ class Timing:
             ("effective_at" if self.is_control else "event_time", self.time, is_time),
             ("version", self.version, pa.types.is_integer),
         ):
-            if name is None:
+            if name in (None, INGESTION_TIME):
                 continue
             field = kind.field(name)
             if not fits(field.arrow_type):
@@ -72,6 +74,7 @@ class Job:
         protobuf: Any = None,
         allow_nan: bool = False,
         event_time: str | None = None,
+        watermarks: Watermarks | None = None,
     ) -> DataStream:
         """Declare a stream of records to process.
 
@@ -83,10 +86,21 @@ class Job:
             allow_nan: let NaN pass in float fields. By default such a record goes to the dead letters, since NaN
                 compares as false with everything and so disables rules silently.
             event_time: the field with the record's event time: a timestamp, or an integer of milliseconds since 1970.
-                Settings and temporal states are then read as they were at that time.
+                Settings and temporal states are then read as they were at that time. With `ps.INGESTION_TIME` in place
+                of a field records count when they arrive, at the time of their micro-batch.
+            watermarks: how far behind records may be, for event-time windows and timers, such as
+                `ps.Watermarks.bounded("5s")`. A record without an event time goes to the dead letters then. With
+                `ps.INGESTION_TIME` they follow the clock, and are not declared.
 
         """
-        return self._stream(name, schema, protobuf, allow_nan, Timing(event_time))
+        if event_time == INGESTION_TIME and watermarks is None:
+            watermarks = Watermarks.monotonous()
+        elif watermarks is not None and event_time in (None, INGESTION_TIME):
+            raise JobDefinitionError(
+                f"Stream {name!r} has watermarks and no field with the event time they follow from. Add "
+                "event_time='FIELD'."
+            )
+        return self._stream(name, schema, protobuf, allow_nan, Timing(event_time), watermarks)
 
     def control_stream(
         self,
@@ -114,12 +128,23 @@ class Job:
         timing = Timing(effective_at, version, is_control=True)
         return self._stream(name, schema, protobuf, allow_nan, timing)
 
-    def _stream(self, name: str, schema: Any, protobuf: Any, allow_nan: bool, timing: Timing) -> DataStream:
+    def _stream(
+        self,
+        name: str,
+        schema: Any,
+        protobuf: Any,
+        allow_nan: bool,
+        timing: Timing,
+        watermarks: Watermarks | None = None,
+    ) -> DataStream:
         check_name("stream", name)
         kind = described_type(schema, f"Stream {name!r}")
         timing.check(name, kind)
         source = protobuf_source(protobuf, schema, f"Stream {name!r}")
-        node = SourceNode(f"source/{name}", name, timing.is_control, kind, source, allow_nan)
+        time = None if timing.is_control else timing.time
+        node = SourceNode(
+            f"source/{name}", name, timing.is_control, kind, source, allow_nan, time, watermarks
+        )
         self.graph.add(node)
         origin = Origin(name, timing.is_control, source, timing.time, timing.version)
         return DataStream(self.graph, Port(node.id), kind, origin)

@@ -270,6 +270,11 @@ class JobRunner:
                     follower.closing = False
                     running = start_query(run.session, dataclasses.replace(query, bounded=True))
                     self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
+                drains = request is not None and request.drain
+                if bound.plan.has_event_time and (drains or status == "finished"):
+                    # Nothing will follow, so that what waits for the watermark is done now.
+                    last = dataclasses.replace(query, bounded=True, ends=True, holds_data=True)
+                    self._follow(run, start_query(run.session, last), holds_data=True, heeds_requests=False)
                 if status != _OTHERWISE:
                     break
                 query = dataclasses.replace(query, holds_data=not query.holds_data)

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.errors import StateError
 from penstock.operators.step import CONTROL_VERSION, StepCore
+from penstock.operators.watermarks import END_MS
 from penstock.state.group_state import GroupState
 from penstock.state.shared import SharedStates
 from penstock.state.state_column import Cursor, StateColumn
@@ -20,10 +21,23 @@ __all__ = ["Binding", "Clock", "Surroundings"]
 
 
 class Clock(NamedTuple):
-    """What time it is for a slot: that of the micro-batch, and the largest event time of earlier ones."""
+    """What time it is for a slot: that of the micro-batch, and the largest event time of earlier ones.
+
+    `watermark_ms` is the watermark of the earlier ones, and `after_ms` the one behind the data of this one;
+    `has_watermarks` tells whether there ever is one.
+    """
 
     now_ms: int
     event_ms: int | None
+    watermark_ms: int | None = None
+    after_ms: int | None = None
+    has_watermarks: bool = False
+
+    @property
+    def after_us(self) -> int:
+        """The watermark behind the data, when there is one, in microseconds, as timers have their times."""
+        assert self.after_ms is not None
+        return min(self.after_ms, END_MS // 1000) * 1000
 
 
 @dataclass(frozen=True)
@@ -46,7 +60,9 @@ class Binding:
         self.core: Final = core
         self.shared: Final = around.shared
         self.clock: Final = around.clock
-        self.cursor: Final = Cursor(None, [], None, self.clock.now_ms, self.clock.event_ms)
+        clock = self.clock
+        self.cursor: Final = Cursor(None, [], None, clock.now_ms, clock.event_ms)
+        self.cursor.watermark_ms, self.cursor.has_watermarks = clock.watermark_ms, clock.has_watermarks
         self.function: Final = copy.copy(core.function)
         self.states: dict[str, Any] = {}
         self._entered: GroupState | None = None

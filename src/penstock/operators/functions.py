@@ -7,7 +7,7 @@ import datetime as dt
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -23,6 +23,9 @@ from penstock.state.values import KeyedState
 
 __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
 
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_LAST_MS: Final = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
+
 
 class Context:
     """What a function may know about the record that it processes, besides the record.
@@ -32,6 +35,8 @@ class Context:
         stream: name of the stream that the record came from.
         key_group: number of the key group that the key belongs to; in a step without a key, of the part.
         timers: `register(at, name)` and `delete(at, name)` for timers of the key, where `on_timer` is overridden.
+        watermark: how far event time is claimed to be, before the records of this micro-batch; None before the first
+            watermark. In `on_timer` of a timer by event time it is the one behind them.
         event_time: the record's event time in steps that keep values by event time; for a control record the time from
             which it is effective, None when that is the cut.
 
@@ -56,6 +61,14 @@ class Context:
     def event_time(self) -> dt.datetime | None:
         """The event time of the current record."""
         return self._cursor.time
+
+    @property
+    def watermark(self) -> dt.datetime | None:
+        """The watermark; the end of time as the last moment that a datetime can tell."""
+        at_ms = self._cursor.watermark_ms
+        if at_ms is None:
+            return None
+        return _EPOCH + dt.timedelta(milliseconds=min(at_ms, _LAST_MS))
 
     @property
     def timers(self) -> Timers:
@@ -218,8 +231,9 @@ class ProcessFunction:
     def on_timer(self, timer: Timer, ctx: Context) -> Iterable[Any] | None:
         """A timer of `ctx.key` is due, which was registered with `ctx.timers`; yield or return the records to emit.
 
-        Called after the control records of a micro-batch and before its data, in the order of time, name and key. When
-        it raises, a dead letter tells of the timer, which is not called again.
+        By processing time it is called after the control records of a micro-batch and before its data, by event time
+        behind the data, in the order of time, name and key. When it raises, a dead letter tells of the timer, which is
+        not called again.
         """
         raise NotImplementedError
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import heapq
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,14 +19,15 @@ from penstock.operators.binding import Binding
 from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
 from penstock.operators.step import MAIN, Emission, StepResult, reason_of
+from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
-from penstock.state.timeline import TIMERS
+from penstock.state.timeline import TIMERS, Domain
 from penstock.state.timers import StoredTimer, Timer
 
-__all__ = ["GroupRun", "event_times"]
+__all__ = ["Due", "GroupRun", "event_times", "times_ms"]
 
 _BEFORE_ALL: Final = -(2**63)
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -43,12 +45,31 @@ def _timestamps(column: pa.Array) -> pa.Array:
     return column.cast(pa.timestamp("us", "UTC"))
 
 
+def times_ms(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The times of such a column in milliseconds since 1970, and which of them are null."""
+    is_missing = column.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.int64()).fill_null(0).to_numpy(), is_missing
+    microseconds = _timestamps(column).cast(pa.int64()).fill_null(0).to_numpy()
+    return microseconds // 1000, is_missing
+
+
 def _largest_so_far(column: pa.Array, before_ms: int) -> npt.NDArray[np.int64]:
     """For each row the largest event time up to it, in milliseconds since 1970."""
-    microseconds = _timestamps(column).cast(pa.int64()).fill_null(_BEFORE_ALL).to_numpy()
-    milliseconds = np.where(microseconds == _BEFORE_ALL, _BEFORE_ALL, microseconds // 1000)
+    milliseconds, is_missing = times_ms(column)
+    milliseconds = np.where(is_missing, _BEFORE_ALL, milliseconds)
     largest: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(milliseconds, before_ms))
     return largest
+
+
+class Due(NamedTuple):
+    """The keys of a key group that may have timers that are due, by either clock.
+
+    None by event time when more data of the micro-batch follows, so that it is too early for these.
+    """
+
+    processing: pa.Array
+    event: pa.Array | None
 
 
 class GroupRun:
@@ -63,14 +84,15 @@ class GroupRun:
         self._result: Final = StepResult()
         context.key_group = key_group
         binding.cursor.clock_ms = binding.clock.event_ms
+        binding.cursor.watermark_ms = binding.clock.watermark_ms
         binding.enter(self._state)
 
     def process(
-        self, blocks: list[Block], greet: Callable[[int], None] | None, due: pa.Array | None = None
+        self, blocks: list[Block], greet: Callable[[int], None] | None, due: Due | None = None
     ) -> StepResult:
         """Run the blocks, which are in order; `greet` is called first for each key that is new to the step.
 
-        `due` are keys that may have timers that are due; None when no timer is to be called.
+        `due` is None when no timer is to be called.
         """
         self._bring(blocks, due)
         if greet is not None:
@@ -85,8 +107,8 @@ class GroupRun:
                 waking.append(self._keys(block))
             else:
                 data.append(block)
-        if due is not None and (waking or len(due)):
-            self._fire(pa.concat_arrays([due, *waking]))
+        if due is not None and (waking or len(due.processing)):
+            self._fire(pa.concat_arrays([due.processing, *waking]))
         if self._core.vectorised:
             self._flush()
             self._at_the_newest(data)
@@ -96,14 +118,16 @@ class GroupRun:
         else:
             for block in data:
                 self._per_record(block, self._function.process_record)
+        if due is not None and due.event is not None and self._binding.clock.after_ms is not None:
+            self._fire_by_event(due.event)
         self._result.changes = self._state.changes()
         return self._result
 
-    def _bring(self, blocks: list[Block], due: pa.Array | None) -> None:
+    def _bring(self, blocks: list[Block], due: Due | None) -> None:
         """Bring the states of all keys that the blocks name, and of those with timers that are due."""
         keys = [self._keys(block) for block in blocks]
         if due is not None:
-            keys.append(due)
+            keys += [found for found in due if found is not None]
         if keys:
             self._state.bring(keys[0] if len(keys) == 1 else pa.concat_arrays(keys))
         self._preload()
@@ -138,36 +162,59 @@ class GroupRun:
     # -- timers --
 
     def _fire(self, keys: pa.Array) -> None:
-        """Call the timers that are due; one that raises leaves no trace but a dead letter."""
+        """Call the timers that are due by processing time."""
+        self._call_all(_FiredTimers(self._core.step, self._due(key_values(keys), "processing", self._now_us)))
+
+    def _fire_by_event(self, due: pa.Array) -> None:
+        """Call the timers that are due by event time, and those that these register, if they are due as well."""
         cursor = self._binding.cursor
-        state = cursor.timers
-        assert state is not None
-        now = _EPOCH + dt.timedelta(milliseconds=cursor.now_ms)
+        timers = cursor.timers
+        assert timers is not None
+        if self._core.vectorised:
+            self._flush()
+        cursor.watermark_ms = self._binding.clock.after_ms
+        watermark_us = self._binding.clock.after_us
+        found = self._due([*key_values(due), *timers.changed_keys], "event", watermark_us)
+        self._call_all(_FiredTimers(self._core.step, found, watermark_us))
+        cursor.time = None
+
+    @property
+    def _now_us(self) -> int:
+        return self._binding.cursor.now_ms * 1000
+
+    def _due(self, keys: Sequence[Any], domain: Domain, now_us: int) -> list[tuple[StoredTimer, Any]]:
+        """The timers of keys that are due."""
+        cursor = self._binding.cursor
+        timers = cursor.timers
+        assert timers is not None
         found: list[tuple[StoredTimer, Any]] = []
-        for key in dict.fromkeys(key_values(keys)):
+        for key in dict.fromkeys(keys):
             cursor.key = key
-            found += [(timer, key) for timer in state.due(now)]
-        found.sort(key=lambda one: (one[0].at, one[0].name, one[1]))
-        fired = FiredTimers(self._core.step, found)
-        rows_left = iter(range(len(found)))
-        emitted = _Emitted(len(found), rows_left)
+            found += [(timer, key) for timer in timers.due(domain, now_us)]
+        return found
+
+    def _call_all(self, fired: _FiredTimers) -> None:
+        """Call timers; one that raises leaves no trace but a dead letter."""
+        cursor = self._binding.cursor
+        emitted = _EmittedByTimers(fired)
         self._context.enter("", emitted)
-        while True:
+        while fired.waiting:
+            timer, key = fired.next()
             try:
-                for row in rows_left:
-                    self._call(row, *found[row], emitted)
-                break
+                self._call(timer, key, emitted)
             except Exception as e:  # user code may raise anything
                 row = emitted.current_row()
                 emitted.forget(row)
                 cursor.take_back()
                 self._dead_letter(fired, row, reason_of(e))
+            if timer.domain == "event" and cursor.timers is not None:
+                fired.expect([(new, key) for new in cursor.timers.due("event", fired.watermark_us)])
         if emitted.records or emitted.side:
-            key_column = pa.array([key for _, key in found], self._core.key_type)
+            key_column = pa.array([key for _, key in fired.found], self._core.key_type)
             stamps = _Stamps(key_values(key_column), None) if self._core.stamped else None
             self._emit(fired, key_column, emitted, stamps)
 
-    def _call(self, row: int, timer: StoredTimer, key: Any, emitted: _Emitted) -> None:
+    def _call(self, timer: StoredTimer, key: Any, emitted: _Emitted) -> None:
         cursor = self._binding.cursor
         cursor.key = key
         # An earlier one may have deleted it.
@@ -175,7 +222,11 @@ class GroupRun:
             return
         # It has fired, whatever comes of it.
         cursor.undo.clear()
-        for item in self._function.on_timer(Timer(timer.at, timer.name), self._context) or ():
+        if timer.domain == "event":
+            cursor.time = timer.at
+        row = emitted.current_row()
+        called = Timer(timer.at, timer.name, "event" if timer.domain == "event" else "processing")
+        for item in self._function.on_timer(called, self._context) or ():
             emitted.records.append(item)
             emitted.rows.append(row)
         cursor.undo.clear()
@@ -224,6 +275,9 @@ class GroupRun:
             return None
         if not source.is_control and not (self._core.judges_by_time or self._binding.shared.timed):
             return None
+        if source.time == INGESTION_TIME:
+            now = _EPOCH + dt.timedelta(milliseconds=self._binding.clock.now_ms)
+            return [now] * block.batch.num_rows
         return event_times(block.batch.column(source.time))
 
     def _clocks(self, block: Block) -> list[int | None]:
@@ -235,6 +289,9 @@ class GroupRun:
         before_ms = self._result.newest_ms
         if before_ms is None:
             before_ms = self._binding.clock.event_ms
+        if time == INGESTION_TIME:
+            self._result.newest_ms = self._binding.clock.now_ms
+            return [self._binding.clock.now_ms] * rows
         largest = _largest_so_far(block.batch.column(time), _BEFORE_ALL if before_ms is None else before_ms)
         clocks = [None if clock_ms == _BEFORE_ALL else clock_ms for clock_ms in largest.tolist()]
         self._result.newest_ms = clocks[-1]
@@ -316,7 +373,7 @@ class GroupRun:
             cursor.undo.clear()
 
     def _emit(
-        self, block: Block | FiredTimers, keys: pa.Array, emitted: _Emitted, stamps: _Stamps | None
+        self, block: Block | _FiredTimers, keys: pa.Array, emitted: _Emitted, stamps: _Stamps | None
     ) -> None:
         if emitted.records:
             self._emit_records(block, keys, MAIN, emitted.records, emitted.rows, stamps)
@@ -326,7 +383,7 @@ class GroupRun:
 
     def _emit_records(
         self,
-        block: Block | FiredTimers,
+        block: Block | _FiredTimers,
         keys: pa.Array,
         output: str,
         records: list[Any],
@@ -351,7 +408,7 @@ class GroupRun:
             self._result.emissions.append(Emission(output, batch, keys.take(pa.array(rows, pa.int64()))))
 
     def _fitting(
-        self, block: Block | FiredTimers, output_type: RecordType, records: list[Any], rows: list[int]
+        self, block: Block | _FiredTimers, output_type: RecordType, records: list[Any], rows: list[int]
     ) -> tuple[list[Any], list[int]]:
         """The emitted records that fit the output type; the others become dead letters."""
         kept: list[tuple[Any, int]] = []
@@ -365,8 +422,8 @@ class GroupRun:
                 )
         return [record for record, _ in kept], [row for _, row in kept]
 
-    def _dead_letter(self, block: Block | FiredTimers, row: int, reason: str) -> None:
-        if isinstance(block, FiredTimers):
+    def _dead_letter(self, block: Block | _FiredTimers, row: int, reason: str) -> None:
+        if isinstance(block, _FiredTimers):
             self._result.dead_letters.append(block.dead_letter(row, reason))
             return
         source = self._core.inputs[block.input]
@@ -449,18 +506,37 @@ class GroupRun:
         return Emission(output, fitted, taken)
 
 
-@dataclass(frozen=True)
-class FiredTimers:
-    """Timers that fired in one run, with their keys."""
+class _FiredTimers:
+    """Timers that fire in one run, with their keys; `found` has those that were called, in order."""
 
-    step: str
-    found: list[tuple[StoredTimer, Any]]
+    def __init__(self, step: str, due: list[tuple[StoredTimer, Any]], watermark_us: int = 0) -> None:
+        self._step: Final = step
+        self._known: Final[set[tuple[Any, ...]]] = set()
+        self.waiting: Final[list[tuple[tuple[Any, ...], StoredTimer, Any]]] = []
+        self.watermark_us: Final = watermark_us
+        self.found: Final[list[tuple[StoredTimer, Any]]] = []
+        self.expect(due)
+
+    def next(self) -> tuple[StoredTimer, Any]:
+        """The earliest that waits."""
+        place, timer, key = heapq.heappop(self.waiting)
+        self._known.remove(place)
+        self.found.append((timer, key))
+        return timer, key
+
+    def expect(self, more: list[tuple[StoredTimer, Any]]) -> None:
+        """Add timers, each once."""
+        for timer, key in more:
+            place = (timer.at, timer.name, key)
+            if place not in self._known:
+                self._known.add(place)
+                heapq.heappush(self.waiting, (place, timer, key))
 
     def dead_letter(self, row: int, reason: str) -> DeadLetter:
         """The dead letter of a timer."""
         timer, key = self.found[row]
-        raw = msgspec.json.encode({"key": key, "at": timer.at, "name": timer.name})
-        return DeadLetter(reason, TIMERS, self.step, "", 0, raw)
+        raw = msgspec.json.encode({"key": key, "at": timer.at, "name": timer.name, "domain": timer.domain})
+        return DeadLetter(reason, TIMERS, self._step, "", 0, raw)
 
 
 @dataclass(frozen=True)
@@ -515,6 +591,17 @@ class _Emitted:
         del self.versions[len(self.rows) :]
         while self.side and self.side[-1][0] == row:
             self.side.pop()
+
+
+class _EmittedByTimers(_Emitted):
+    """What timers have emitted so far; the row at work is the last timer that was called."""
+
+    def __init__(self, fired: _FiredTimers) -> None:
+        super().__init__(0, iter(()))
+        self._fired = fired
+
+    def current_row(self) -> int:
+        return len(self._fired.found) - 1
 
 
 def _joined(blocks: list[Block]) -> list[Block]:

@@ -14,6 +14,7 @@ from penstock.control.receipts import Outcome, Report
 from penstock.control.register import merged_registers
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.step import reason_of
+from penstock.operators.watermarks import Progress, merged_progress
 
 __all__ = [
     "Header",
@@ -29,7 +30,7 @@ class Header(msgspec.Struct):
     """What a slot keeps once for a step, beside the tables of its key groups.
 
     `unions` are those of the step's union list states. Data that waits because the step is paused is stored in so many
-    parts, of so many bytes together.
+    parts, of so many bytes together. `progress` is what is known of event time.
     """
 
     register: bytes | None = None
@@ -40,6 +41,7 @@ class Header(msgspec.Struct):
     held_bytes: int = 0
     held_parts: int = 0
     unions: bytes | None = None
+    progress: Progress | None = None
 
     @classmethod
     def of(cls, stored: bytes | None) -> Header:
@@ -71,6 +73,7 @@ def merged(headers: Sequence[Header]) -> Header:
         unions=None,
         held_bytes=0,
         held_parts=0,
+        progress=merged_progress([header.progress for header in headers]),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -16,38 +17,57 @@ from penstock.operators.actions import Standing, greeting
 from penstock.operators.binding import Binding, Clock, Surroundings
 from penstock.operators.blocks import Block, DeadLetter
 from penstock.operators.functions import Context, PartContext
-from penstock.operators.group_run import GroupRun
+from penstock.operators.group_run import Due, GroupRun
 from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
 from penstock.operators.steering import Steering
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
+from penstock.operators.watermarks import EventClock, Pace, Progress, Tick
+from penstock.state.group_table import GroupTable
 from penstock.state.shared import SharedStates
 from penstock.state.slot_tables import SlotTables
+from penstock.state.timeline import Domain
 from penstock.state.unions import Unions
 from penstock.state.values import BoundValueState, CheckedValueState
 
-__all__ = ["SlotRun"]
+__all__ = ["Moment", "SlotRun"]
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """When a step runs: the time of the micro-batch, how its inputs count for event time, and what they tell."""
+
+    now: dt.datetime
+    paces: Sequence[Pace] = ()
+    ticks: Sequence[Tick] = ()
+
+
 class SlotRun:
-    """A step in one slot, at the time of the micro-batch. `tables` holds the states of its key groups, and is changed.
+    """A step in one slot, in one micro-batch. `tables` holds the states of its key groups, and is changed.
 
     `records` counts the data records that were processed; `dead_letters` has what went wrong before the first of them.
     """
 
-    def __init__(self, core: StepCore, slot: Slot, tables: SlotTables, now: dt.datetime) -> None:
+    def __init__(self, core: StepCore, slot: Slot, tables: SlotTables, moment: Moment) -> None:
         self._core: Final = core
         self._slot: Final = slot
         self._tables: Final = tables
-        self._now: Final = now
-        self._clock: Final = Clock((now - _EPOCH) // dt.timedelta(milliseconds=1), tables.clock_ms)
+        self._now: Final = moment.now
+        self._moment: Final = moment
+        now_ms = (moment.now - _EPOCH) // dt.timedelta(milliseconds=1)
         self.header = Header.of(tables.header)
+        progress = self.header.progress or Progress()
+        has_watermarks = bool(moment.paces)
+        watermark_ms = progress.watermark_ms
+        self._clock = Clock(now_ms, tables.clock_ms, watermark_ms, watermark_ms, has_watermarks)
+        self.event_clock: EventClock | None = None
         self._shared = SharedStates(core.shared, self.header.shared)
         self._unions: Final = Unions(self.header.unions, core.specs)
         self._plain: Binding | None = None
         self._traced: list[Order] = []
-        self._due: dict[int, pa.Array] = {}
+        self._due: dict[int, Due] = {}
+        self._begun: set[int] = set()
         self.records = 0
         self.dead_letters = self._cleared_cache()
 
@@ -96,12 +116,31 @@ class SlotRun:
         steering.finish()
         return steering
 
-    def collect_due(self) -> None:
-        """Look which keys have timers that are due; `process` calls them."""
-        if self._core.has_timers:
-            now_us = self._clock.now_ms * 1000
-            due = {group: table.timeline.take_due(now_us) for group, table in self._tables.tables.items()}
-            self._due = {group: keys for group, keys in due.items() if len(keys)}
+    def begin_data(self) -> None:
+        """Take note of the ticks, and look which keys have timers that are due; `process` calls them."""
+        clock = self._clock
+        if self._moment.paces:
+            self.event_clock = EventClock(
+                self._moment.paces,
+                self.header.progress or Progress(),
+                self._moment.ticks,
+                clock.now_ms,
+                stands=self.header.paused,
+            )
+            self.header.progress = self.event_clock.progress
+            self._clock = clock._replace(after_ms=self.event_clock.after_ms)
+        if not self._core.has_timers or self.header.paused:
+            return
+        for group, table in self._tables.tables.items():
+            by_processing = table.timeline("processing").take_due(clock.now_ms * 1000)
+            by_event = self._due_by_event(table)
+            if len(by_processing) or len(by_event):
+                self._due[group] = Due(by_processing, by_event)
+
+    def _due_by_event(self, table: GroupTable) -> pa.Array:
+        if self.event_clock is None or not self.event_clock.moved or self._clock.after_ms is None:
+            return pa.array([], self._core.key_type)
+        return table.timeline("event").take_due(self._clock.after_us)
 
     @property
     def due_groups(self) -> list[int]:
@@ -110,20 +149,40 @@ class SlotRun:
 
     @property
     def next_timer_ms(self) -> int | None:
-        """When the slot must run again for its timers, in milliseconds since 1970; None when it need not."""
-        if not self._core.has_timers or self.header.paused:
-            return None
-        found = [table.timeline.earliest_us for table in self._tables.tables.values()]
-        earliest_us = min((at for at in found if at is not None), default=None)
-        return None if earliest_us is None else -(-earliest_us // 1000)
+        """When the slot must run again, in milliseconds since 1970: for its timers, or since an input falls idle."""
+        found: list[int] = []
+        if self._core.has_timers and not self.header.paused:
+            found = self._earliest_ms("processing")
+            if any(pace.by_arrival for pace in self._moment.paces):
+                # The watermark is one millisecond behind the clock.
+                found += [at + 1 for at in self._earliest_ms("event")]
+        if self.event_clock is not None and self.event_clock.next_idle_ms is not None:
+            found.append(self.event_clock.next_idle_ms)
+        return min(found, default=None)
 
-    def process(self, key_group: int, blocks: Sequence[Block]) -> StepResult:
-        """Process the keyed blocks of one key group, in their own order whatever the order of the argument."""
+    def _earliest_ms(self, domain: Domain) -> list[int]:
+        timelines = [table.timeline(domain).earliest_us for table in self._tables.tables.values()]
+        return [-(-at // 1000) for at in timelines if at is not None]
+
+    def process(self, key_group: int, blocks: Sequence[Block], *, more_follows: bool = False) -> StepResult:
+        """Process the keyed blocks of one key group, in their own order whatever the order of the argument.
+
+        With `more_follows` it is called again for the key group, so that time stands.
+        """
         ordered = sorted(blocks, key=lambda block: block.order)
         data = len(self._core.inputs) - 1
         due = None
         if self._core.has_timers and not self.header.paused:
-            due = self._due.pop(key_group, pa.array([], self._core.key_type))
+            none = pa.array([], self._core.key_type)
+            due = self._due.pop(key_group, Due(none, none))
+            if more_follows:
+                self._due[key_group] = Due(none, due.event)
+                self._begun.add(key_group)
+                due = Due(due.processing, None)
+            elif key_group in self._begun:
+                # Earlier parts may have registered timers that are due by now.
+                more = self._due_by_event(self._tables.table(key_group))
+                due = Due(due.processing, pa.concat_arrays([due.event, more]))
         self.records += sum(block.batch.num_rows for block in ordered if block.input == data)
         with no_cyclic_collection():
             try:
@@ -144,7 +203,7 @@ class SlotRun:
         return result
 
     def _processed(
-        self, binding: Binding, key_group: int, blocks: list[Block], due: pa.Array | None
+        self, binding: Binding, key_group: int, blocks: list[Block], due: Due | None
     ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))

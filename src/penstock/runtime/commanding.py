@@ -44,7 +44,7 @@ class CommandReader:
     fetched: FetchedFiles
     node: SourceNode = COMMAND_NODE
 
-    def batches(self, chunks: Iterable[SourceChunk]) -> Iterator[pa.RecordBatch]:
+    def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # as StreamReader
         """The orders, packed, as Arrow batches."""
         return packed_batches(self.rows(chunks), self.plan.slots)
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.runtime.level import Level
 from penstock.runtime.packing import PACKED_DDL, PackedRow
-from penstock.runtime.plan import JobPlan, has_timers
+from penstock.runtime.plan import JobPlan
 from penstock.runtime.sealed import Sealed
 from penstock.streams.graph import ProcessNode
 
@@ -33,7 +33,7 @@ def keyed_level(rows: DataFrame, plan: JobPlan, level: list[ProcessNode]) -> Dat
         LevelProcessor(plan, [node.id for node in level]),
         outputStructType=PACKED_DDL,
         outputMode="Append",
-        timeMode="ProcessingTime" if any(map(has_timers, level)) else "None",
+        timeMode="ProcessingTime" if any(map(plan.wants_clock, level)) else "None",
     )
 
 
@@ -79,7 +79,7 @@ class LevelProcessor(StatefulProcessor):
         for row in level.run(packed, self._states, now, level.slot_of(slot)):
             # Spark's serialiser of rows wants bytes.
             yield Row(slot=slot, **row._replace(body=bytes(row.body))._asdict())
-        if level.has_timers:
+        if level.wants_clock:
             self._set_timer(level.next_timer_ms, now_ms)
 
     def _set_timer(self, at_ms: int | None, now_ms: int) -> None:

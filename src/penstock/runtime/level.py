@@ -17,16 +17,20 @@ from penstock.control.orders import Glimpse, Order, decode_orders
 from penstock.errors import StateError
 from penstock.operators.blocks import KEY, Block
 from penstock.operators.slot import Slot, held_name
-from penstock.operators.slot_run import SlotRun
+from penstock.operators.slot_run import Moment, SlotRun
 from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
+from penstock.operators.watermarks import Tick
 from penstock.runtime.packing import (
     ORDERS,
+    TICKS,
     WAKE,
     PackedRow,
     counts_row,
     from_bytes,
     reports_row,
     split_by_key_group,
+    tick_rows,
+    ticks_of,
     to_bytes,
 )
 from penstock.runtime.plan import JobPlan, emission_destination
@@ -60,13 +64,9 @@ class Level:
         self._is_last: Final = number == len(levels) - 1
         self._runners: Final = {step_id: _StepRunner(plan, step_id, number) for step_id in step_ids}
         self.slot_of: Final = plan.slot_of.__getitem__
-        self._with_timers: Final = {step_id for step_id, runner in self._runners.items() if runner.has_timers}
+        self._by_time: Final = {step_id for step_id, runner in self._runners.items() if runner.goes_by_time}
+        self.wants_clock: Final = any(plan.wants_clock(runner.node) for runner in self._runners.values())
         self.next_timer_ms: int | None = None
-
-    @property
-    def has_timers(self) -> bool:
-        """Whether a step of the level has timers."""
-        return bool(self._with_timers)
 
     def run(
         self, rows: Iterable[PackedRow], states: StoredStates, now: dt.datetime, slot: Slot
@@ -74,25 +74,27 @@ class Level:
         """All packed rows of a slot in, in any order; what steps emit and the rows for others out, in a fixed one.
 
         The bodies must be bytes, which can be compared. `now` is the time of the micro-batch. Afterwards
-        `next_timer_ms` is when the slot must run again for its timers, in milliseconds since 1970, None when it need
-        not.
+        `next_timer_ms` is when the slot must run again though nothing comes, in milliseconds since 1970, None when it
+        need not.
         """
         # The shuffle delivers rows in any order, and what passes must leave in the same order in a replay.
         by_destination = operator.attrgetter("destination")
         found = {name: list(part) for name, part in itertools.groupby(sorted(rows), key=by_destination)}
         orders = _orders(found.get(ORDERS, []))
+        ticks = ticks_of(found.get(TICKS, []))
         wakes = WAKE in found
         steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(orders)}
-        steps |= self._with_timers
+        steps |= self._by_time
         self.next_timer_ms = None
         for destination in sorted(found.keys() | steps):
             runner = self._runners.get(destination)
             if runner is not None:
                 mine = found.get(destination, [])
-                yield from runner.run(_Work(mine, runner.orders_for(orders), now, slot, wakes), states)
+                work = _Work(mine, runner.orders_for(orders), ticks, now, slot, wakes)
+                yield from runner.run(work, states)
                 timers = [self.next_timer_ms, runner.next_timer_ms]
                 self.next_timer_ms = min((at for at in timers if at is not None), default=None)
-            elif destination not in (ORDERS, WAKE) or not self._is_last:
+            elif destination not in (ORDERS, TICKS, WAKE) or not self._is_last:
                 yield from found[destination]
 
 
@@ -104,13 +106,14 @@ def _orders(rows: list[PackedRow]) -> list[Order | Glimpse]:
 
 @dataclass(frozen=True)
 class _Work:
-    """What a slot has for one step: packed rows, orders, the time of the micro-batch, and which slot it is.
+    """What a slot has for one step: packed rows, orders, ticks, the time of the micro-batch, and which slot it is.
 
     `wakes` says that it is the first micro-batch of a job that begins with a seed.
     """
 
     rows: list[PackedRow]
     orders: list[Order | Glimpse]
+    ticks: list[Tick]
     at: dt.datetime
     slot: Slot
     wakes: bool
@@ -123,13 +126,15 @@ class _StepRunner:
         self._plan = plan
         node = plan.graph.nodes[step_id]
         assert isinstance(node, ProcessNode)
-        self._node = node
+        self.node: Final = node
         self._level = level
         self._core: StepCore = plan.core(node)
         self._schemas = [plan.step_schema(node, number) for number in range(len(node.edges))]
         self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
         self._data = len(node.edges) - 1
-        self.has_timers: Final = self._core.has_timers
+        self._paces: Final = plan.paces(node)
+        self._tells_time: Final = plan.has_steps_behind(node)
+        self.goes_by_time: Final = self._core.has_timers or bool(self._paces)
         self.next_timer_ms: int | None = None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
@@ -143,7 +148,7 @@ class _StepRunner:
         return [order for order in orders if self._is_for(order)]
 
     def _is_for(self, order: Order | Glimpse) -> bool:
-        step = self._node.step
+        step = self.node.step
         if isinstance(order, Glimpse) or order.refusal:
             return order.judge == step
         target = order.command.target.step
@@ -151,9 +156,9 @@ class _StepRunner:
 
     def run(self, work: _Work, states: StoredStates) -> Iterator[PackedRow]:
         """Run the step on all that is there for it in one slot."""
-        entries = states.entries(self._node.id)
+        entries = states.entries(self.node.id)
         name = (
-            self._node.id,
+            self.node.id,
             work.slot.key_groups[0],
             len(work.slot.key_groups),
             str(self._core.state_schema),
@@ -162,12 +167,12 @@ class _StepRunner:
         if self._plan.seed is not None and entries.get(HEAD) is None:
             # The first time that the slot runs. Where the first micro-batch had no task to wake it, that is later. What
             # the worker has kept of such a slot is from before a rescaling.
-            take_over(seed_folder(self._plan.seed, self._node.id, work.slot.key_groups[0]), entries)
+            take_over(seed_folder(self._plan.seed, self.node.id, work.slot.key_groups[0]), entries)
         try:
             tables = SlotTables(self._core.state_schema, entries, kept, kept_slots)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
-        run = SlotRun(self._core, work.slot, tables, work.at)
+        run = SlotRun(self._core, work.slot, tables, Moment(work.at, self._paces, work.ticks))
         yield from dead_letter_rows(run.dead_letters, self._plan)
         first = work.slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
@@ -176,41 +181,57 @@ class _StepRunner:
             result, reports = run.steer(work.orders, broadcast)
             yield from self._packed([(first, result)])
             if reports:
-                yield reports_row(self._node.step, first, work.at, reports)
+                yield reports_row(self.node.step, first, work.at, reports)
         held_before = run.header.held_bytes
-        if not run.header.paused:
-            run.collect_due()
+        run.begin_data()
         if run.header.paused:
             rows = self._held(rows, run, entries)
         elif held_before:
-            yield from self._records([row for row in rows if row.input != self._data], run)
+            controls = [row for row in rows if row.input != self._data]
+            yield from self._records(controls, run, more_follows=True)
             rows = [row for row in rows if row.input == self._data]
             for part in range(run.header.held_parts):
-                yield from self._records(_unheld(entries, part), run)
+                yield from self._records(_unheld(entries, part), run, more_follows=True)
             run.header.held_bytes = run.header.held_parts = 0
         yield from self._records(rows, run)
+        yield from self._time(run, first)
         traces = run.traces(self._level)
         if traces:
-            yield reports_row(self._node.step, first, work.at, traces)
+            yield reports_row(self.node.step, first, work.at, traces)
         run.close()
         if run.header.held_bytes != held_before:
-            yield counts_row("held", self._node.step, run.header.held_bytes, first)
+            yield counts_row("held", self.node.step, run.header.held_bytes, first)
         if run.records:
-            yield counts_row("records", self._node.step, run.records, first)
+            yield counts_row("records", self.node.step, run.records, first)
         if tables.changed or work.wakes:
-            yield counts_row("keys", self._node.step, tables.keys, first)
+            yield counts_row("keys", self.node.step, tables.keys, first)
         if tables.changed:
             tables.store()
         self.next_timer_ms = run.next_timer_ms
         kept_slots.put(name, tables.keep())
 
-    def _records(self, rows: Iterable[PackedRow], run: SlotRun) -> Iterator[PackedRow]:
+    def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
+        """Tell how far event time is, once it has moved: the steps behind this one, and people."""
+        clock = run.event_clock
+        watermark_ms = None if clock is None else clock.progress.watermark_ms
+        if clock is None or watermark_ms is None or watermark_ms == clock.before_ms:
+            return
+        yield counts_row("watermark", self.node.step, watermark_ms, first)
+        if self._tells_time:
+            yield from tick_rows(
+                Tick(self.node.id, {f"{first:05d}": watermark_ms}), self._plan.first_key_groups
+            )
+
+    def _records(
+        self, rows: Iterable[PackedRow], run: SlotRun, *, more_follows: bool = False
+    ) -> Iterator[PackedRow]:
         """Run the keyed records of all key groups, and their timers that are due."""
         by_group = operator.attrgetter("key_group")
         found: dict[int, list[PackedRow]] = {group: [] for group in run.due_groups}
         found |= {group: list(part) for group, part in itertools.groupby(rows, key=by_group)}
         return self._packed(
-            (group, run.process(group, list(map(self._block, part)))) for group, part in sorted(found.items())
+            (group, run.process(group, list(map(self._block, part)), more_follows=more_follows))
+            for group, part in sorted(found.items())
         )
 
     def _packed(self, results: Iterable[tuple[int, StepResult]]) -> Iterator[PackedRow]:
@@ -263,7 +284,7 @@ class _StepRunner:
     def _row(self, output: str, emitted: _Emitted) -> PackedRow:
         batches = emitted.batches
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        destination = emission_destination(self._node.step, output)
+        destination = emission_destination(self.node.step, output)
         group = emitted.first_key_group
         return PackedRow(destination, group, 0, f"{group:05d}", 0, to_bytes(batch))
 

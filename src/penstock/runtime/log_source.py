@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from penstock.runtime.packing import PACKED_DDL
 from penstock.runtime.reading import StreamReader
 from penstock.runtime.sealed import Sealed
 from penstock.runtime.seed import woken
+from penstock.runtime.starting import StartReader
 from penstock.runtime.tasks import is_first_batch
 from penstock.sources.base import ReplayableLog, Split
 from penstock.sources.files import share
@@ -41,7 +43,10 @@ class LogStart(NamedTuple):
 
 
 def log_stream(
-    spark: SparkSession, log: ReplayableLog, reader: StreamReader | CommandReader, start: LogStart
+    spark: SparkSession,
+    log: ReplayableLog,
+    reader: StreamReader | CommandReader | StartReader,
+    start: LogStart,
 ) -> DataFrame:
     """The packed rows of a log source, as a streaming DataFrame."""
     stream = reader.node.name
@@ -64,7 +69,7 @@ class _LogDataSource(DataSource):
 
     stream: str
     log: ReplayableLog
-    reader_of_stream: Sealed[StreamReader | CommandReader]
+    reader_of_stream: Sealed[StreamReader | CommandReader | StartReader]
     start: LogStart
 
     @classmethod
@@ -79,18 +84,19 @@ class _LogDataSource(DataSource):
 
 
 class _SplitPartition(InputPartition):
-    """The splits that one task reads."""
+    """The splits that one task reads, and when that was planned, in milliseconds since 1970."""
 
-    def __init__(self, splits: list[Split]) -> None:
+    def __init__(self, splits: list[Split], now_ms: int) -> None:
         super().__init__(splits)
         self.splits = splits
+        self.now_ms = now_ms
 
 
 class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions of the log as Spark offsets."""
 
     def __init__(
-        self, log: ReplayableLog, reader: Sealed[StreamReader | CommandReader], start: LogStart
+        self, log: ReplayableLog, reader: Sealed[StreamReader | CommandReader | StartReader], start: LogStart
     ) -> None:
         self._log = log
         self._reader = reader
@@ -106,16 +112,21 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         limited = not isinstance(limit, ReadAllAvailable)
-        return {"position": self._log.latest(start["position"], limited=limited)}
+        position = self._log.latest(start["position"], limited=limited)
+        if position == start["position"]:
+            return start
+        # The time stands in the offset log, so that a replay judges alike.
+        return {"position": position, "planned_ms": time.time_ns() // 1_000_000}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._log.freeze()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         splits = self._log.splits(start["position"], end["position"], self._parallelism)
-        found = [_SplitPartition(shared) for shared in share(splits, self._parallelism)]
+        now_ms = end.get("planned_ms", 0)
+        found = [_SplitPartition(shared, now_ms) for shared in share(splits, self._parallelism)]
         if not found and self._start.wakes and start["position"] == self._start.position:
-            return [_SplitPartition([])]
+            return [_SplitPartition([], now_ms)]
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -123,7 +134,8 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = self._reader.open()
         kind = reader.node.record_type
         chunks = itertools.chain.from_iterable(self._log.read(split, kind) for split in partition.splits)
-        return woken(reader.plan, reader.batches(chunks), is_first=is_first_batch())
+        found = reader.batches(chunks, partition.now_ms)
+        return woken(reader.plan, found, is_first=is_first_batch())
 
     def commit(self, end: dict[str, int]) -> None:
         self._log.forget(end["position"])

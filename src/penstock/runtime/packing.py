@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.control.receipts import Report
 from penstock.operators.blocks import DeadLetter
+from penstock.operators.watermarks import Tick
 from penstock.records import record_type
 from penstock.streams.graph import DEAD_LETTERS
 
@@ -30,6 +31,7 @@ __all__ = [
     "PACKED_SCHEMA",
     "REPORTS",
     "STORIES",
+    "TICKS",
     "WAKE",
     "PackedRow",
     "counts_row",
@@ -38,6 +40,8 @@ __all__ = [
     "reports_of",
     "reports_row",
     "split_by_key_group",
+    "tick_rows",
+    "ticks_of",
     "to_bytes",
 ]
 
@@ -59,7 +63,9 @@ COUNTS: Final = "counts"
 ORDERS: Final = "orders"
 REPORTS: Final = "reports"
 STORIES: Final = "stories"
+TICKS: Final = "ticks"
 WAKE: Final = "wake"
+_ticks: Final = msgspec.msgpack.Decoder(Tick)
 _reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report]])
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 
@@ -101,6 +107,18 @@ def reports_row(step: str, key_group: int, at: dt.datetime, reports: list[Report
 def reports_of(body: bytes) -> tuple[dt.datetime, list[Report]]:
     """What `reports_row` was given."""
     return _reports.decode(body)
+
+
+def tick_rows(tick: Tick, first_key_groups: Iterable[int]) -> Iterator[PackedRow]:
+    """A tick for every slot, which are named by their first key groups."""
+    body = msgspec.msgpack.encode(tick)
+    for group in first_key_groups:
+        yield PackedRow(TICKS, group, 0, tick.origin, 0, body)
+
+
+def ticks_of(rows: Iterable[PackedRow]) -> list[Tick]:
+    """What `tick_rows` was given."""
+    return [_ticks.decode(row.body) for row in rows]
 
 
 def packed_batches(rows: Iterable[PackedRow], slots: npt.NDArray[np.int32]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,8 @@ level sees the same cut.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,14 @@ from penstock.operators.functions import ProcessFunction, declared_states
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.slot import Slot
 from penstock.operators.step import StepCore, StepInput
+from penstock.operators.watermarks import INGESTION_TIME, Pace
 from penstock.runtime.slots import slots, slots_of_key_groups
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.transient import declared_transient
 from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
 
-__all__ = ["JobPlan", "emission_destination", "has_timers"]
+__all__ = ["JobPlan", "emission_destination", "has_timers", "wants_starts"]
 
 
 def emission_destination(step: str, output: str) -> str:
@@ -42,6 +44,11 @@ def has_timers(node: ProcessNode) -> bool:
     return type(node.function).on_timer is not ProcessFunction.on_timer
 
 
+def wants_starts(graph: Graph) -> bool:
+    """Whether a job must be told when it starts, and when time ends: it has timers, or goes by event time."""
+    return any(map(has_timers, graph.steps())) or any(node.watermarks is not None for node in graph.sources())
+
+
 @dataclass(frozen=True)
 class JobPlan:
     """A job's graph with everything the workers need to run it. Pickled to them.
@@ -49,7 +56,7 @@ class JobPlan:
     `raw_streams` are the streams whose source has bytes for each record, which then travel with it for dead
     letters; `keyed_sinks` are the sinks that want the key of each record; `parallelism` is the number of tasks of a
     keyed level, and `state_memory_bytes` what a worker may keep of their states in memory. `seed` is the folder
-    with the state to begin with.
+    with the state to begin with. `partitions` has those of each Kafka stream when the job started.
     """
 
     graph: Graph
@@ -60,6 +67,7 @@ class JobPlan:
     parallelism: int = 1
     state_memory_bytes: int = DEFAULT_STATE_MEMORY_BYTES
     seed: Path | None = None
+    partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @functools.cached_property
     def slots(self) -> npt.NDArray[np.int32]:
@@ -89,10 +97,48 @@ class JobPlan:
         steps = self.graph.steps()
         return [[s for s in steps if depth[s.id] == d] for d in range(1, max(depth.values(), default=0) + 1)]
 
+    def wants_clock(self, node: ProcessNode) -> bool:
+        """Whether a step goes on while nothing comes: it has timers, or an input that may fall idle."""
+        return has_timers(node) or any(
+            pace.idle_ms is not None or pace.by_arrival for pace in self.paces(node)
+        )
+
     @property
-    def has_timers(self) -> bool:
-        """Whether a step has timers."""
-        return any(map(has_timers, self.graph.steps()))
+    def has_clock(self) -> bool:
+        """Whether a step goes on while nothing comes."""
+        return any(map(self.wants_clock, self.graph.steps()))
+
+    def paces(self, node: ProcessNode) -> list[Pace]:
+        """How event time is put together in a step; empty for one without."""
+        origin = self._origin(node.edges[-1].port)
+        if isinstance(origin, ProcessNode):
+            slots = tuple(f"{group:05d}" for group in self.first_key_groups)
+            return [Pace(origin.id, slots)] if self.paces(origin) else []
+        if origin.watermarks is None:
+            return []
+        if origin.time == INGESTION_TIME:
+            return [Pace(origin.id, (), by_arrival=True)]
+        partitions = self.partitions.get(origin.name, ("",))
+        return [Pace(origin.id, partitions, origin.watermarks.idle_ms, grows=origin.name in self.partitions)]
+
+    @property
+    def has_event_time(self) -> bool:
+        """Whether a step goes by event time."""
+        return any(map(self.paces, self.graph.steps()))
+
+    def has_steps_behind(self, node: ProcessNode) -> bool:
+        """Whether data of a step goes on to another one."""
+        return any(
+            self._origin(step.edges[-1].port) is node for step in self.graph.steps() if step is not node
+        )
+
+    def _origin(self, port: Port) -> SourceNode | ProcessNode:
+        """The source or step from which the records of a port come."""
+        node = self.graph.nodes[port.node]
+        if isinstance(node, TransformNode):
+            return self._origin(node.upstream)
+        assert isinstance(node, SourceNode | ProcessNode)
+        return node
 
     def core(self, node: ProcessNode) -> StepCore:
         """The step's core."""

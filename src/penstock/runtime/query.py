@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
@@ -19,19 +19,21 @@ from penstock.runtime.keyed import keyed_level
 from penstock.runtime.log_source import LogStart, log_stream
 from penstock.runtime.packing import PACKED_DDL
 from penstock.runtime.plan import JobPlan
-from penstock.runtime.reading import StreamReader, kafka_chunks
+from penstock.runtime.reading import PLANNED, StreamReader, kafka_chunks, planned_at
 from penstock.runtime.sealed import Sealed
 from penstock.runtime.seed import woken
+from penstock.runtime.starting import START_NODE, StartReader
 from penstock.runtime.tasks import is_first_batch, spark_batch
 from penstock.runtime.writing import REPORT_DDL, Forwarder, Writer
 from penstock.sources.base import HeldLog, ReplayableLog
 from penstock.sources.kafka import spark_options
+from penstock.sources.starts import StartLog
 from penstock.streams.graph import Port, SourceNode
 
 __all__ = ["BoundSource", "Query", "start_query"]
 
 _WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
-# A job with timers goes on making micro-batches while nothing comes; after an empty one it rests for so long.
+# A job with a clock goes on making micro-batches while nothing comes; after an empty one it rests for so long.
 _REST_S: Final = 0.5
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -43,15 +45,15 @@ class BoundSource:
 
     node: SourceNode
     input: ReplayableLog | KafkaBinding
-    reader: StreamReader | CommandReader
+    reader: StreamReader | CommandReader | StartReader
 
 
 @dataclass(frozen=True)
 class Query:
     """What is needed to start the query. With `holds_data` the data streams stand still; commands go on.
 
-    The micro-batch that Spark calls 0 has the number `first_batch`, and `positions` are where streams begin then, if
-    not where their bindings say.
+    With `ends`, time ends for the steps in its first micro-batch. The micro-batch that Spark calls 0 has the number
+    `first_batch`, and `positions` are where streams begin then, if not where their bindings say.
     """
 
     plan: JobPlan
@@ -64,6 +66,7 @@ class Query:
     before_batch: Callable[[int], None]
     on_batch: Callable[[int, list[Any]], None]
     holds_data: bool = False
+    ends: bool = False
     first_batch: int = 0
     positions: Mapping[str, Any] = field(default_factory=dict)
 
@@ -79,20 +82,20 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     if query.bounded:
         trigger = {"availableNow": True}
 
-    has_timers = query.plan.has_timers
+    has_clock = query.plan.has_clock
 
     def on_batch(batch: DataFrame, batch_id: int) -> None:
         number = query.first_batch + batch_id
         query.before_batch(number)
         rows = batch.collect()
         query.on_batch(number, rows)
-        if has_timers and not query.bounded and not rows:
+        if has_clock and not query.bounded and not rows:
             # Spark would begin the next micro-batch at once, although nothing has come.
             time.sleep(_REST_S)
 
     stream = reports.writeStream.foreachBatch(on_batch).option("checkpointLocation", query.checkpoint)
-    # A bounded run would never end, since Spark does not look whether there are timers.
-    spark.conf.set(_WITHOUT_DATA, str(has_timers and not query.bounded).lower())
+    # A bounded run would never end, since Spark does not look whether anything waits for the clock.
+    spark.conf.set(_WITHOUT_DATA, str(has_clock and not query.bounded).lower())
     return stream.trigger(**trigger).start()
 
 
@@ -111,6 +114,8 @@ def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
     holds = query.holds_data and not source.node.is_control
     if not isinstance(source.input, KafkaBinding):
         log = HeldLog(source.input) if holds else source.input
+        if query.ends and source.node is START_NODE:
+            log = StartLog(ends=True)
         wakes = query.plan.seed is not None
         start = query.positions.get(source.node.name, {"position": 0})["position"]
         return log_stream(spark, log, source.reader, LogStart(start, query.parallelism, wakes))
@@ -127,10 +132,17 @@ def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         opened = sealed.open()
-        return woken(opened.plan, opened.batches(kafka_chunks(batches)), is_first=is_first_batch())
+        now_ms, given = planned_at(batches)
+        found = opened.batches(kafka_chunks(given), now_ms)
+        return woken(opened.plan, found, is_first=is_first_batch())
 
+    rows = reader.load().select(*wanted)
+    strategy = source.node.watermarks
+    if strategy is not None and strategy.max_ahead_ms is not None:
+        # The time of the micro-batch, which is in Spark's offset log, so that a replay judges alike.
+        rows = rows.withColumn(PLANNED, functions.unix_millis(functions.current_timestamp()))
     # Many small partitions would cost a task each.
-    return reader.load().select(*wanted).coalesce(query.parallelism).mapInArrow(pack, PACKED_DDL)
+    return rows.coalesce(query.parallelism).mapInArrow(pack, PACKED_DDL)
 
 
 def _forward(plan: JobPlan, step_ids: list[str]) -> BatchFunction:

@@ -15,13 +15,18 @@ import pyarrow.compute as pc
 
 from penstock.formats import Format
 from penstock.operators.blocks import DeadLetter, Records
-from penstock.runtime.packing import PackedRow, counts_row, packed_batches
+from penstock.operators.watermarks import INGESTION_TIME, Tick
+from penstock.runtime.packing import PackedRow, counts_row, packed_batches, tick_rows
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.routing import Router, dead_letter_rows
+from penstock.runtime.timing import Timing
 from penstock.sources.base import SourceChunk
 from penstock.streams.graph import Port, SourceNode
 
-__all__ = ["StreamReader", "kafka_chunks"]
+__all__ = ["PLANNED", "StreamReader", "kafka_chunks", "planned_at"]
+
+PLANNED: Final = "planned_ms"
+"""A column of Kafka rows with the time at which their micro-batch was planned."""
 
 # A chunk of Kafka records is decoded and packed when it has this many records or bytes. Larger chunks make fatter
 # blocks, and blocks are what each key group pays for.
@@ -46,19 +51,27 @@ class StreamReader:
     def _router(self) -> Router:
         return Router(self.plan, Port(self.node.id))
 
-    def batches(self, chunks: Iterable[SourceChunk]) -> Iterator[pa.RecordBatch]:
-        """The chunks' records, packed, as Arrow batches of PACKED_SCHEMA."""
-        return packed_batches(self.rows(chunks), self.plan.slots)
+    def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The chunks' records, packed, as Arrow batches of PACKED_SCHEMA. `now_ms` is when they were planned."""
+        return packed_batches(self.rows(chunks, now_ms), self.plan.slots)
 
-    def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
-        """The chunks' records, packed, and at the end the count of records."""
+    def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:
+        """The chunks' records, packed, and at the end how far their event time is, and the count of records."""
         count = 0
+        timing = None
+        if self.node.watermarks is not None and self.node.time != INGESTION_TIME:
+            timing = Timing(self.node, now_ms, by_partition=self.node.name in self.plan.partitions)
         for chunk in chunks:
             records, letters = self._decode(chunk)
+            if timing is not None:
+                records, untimely = timing.take(records)
+                letters += untimely
             count += len(chunk.offsets) + len(chunk.bad)
             yield from dead_letter_rows(letters, self.plan)
             if len(records):
                 yield from self._router.route(records)
+        if timing is not None and timing.watermarks:
+            yield from tick_rows(Tick(self.node.id, timing.watermarks), self.plan.first_key_groups)
         if count:
             yield counts_row("in", self.node.name, count)
 
@@ -101,6 +114,16 @@ def _without_line_ends(raw: pa.Array) -> pa.Array:
     text = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers(), offset=raw.offset)
     stripped = pc.ascii_rtrim(text, characters="\r\n")
     return pa.Array.from_buffers(pa.binary(), len(stripped), stripped.buffers(), offset=stripped.offset)
+
+
+def planned_at(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, Iterator[pa.RecordBatch]]:
+    """When rows of Spark's Kafka source were planned, if they tell that, and all the rows."""
+    given = iter(batches)
+    first = next((batch for batch in given if batch.num_rows), None)
+    if first is None:
+        return None, given
+    now_ms = first.column(PLANNED)[0].as_py() if PLANNED in first.schema.names else None
+    return now_ms, itertools.chain([first], given)
 
 
 def kafka_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[SourceChunk]:

@@ -27,15 +27,18 @@ _CLIENT_DEFAULTS: Final = {
 }
 
 
-def preflight(binding: KafkaBinding) -> None:
+def preflight(binding: KafkaBinding) -> tuple[str, ...]:
     """Check in the driver that a broker answers and the topic exists; create it if the binding says so.
 
-    Raises ExternalSystemError or BindingError. Does nothing when the binding secures the connection in a way
-    that only Kafka's Java client understands (a Java key store); then Spark reports what is wrong.
+    Gives the names of the topic's partitions, as chunks have them.
+
+    Raises ExternalSystemError or BindingError. Does nothing, and knows none, when the binding secures the connection in
+    a way that only Kafka's Java client understands (a Java key store); then Spark reports what is wrong.
     """
     settings = _librdkafka_settings(binding.client)
-    if settings is not None:
-        check_topic(binding, settings)
+    if settings is None:
+        return ()
+    return tuple(f"{number:05d}" for number in range(check_topic(binding, settings)))
 
 
 def client_settings(binding: KafkaBinding) -> dict[str, str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.state.key_index import ABSENT, KeyIndex, Places
-from penstock.state.timeline import TIMERS, Timeline
+from penstock.state.timeline import TIMERS, Domain, Timeline
 
 __all__ = ["KEY_COLUMN", "GroupTable", "held_rows", "sorted_by_key"]
 
@@ -41,7 +41,7 @@ class GroupTable:
         self._on_disk = False
         self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, self._key_at)
         self._turn: Final = 0.5 + 0.5 * (next(_turns) * 0.618 % 1)
-        self._timeline: Timeline | None = None
+        self._timelines: dict[Domain, Timeline] = {}
         self.keys = 0
 
     @classmethod
@@ -69,12 +69,11 @@ class GroupTable:
         places, following = self._index.stretch(code, count)
         return places, self._take(pa.array(places), columns), following
 
-    @property
-    def timeline(self) -> Timeline:
-        """Which keys have timers that are due. All rows are looked at when it is first asked for."""
-        if self._timeline is None:
-            self._timeline = Timeline(self.all_rows(), self._timers_of)
-        return self._timeline
+    def timeline(self, domain: Domain) -> Timeline:
+        """Which keys have timers that are due by a clock. All rows are looked at when it is first asked for."""
+        if domain not in self._timelines:
+            self._timelines[domain] = Timeline(domain, self.all_rows(), self._timers_of)
+        return self._timelines[domain]
 
     def _timers_of(self, keys: pa.Array) -> pa.RecordBatch:
         places = np.unique(self.find(keys))
@@ -96,8 +95,8 @@ class GroupTable:
         self._tail_rows += changes.num_rows
         before = self._index.put(keys, places)
         self.keys += int(held.sum()) - int((before >= 0).sum())
-        if self._timeline is not None:
-            self._timeline.add(changes)
+        for timeline in self._timelines.values():
+            timeline.add(changes)
         if self._tail_rows > self._turn * max(_FEW, self._base.num_rows // _SHARE):
             self._bring_together()
 
@@ -106,8 +105,8 @@ class GroupTable:
         """About how much memory the table takes."""
         base = 0 if self._on_disk else self._base.nbytes
         tail = sum(part.nbytes for part in self._tail)
-        timeline = 0 if self._timeline is None else self._timeline.nbytes
-        return int(base + tail + self._index.nbytes + timeline)
+        timelines = sum(timeline.nbytes for timeline in self._timelines.values())
+        return int(base + tail + self._index.nbytes + timelines)
 
     def spill(self) -> None:
         """Put the rows on disk, from where they are read as they are needed; the index stays in memory."""

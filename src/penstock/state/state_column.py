@@ -28,7 +28,8 @@ class Cursor:
     `key` is the current key, None where code runs for a whole step. `time` is the event time by which values that have
     a history are read, and from which they hold when they are set; None is the cut. `now_ms` is the time of the
     micro-batch and `clock_ms` the largest event time so far, None before the first: what is kept for a time expires by
-    them. `timers` are those of the current key, where there are any.
+    them. `timers` are those of the current key, where there are any. `watermark_ms` is the watermark, None before the
+    first, and `has_watermarks` whether there ever is one.
     """
 
     key: Any
@@ -37,6 +38,8 @@ class Cursor:
     now_ms: int = 0
     clock_ms: int | None = None
     timers: BoundTimers | None = None
+    watermark_ms: int | None = None
+    has_watermarks: bool = False
 
     def take_back(self, keep: Callable[[dict[Any, Any]], bool] | None = None) -> None:
         """Undo what the current record has changed, but for values of which `keep` says so."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["TIMERS", "Timeline"]
+__all__ = ["DOMAINS", "TIMERS", "Domain", "Timeline"]
+
+Domain: TypeAlias = Literal["processing", "event"]
+DOMAINS: Final[tuple[Domain, ...]] = ("processing", "event")
 
 TIMERS: Final = "@timers"
 """The column with the timers of each key, the earliest first."""
@@ -23,12 +26,15 @@ Microseconds = npt.NDArray[np.int64]
 
 
 class Timeline:
-    """The earliest timer of each key, by time. An entry may be of a timer that is no more, but none is missing.
+    """The earliest timer of each key by one clock. An entry may be of a timer that is no more, but none is missing.
 
     `rows_of` gives the rows of keys as they are now, each once: the keys and their timers.
     """
 
-    def __init__(self, rows: pa.RecordBatch, rows_of: Callable[[pa.Array], pa.RecordBatch]) -> None:
+    def __init__(
+        self, domain: Domain, rows: pa.RecordBatch, rows_of: Callable[[pa.Array], pa.RecordBatch]
+    ) -> None:
+        self._domain: Final = domain
         self._rows_of: Final = rows_of
         self._at: Microseconds = np.empty(0, np.int64)
         self._keys: pa.Array = rows.column(0).slice(0, 0)
@@ -38,7 +44,7 @@ class Timeline:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take note of rows that have changed."""
-        at, keys = _earliest(rows)
+        at, keys = _earliest(rows, self._domain)
         if not len(at):
             return
         self._recent.append((at, keys))
@@ -75,16 +81,19 @@ class Timeline:
         return sum(int(at.nbytes + keys.nbytes) for at, keys in parts)
 
     def _put_in_order(self, rows: pa.RecordBatch) -> None:
-        at, keys = _earliest(rows)
+        at, keys = _earliest(rows, self._domain)
         order = np.argsort(at, kind="stable")
         self._at = at[order]
         self._keys = keys.take(pa.array(order))
 
 
-def _earliest(rows: pa.RecordBatch) -> tuple[Microseconds, pa.Array]:
-    """The time of the first timer of each key that has one, and the keys."""
+def _earliest(rows: pa.RecordBatch, domain: Domain) -> tuple[Microseconds, pa.Array]:
+    """The time of the first timer of each key that has one by that clock, and the keys."""
     timers = rows.column(TIMERS)
-    has_some = timers.is_valid()
-    first = pc.list_element(timers.filter(has_some), 0)
-    at = pc.struct_field(first, "at").cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return at, rows.column(0).filter(has_some)
+    parents = pc.list_parent_indices(timers).to_numpy()
+    flat = pc.list_flatten(timers)
+    mine = np.flatnonzero(pc.equal(pc.struct_field(flat, "domain"), domain).to_numpy(zero_copy_only=False))
+    # The timers of a key are in order, so that its first one counts.
+    found, firsts = np.unique(parents[mine], return_index=True)
+    at = pc.struct_field(flat, "at").cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return at[mine[firsts]], rows.column(0).take(pa.array(found))

@@ -12,6 +12,7 @@ from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.keys import KeySelector
 from penstock.records import ProtobufSource, RecordType, record_type, versioned
+from penstock.streams.watermarks import Watermarks
 
 __all__ = [
     "COMMANDS",
@@ -91,7 +92,10 @@ class Port:
 
 @dataclass(frozen=True)
 class SourceNode:
-    """A named stream that enters the job."""
+    """A named stream that enters the job.
+
+    `time` is the field with the event time of data, from which `watermarks` follow, if there are any.
+    """
 
     id: str
     name: str
@@ -99,6 +103,8 @@ class SourceNode:
     record_type: RecordType
     protobuf: ProtobufSource | None
     allow_nan: bool
+    time: str | None = None
+    watermarks: Watermarks | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from penstock.operators.functions import (
 )
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector, key_selector, place_selector
+from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records import ProtobufSource, RecordType, record_type
 from penstock.state.shared import BroadcastState, Setting, declared_shared
 from penstock.state.transient import TransientField
@@ -62,7 +63,9 @@ class Origin:
         """The origin of what a function makes of the records: times and versions stay where their fields do."""
         fields = kind.schema
         time, version = (name if name in fields.names else None for name in (self.time, self.version))
-        if time is not None and not is_time(fields.field(time).type):
+        if self.time == INGESTION_TIME:
+            time = INGESTION_TIME
+        elif time is not None and not is_time(fields.field(time).type):
             time = None
         return Origin(self.name, self.is_control, protobuf, time, version)
 

@@ -176,7 +176,8 @@ def test_a_timer_that_raises_is_a_dead_letter_and_not_called_again() -> None:
     result = job.run({})
     (letter,) = result.dead_letters
     assert letter.reason.endswith("ValueError: bad")
-    assert msgspec.json.decode(letter.raw) == {"key": "a", "at": "2026-11-21T00:00:01Z", "name": "bad"}
+    told = {"key": "a", "at": "2026-11-21T00:00:01Z", "name": "bad", "domain": "processing"}
+    assert msgspec.json.decode(letter.raw) == told
     assert [one.text for one in result.records("told")] == ["2  1"]
     assert [one.text for one in result.records("fired")] == ["aside"]
     assert not job.run({}).dead_letters

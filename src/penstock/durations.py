@@ -1,0 +1,40 @@
+"""Durations: from what people write to milliseconds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Final, TypeAlias
+
+from penstock.errors import JobDefinitionError
+
+__all__ = ["Duration", "milliseconds"]
+
+Duration: TypeAlias = dt.timedelta | str
+"""A timedelta, or a number with a unit: "500ms", "5s", "10m", "2h", "1d"."""
+
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_FORM: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_MILLISECOND: Final = dt.timedelta(milliseconds=1)
+
+
+def milliseconds(duration: Duration, what: str, *, least_ms: int = 0) -> int:
+    """A duration in milliseconds. JobDefinitionError, which names `what` it is of, for anything else or one too short.
+
+    >>> milliseconds("1.5s", "the size of a window")
+    1500
+    """
+    found: float | None = None
+    if isinstance(duration, dt.timedelta):
+        found = duration / _MILLISECOND
+    elif isinstance(duration, str) and (match := _FORM.fullmatch(duration.strip())):
+        found = float(match.group(1)) * _UNITS_MS[match.group(2)]
+    if found is None:
+        raise JobDefinitionError(
+            f"{what} is {duration!r}; give a timedelta, or a number with a unit: '500ms', '5s', '10m', '2h', '1d'."
+        )
+    if found != int(found):
+        raise JobDefinitionError(f"{what} is {duration!r}; time is counted in whole milliseconds.")
+    if found < least_ms:
+        raise JobDefinitionError(f"{what} is {duration!r}; it must be at least {least_ms} ms.")
+    return int(found)

@@ -1,0 +1,76 @@
+"""Timing: the event times of what a task reads of a stream. Tells watermarks, and keeps out times that cannot be."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.operators.blocks import DeadLetter, Records
+from penstock.operators.group_run import times_ms
+from penstock.streams.graph import SourceNode
+
+__all__ = ["Timing"]
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class Timing:
+    """The event times of what one task reads of a stream in one micro-batch, which was planned at `now_ms`.
+
+    `watermarks` has what they come to, by partition: that of the source with `by_partition`, else all is one.
+    """
+
+    def __init__(self, node: SourceNode, now_ms: int | None, *, by_partition: bool) -> None:
+        assert node.watermarks is not None
+        assert node.time is not None
+        self._node: Final = node
+        self._strategy: Final = node.watermarks
+        self._field: Final = node.time
+        self._now_ms: Final = now_ms
+        self._by_partition: Final = by_partition
+        self.watermarks: Final[dict[str, int]] = {}
+
+    def take(self, records: Records) -> tuple[Records, list[DeadLetter]]:
+        """Take note of the times of records; gives those whose time can be, and the dead letters of the others."""
+        times, is_missing = times_ms(records.batch.column(self._field))
+        reasons: dict[int, str] = {int(row): self._no_time() for row in np.flatnonzero(is_missing)}
+        bound_ms = self._strategy.max_ahead_ms
+        if bound_ms is not None and self._now_ms is not None:
+            ahead = np.flatnonzero((times > self._now_ms + bound_ms) & ~is_missing)
+            reasons |= {int(row): self._ahead(int(times[row]), self._now_ms) for row in ahead}
+        letters = []
+        if reasons:
+            letters = [
+                records.dead_letter(row, reasons[row], self._node.record_type) for row in sorted(reasons)
+            ]
+            kept = np.setdiff1d(np.arange(len(records)), np.fromiter(reasons, np.int64, len(reasons)))
+            records, times = records.take(kept), times[kept]
+        if len(records):
+            self._tell(records, times)
+        return records, letters
+
+    def _tell(self, records: Records, times: npt.NDArray[np.int64]) -> None:
+        node = self._node
+        told = self._strategy.of(times, lambda: node.record_type.objects(records.batch))
+        if told is not None:
+            name = records.partition if self._by_partition else ""
+            self.watermarks[name] = max(told, self.watermarks.get(name, told))
+
+    def _no_time(self) -> str:
+        return f"the record has no event time: its field {self._field!r} is null"
+
+    def _ahead(self, time_ms: int, now_ms: int) -> str:
+        return (
+            f"the event time {_shown(time_ms)} is {time_ms - now_ms} ms ahead of the clock, more than the "
+            f"{self._strategy.max_ahead_ms} ms that with_max_ahead allows"
+        )
+
+
+def _shown(time_ms: int) -> str:
+    try:
+        return (_EPOCH + dt.timedelta(milliseconds=time_ms)).isoformat()
+    except OverflowError:
+        return f"{time_ms} ms"

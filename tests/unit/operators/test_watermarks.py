@@ -1,0 +1,88 @@
+"""Watermarks of a slot: the minimum over partitions, idleness, the end, and what remains after a rescaling."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.operators.watermarks import END_MS, EventClock, Pace, Progress, Tick, merged_progress
+
+TOPIC = Pace("source/readings", ("0", "1"), grows=True)
+
+
+def advance(progress: Progress, now_ms: int, *ticks: Tick, paces: tuple[Pace, ...] = (TOPIC,)) -> EventClock:
+    return EventClock(paces, progress, ticks, now_ms)
+
+
+def test_it_is_the_minimum_over_all_partitions() -> None:
+    """A partition that has not come yet holds time."""
+    clock = advance(Progress(), 0, Tick("source/readings", {"0": 50}))
+    assert (clock.before_ms, clock.after_ms, clock.held_by) == (None, None, ("source/readings", "1"))
+    clock = advance(clock.progress, 10, Tick("source/readings", {"1": 30}))
+    assert (clock.before_ms, clock.after_ms, clock.moved) == (None, 30, True)
+    clock = advance(clock.progress, 20, Tick("source/readings", {"1": 70}))
+    assert (clock.before_ms, clock.after_ms) == (30, 50)
+
+
+def test_it_never_goes_back() -> None:
+    clock = advance(Progress(), 0, Tick("source/readings", {"0": 50, "1": 60}))
+    clock = advance(clock.progress, 1, Tick("source/readings", {"0": 20, "2": 10}))
+    assert clock.progress.partitions["source/readings"] == {"0": (50, 1), "1": (60, 0), "2": (10, 1)}
+    assert (clock.after_ms, clock.moved) == (50, False)
+
+
+def test_an_idle_partition_holds_nothing_back() -> None:
+    """It counts again as soon as something comes; when all are idle the one that is furthest counts."""
+    pace = (Pace("source/readings", ("0", "1"), idle_ms=1000),)
+    clock = advance(Progress(), 0, Tick("source/readings", {"0": 50}), paces=pace)
+    assert (clock.after_ms, clock.next_idle_ms) == (None, 1000)
+    clock = advance(clock.progress, 900, Tick("source/readings", {"0": 90}), paces=pace)
+    clock = advance(clock.progress, 1000, paces=pace)
+    assert (clock.after_ms, clock.next_idle_ms) == (90, 1900)
+    clock = advance(clock.progress, 1100, Tick("source/readings", {"1": 20}), paces=pace)
+    assert (clock.after_ms, clock.held_by) == (90, ("source/readings", "1"))
+    clock = advance(clock.progress, 3000, paces=pace)
+    assert (clock.after_ms, clock.held_by, clock.next_idle_ms) == (90, None, None)
+
+
+def test_several_origins_count_together() -> None:
+    paces = (Pace("source/a", ("",)), Pace("source/b", ("",), idle_ms=100))
+    clock = advance(Progress(), 0, Tick("source/a", {"": 7}), Tick("source/other", {"": 1}), paces=paces)
+    assert clock.after_ms is None
+    assert advance(clock.progress, 50, Tick("source/b", {"": 5}), paces=paces).after_ms == 5
+    assert advance(clock.progress, 100, paces=paces).after_ms == 7
+
+
+def test_the_end_is_for_one_micro_batch() -> None:
+    """What a later run of the job brings is not late for it."""
+    clock = advance(Progress(), 0, Tick("source/readings", {"0": 5, "1": 6}))
+    clock = advance(clock.progress, 1, Tick("", {}, ends=True))
+    assert (clock.before_ms, clock.after_ms, clock.progress.watermark_ms) == (5, END_MS, 5)
+
+
+def test_what_is_kept_is_plain_data() -> None:
+    progress = advance(Progress(), 3, Tick("source/readings", {"0": -5})).progress
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(progress), type=Progress) == progress
+
+
+def test_slots_agree_on_the_least_when_they_are_divided_otherwise() -> None:
+    one = Progress({"source/a": {"": (5, 10)}, "step/b": {"00000": (1, 1)}}, 4)
+    other = Progress({"source/a": {"": (3, 20)}}, 3)
+    assert merged_progress([one, None, other]) == Progress({"source/a": {"": (3, 20)}}, 3)
+    assert merged_progress([one, Progress()]) == Progress({"source/a": {"": (5, 10)}}, None)
+    assert merged_progress([None]) is None
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("01"), st.integers(-9, 9)), max_size=4), max_size=6))
+def test_it_does_not_matter_which_task_told_what(batches: list[list[tuple[str, int]]]) -> None:
+    """Ticks of one micro-batch may come in any order and cut in any way."""
+    straight, turned = Progress(), Progress()
+    for number, batch in enumerate(batches):
+        ticks = [Tick("source/readings", {name: at}) for name, at in batch]
+        newest = {name: max(at for other, at in batch if other == name) for name, _ in batch}
+        one = advance(straight, number, *ticks)
+        other = advance(turned, number, *([Tick("source/readings", newest)] if newest else []))
+        assert (one.after_ms, one.progress) == (other.after_ms, other.progress)
+        assert one.before_ms is None or (one.after_ms is not None and one.after_ms >= one.before_ms)
+        straight, turned = one.progress, other.progress

@@ -1,0 +1,287 @@
+"""Reference model of windows: what Apache Flink's windows do, written to be obviously right, not fast.
+
+The spec of the windows, the elements and the emissions are as in the cases of windowing. Nothing here is cached,
+indexed or taken from penstock. A comment names a case that shows what it says.
+
+Two things are chance in Flink and settled here: timers of one time fire in the order in which they were set, and the
+contents of merged sessions are in the order of arrival.
+
+One thing is different. If a record of a dynamic session has by itself exactly the bounds that a merged session has got
+already, Flink's code forgets where the contents of that session are; here the record joins them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from window_parts import (
+    EVENT,
+    EVENT_TIME,
+    FOREVER,
+    GLOBAL,
+    PROCESSING,
+    SESSIONS,
+    Clocks,
+    OpenWindow,
+    Record,
+    Timer,
+    Window,
+    assigned,
+    cover,
+    kept,
+    made_trigger,
+    touch,
+)
+
+__all__ = ["EndlessFiringError", "Outcome", "run", "windowed"]
+
+MOST_FIRINGS = 10_000
+"""More timers than this fire for one element only where a trigger goes on for ever."""
+
+
+class EndlessFiringError(Exception):
+    """A trigger fires again and again without an end."""
+
+
+@dataclass
+class Outcome:
+    """What was emitted, and by index of element what became of each record.
+
+    Every record is in exactly one of `accepted`, `late`, `dropped_late` and `dropped_in_gap`. What is accepted and not
+    `shown` in any pane is in at least one of `evicted`, `cleaned` and `held`.
+    """
+
+    emissions: list[dict[str, Any]] = field(default_factory=list)
+    records: set[int] = field(default_factory=set)
+    """All of them."""
+    accepted: set[int] = field(default_factory=set)
+    """Put into at least one window."""
+    late: set[int] = field(default_factory=set)
+    """Emitted as late."""
+    dropped_late: set[int] = field(default_factory=set)
+    """Late, and there is no late output."""
+    dropped_in_gap: set[int] = field(default_factory=set)
+    """Without any window, since these slide farther than they are long, and not late."""
+    shown: set[int] = field(default_factory=set)
+    """In at least one pane."""
+    evicted: set[int] = field(default_factory=set)
+    """Removed from a window by the evictor."""
+    cleaned: set[int] = field(default_factory=set)
+    """Among the contents of a window when it was cleaned up."""
+    held: set[int] = field(default_factory=set)
+    """Among the contents of a window that is open at the end."""
+    open_windows: int = 0
+    """How many windows are open at the end."""
+    timers: int = 0
+    """How many timers are set at the end."""
+
+    @property
+    def never_shown(self) -> set[int]:
+        """What was accepted, but is in no pane."""
+        return self.accepted - self.shown
+
+
+def run(spec: dict[str, Any], elements: Iterable[dict[str, Any]]) -> Outcome:
+    """Run elements through the windows that a spec describes, and tell what became of each record."""
+    windows = Windows(spec)
+    for at, element in enumerate(elements):
+        windows.process(at, element)
+    outcome = windows.outcome
+    outcome.held = {record.index for one in windows.open for record in one.records}
+    outcome.open_windows = len(windows.open)
+    outcome.timers = sum(len(timers) for timers in windows.clocks.timers.values())
+    return outcome
+
+
+def windowed(spec: dict[str, Any], elements: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Run elements through the windows that a spec describes; the panes and late records that come out, in order."""
+    return run(spec, elements).emissions
+
+
+class Windows:
+    """All that is open, for all keys, and the clocks."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.assigner = spec["assigner"]
+        self.evictor = spec["evictor"]
+        if self.assigner["type"] == "count_sliding":
+            self.evictor = {"type": "count", "n": self.assigner["n"], "after": False}
+        self.clocks = Clocks()
+        self.trigger, self.purges = made_trigger(self.assigner, spec["trigger"], self.clocks)
+        self.lateness: int = spec["lateness"]
+        self.late_output: bool = spec["late_output"]
+        self.open: list[OpenWindow] = []
+        self.outcome = Outcome()
+        self.at = 0
+        self.cause: dict[str, Any] = {}
+
+    def process(self, at: int, element: dict[str, Any]) -> None:
+        """Process one element."""
+        self.at = at
+        if "wm" in element:
+            # A watermark that does not rise is ignored; one that does is in force before timers fire, as in case 119.
+            if element["wm"] > self.clocks.watermark:
+                self.clocks.watermark = element["wm"]
+                self.fire_timers(EVENT)
+        elif "pt" in element:
+            self.clocks.processing_time = element["pt"]
+            self.fire_timers(PROCESSING)
+        else:
+            self.cause = {"cause": "element"}
+            self.add(Record(at, element["key"], element["ts"], float(element["v"]), element))
+
+    def add(self, record: Record) -> None:
+        """Add a record to those of its windows that are not late, or tell what became of it instead."""
+        self.outcome.records.add(record.index)
+        for window in assigned(self.assigner, record, self.clocks.processing_time):
+            parts = self.touching(record.key, window)
+            # Whether a session is late is decided once it is merged, as in case 106.
+            whole = cover([window, *(part.window for part in parts)])
+            if not self.is_late(whole):
+                self.outcome.accepted.add(record.index)
+                self.add_to(self.opened(record.key, whole, parts), record)
+        if record.index not in self.outcome.accepted:
+            self.refuse(record)
+
+    def refuse(self, record: Record) -> None:
+        """Emit or drop a record that no window has taken, as in cases 115 and 116."""
+        # Once time has come to its end a record is late whatever the lateness, so the sum is bounded.
+        behind = min(record.time + self.lateness, FOREVER) <= self.clocks.watermark
+        if not (self.assigner["type"] in EVENT_TIME and behind):
+            self.outcome.dropped_in_gap.add(record.index)
+        elif not self.late_output:
+            self.outcome.dropped_late.add(record.index)
+        else:
+            self.outcome.late.add(record.index)
+            self.outcome.emissions.append({"late": {**record.element, "v": record.value}, "at": self.at})
+
+    def add_to(self, one: OpenWindow, record: Record) -> None:
+        """Add a record to an open window, and fire it if the trigger says so."""
+        one.records.append(record)
+        if self.trigger.on_record(one, record):
+            self.fire(one)
+        cleanup = self.cleanup_time(one.window)
+        if cleanup is not None:
+            self.clocks.set(self.own_time, one, cleanup)
+
+    # Open windows.
+
+    def touching(self, key: str, window: Window) -> list[OpenWindow]:
+        """The sessions of a key that a new one belongs to."""
+        if self.assigner["type"] not in SESSIONS:
+            return []
+        return [one for one in self.open if one.key == key and touch(one.window, window)]
+
+    def opened(self, key: str, window: Window, parts: list[OpenWindow]) -> OpenWindow:
+        """The open window of a key; it is new, or takes the place of others, if it has not been there."""
+        found = self.find(key, window)
+        if found is not None:
+            return found
+        records = [record for part in parts for record in part.records]
+        new = OpenWindow(key, window, sorted(records, key=lambda record: record.index))
+        self.open.append(new)
+        if parts:
+            self.trigger.on_merge(new, parts)
+        for part in parts:
+            self.discard(part)
+        return new
+
+    def find(self, key: str, window: Window) -> OpenWindow | None:
+        """The open window of a key."""
+        for one in self.open:
+            if one.key == key and one.window == window:
+                return one
+        return None
+
+    def discard(self, one: OpenWindow) -> None:
+        """Forget a window, with what the trigger remembers of it and the timer that would clean it up."""
+        self.trigger.clear(one)
+        cleanup = self.cleanup_time(one.window)
+        if cleanup is not None:
+            self.clocks.delete(self.own_time, one, cleanup)
+        self.open.remove(one)
+
+    # Time.
+
+    @property
+    def own_time(self) -> str:
+        """The kind of time that windows end by."""
+        return EVENT if self.assigner["type"] in EVENT_TIME else PROCESSING
+
+    def is_late(self, window: Window) -> bool:
+        """Whether a window of event time has been cleaned up already, as in cases 101 and 118."""
+        if self.assigner["type"] not in EVENT_TIME:
+            return False
+        return min(window.last + self.lateness, FOREVER) <= self.clocks.watermark
+
+    def cleanup_time(self, window: Window) -> int | None:
+        """When a window is cleaned up; None is never."""
+        if window == GLOBAL:
+            return None
+        lateness = self.lateness if self.own_time == EVENT else 0
+        cleanup = window.last + lateness
+        return cleanup if cleanup < FOREVER else None
+
+    def fire_timers(self, kind: str) -> None:
+        """Fire the timers that are due, the earliest first, with those that are set meanwhile."""
+        for _ in range(MOST_FIRINGS):
+            timer = self.clocks.take_due(kind)
+            if timer is None:
+                return
+            self.cause = {"cause": kind, "time": timer.time}
+            self.on_timer(kind, timer)
+        raise EndlessFiringError(
+            f"More than {MOST_FIRINGS} timers fired for element {self.at}. "
+            "With this trigger, time must not come so far."
+        )
+
+    def on_timer(self, kind: str, timer: Timer) -> None:
+        """Fire a window if the trigger says so, and clean it up if it is time."""
+        one = self.find(timer.key, timer.window)
+        if one is None:
+            return
+        on_time = self.trigger.on_event_time if kind == EVENT else self.trigger.on_processing_time
+        if on_time(one, timer.time):
+            self.fire(one)
+        if kind == self.own_time and timer.time == self.cleanup_time(one.window):
+            self.outcome.cleaned.update(record.index for record in one.records)
+            self.discard(one)
+
+    # Panes.
+
+    def fire(self, one: OpenWindow) -> None:
+        """Emit a pane, if the window has contents, and purge the window if that is asked for."""
+        if one.records:
+            # A pane may be empty if all was evicted before, but not if there was nothing to evict.
+            pane = self.evict(one.records, after=False)
+            self.emit(one, pane)
+            # What is evicted has left the window for good, as in cases 110 and 111.
+            one.records = self.evict(pane, after=True)
+        if self.purges:
+            one.records = []
+
+    def evict(self, records: list[Record], *, after: bool) -> list[Record]:
+        """What is left of records before or after a firing."""
+        if not records or self.evictor["type"] == "none" or self.evictor["after"] != after:
+            return list(records)
+        left = kept(self.evictor, records)
+        self.outcome.evicted.update(record.index for record in records if record not in left)
+        return left
+
+    def emit(self, one: OpenWindow, pane: list[Record]) -> None:
+        """Emit a pane."""
+        self.outcome.shown.update(record.index for record in pane)
+        self.outcome.emissions.append(
+            {
+                "key": one.key,
+                "start": None if one.window == GLOBAL else one.window.start,
+                "end": None if one.window == GLOBAL else one.window.end,
+                "values": [record.value for record in pane],
+                "ts": one.window.last,
+                "at": self.at,
+                **self.cause,
+                "seq": [record.index for record in pane],
+            }
+        )
