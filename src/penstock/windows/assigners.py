@@ -8,8 +8,8 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
+from penstock.durations import Duration, milliseconds
 from penstock.errors import JobDefinitionError
-from penstock.windows.durations import Duration, to_ms
 from penstock.windows.evictors import CountEvictor, Evictor
 from penstock.windows.parameters import Parameter, count_of, duration_of
 from penstock.windows.triggers import (
@@ -116,14 +116,15 @@ class TumblingWindows(_TimeWindows):
 
     Args:
         size: a timedelta or a text like "5s", "500ms", "1m", "2h", "1d".
-        offset: how far starts are behind multiples of the size since 1970 in UTC; "-2h" for days of UTC+2.
+        offset: how far starts are behind multiples of the size since 1970 in UTC: timedelta(hours=-2) for days of
+            UTC+2.
         time: "event", or "processing" for the time of the clock.
 
     """
 
     def __init__(self, size: Duration | Parameter, offset: Duration = "0s", time: Time = "event") -> None:
         super().__init__(time)
-        self._size = duration_of(size, "size of TumblingWindows")
+        self._size = duration_of(size, "the size of TumblingWindows")
         self._offset_ms = _offset(offset, self._size, "TumblingWindows")
 
     def assign(self, record: Any, time_ms: int) -> Sequence[Window]:
@@ -177,8 +178,8 @@ class SlidingWindows(_TimeWindows):
         time: Time = "event",
     ) -> None:
         super().__init__(time)
-        self._size = duration_of(size, "size of SlidingWindows")
-        self._slide = duration_of(slide, "slide of SlidingWindows")
+        self._size = duration_of(size, "the size of SlidingWindows")
+        self._slide = duration_of(slide, "the slide of SlidingWindows")
         self._offset_ms = _offset(offset, self._slide, "SlidingWindows")
 
     def assign(self, record: Any, time_ms: int) -> Sequence[Window]:
@@ -226,8 +227,8 @@ class CumulativeWindows(_TimeWindows):
         self, step: Duration | Parameter, size: Duration | Parameter, offset: Duration = "0s"
     ) -> None:
         super().__init__("event")
-        self._step = duration_of(step, "step of CumulativeWindows")
-        self._size = duration_of(size, "size of CumulativeWindows")
+        self._step = duration_of(step, "the step of CumulativeWindows")
+        self._size = duration_of(size, "the size of CumulativeWindows")
         self._offset_ms = _offset(offset, self._size, "CumulativeWindows")
         if self._size.value % self._step.value:
             raise JobDefinitionError(
@@ -282,15 +283,16 @@ class SessionWindows(WindowAssigner):
         if callable(gap):
             self._gap_of = gap
         else:
-            self._gap = duration_of(gap, "gap of SessionWindows")
+            self._gap = duration_of(gap, "the gap of SessionWindows")
 
     def assign(self, record: Any, time_ms: int) -> Sequence[Window]:
         if self._gap_of is None:
             return (Window(time_ms, time_ms + self._gap.value),)
-        gap = self._gap_of(record)
-        gap_ms = to_ms(gap)
-        if gap_ms < 1:
-            raise ValueError(f"the gap of a session is at least 1 ms, not {gap!r}")
+        try:
+            gap_ms = milliseconds(self._gap_of(record), "the gap of a record's session", least_ms=1)
+        except JobDefinitionError as e:
+            # This is about a record, not about the job.
+            raise ValueError(str(e)) from None
         return (Window(time_ms, time_ms + gap_ms),)
 
 
@@ -320,8 +322,8 @@ class CountWindows(GlobalWindows):
     """
 
     def __init__(self, count: int | Parameter, slide: int | Parameter | None = None) -> None:
-        self._count = count_of(count, "count of CountWindows")
-        self._slide = None if slide is None else count_of(slide, "slide of CountWindows")
+        self._count = count_of(count, "the count of CountWindows")
+        self._slide = None if slide is None else count_of(slide, "the slide of CountWindows")
 
     def default_trigger(self) -> Trigger:
         if self._slide is None:
@@ -343,7 +345,7 @@ def _is_event_time(time: Time, what: str) -> bool:
 
 def _offset(given: Duration, grid: Parameter, what: str) -> int:
     """An offset in milliseconds, which is less than from one start to the next."""
-    offset_ms: int = duration_of(given, f"offset of {what}", at_least=None).value
+    offset_ms = milliseconds(given, f"the offset of {what}", least_ms=-grid.value)
     if abs(offset_ms) >= grid.value:
         raise JobDefinitionError(
             f"The offset of {what} is {given!r}; it must be less than {grid.value} ms, from one start to the next."

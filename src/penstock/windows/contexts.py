@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import StateError
-from penstock.windows.durations import MAX_TIME, MIN_TIME
 from penstock.windows.panes import OpenWindows, Pane
-from penstock.windows.window import GLOBAL, Window
+from penstock.windows.window import GLOBAL, MAX_TIME, MIN_TIME, Window
 
 __all__ = ["Clock", "EvictorContext", "TriggerContext", "WindowContext"]
 

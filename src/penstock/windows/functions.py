@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, cast
 
 from penstock.errors import JobDefinitionError
 from penstock.state.copying import Copier, copier_of
@@ -24,8 +24,8 @@ class WindowFunction:
     A function is one object for all windows; what it keeps of a window until the window is cleaned up is `ctx.state`.
 
     Attributes:
-        window_state: the type of `ctx.state`, a type or a schema as for `ValueState`; None when nothing is kept. Not for
-            windows that merge.
+        window_state: the type of `ctx.state`, a type or a schema as for `ValueState`; None when nothing is kept. Not
+            for windows that merge.
         side_outputs: the side outputs that `ctx.side_output` emits to, each with its schema.
 
     """
@@ -58,7 +58,7 @@ class WindowContents:
             _check_function(function)
         self.function = function
 
-    def check(self, *, merges: bool, folds: bool) -> None:
+    def check(self, *, merges: bool, folds: bool) -> None:  # noqa: ARG002  # for those that fold
         """JobDefinitionError when these cannot be the contents of windows that merge; `folds`: records are not kept."""
         if merges and self.function is not None and self.function.window_state is not None:
             raise JobDefinitionError(
@@ -125,7 +125,8 @@ class Reduced(WindowContents):
             return record
         # The function may change what it is given.
         if type(held) is not self._kind:
-            self._kind, self._copied = type(held), copier_of(type(held))
+            self._kind = type(held)
+            self._copied = copier_of(cast("Hashable", self._kind))
         if self._copied is not None:
             held = self._copied(held)
         found = self._reduce(held, record)

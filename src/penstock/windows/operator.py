@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from penstock.durations import Duration
 from penstock.errors import JobDefinitionError
 from penstock.windows.assigners import WindowAssigner
 from penstock.windows.contexts import Clock, TriggerContext, WindowContext
-from penstock.windows.durations import MAX_TIME, MIN_TIME, Duration
 from penstock.windows.emissions import Emission, Emitted, LateRecord, SideRecord
 from penstock.windows.evictors import Evictor
 from penstock.windows.functions import WindowContents
 from penstock.windows.panes import OpenWindows, Pane
 from penstock.windows.parameters import Parameter, duration_of
 from penstock.windows.triggers import Trigger, TriggerResult
-from penstock.windows.window import Window
+from penstock.windows.window import MAX_TIME, MIN_TIME, Window
 
 __all__ = ["WindowOperator", "WindowSpec"]
 
@@ -75,6 +75,7 @@ class WindowOperator:
         evictor: their evictor, or None.
 
     Raises JobDefinitionError for parts that do not fit each other.
+
     """
 
     def __init__(self, spec: WindowSpec) -> None:
@@ -88,7 +89,7 @@ class WindowOperator:
         self._merges = spec.assigner.merges
         # Windows by processing time have none: their clock does not wait for records.
         self._lateness = duration_of(
-            spec.lateness if self._event_time else "0s", "allowed lateness of a window", at_least=0
+            spec.lateness if self._event_time else "0s", "the allowed lateness of a window", least_ms=0
         )
         self._late_output = spec.late_output
         if self._merges and not self.trigger.can_merge:
@@ -376,8 +377,8 @@ class WindowOperator:
 
     def _is_behind(self, time_ms: int, clock: Clock) -> bool:
         """Whether a record without a window is too late for any."""
-        behind: bool = time_ms + self._lateness.value <= clock.watermark_ms
-        return self._event_time and behind
+        until_ms: int = min(time_ms + self._lateness.value, MAX_TIME)
+        return self._event_time and until_ms <= clock.watermark_ms
 
 
 class _Due(NamedTuple):

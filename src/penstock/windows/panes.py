@@ -6,8 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.windows.durations import MIN_TIME
-from penstock.windows.window import Window
+from penstock.windows.window import MIN_TIME, Window
 
 __all__ = ["OpenWindows", "Pane", "WindowTimer"]
 

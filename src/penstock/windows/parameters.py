@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from penstock.durations import milliseconds
 from penstock.errors import JobDefinitionError
-from penstock.windows.durations import to_ms
 
 __all__ = ["Parameter", "count_of", "duration_of", "number_of"]
 
@@ -45,7 +45,7 @@ class Parameter:
         self.version = 0
 
     def set(self, value: Any) -> None:
-        """Change the value; durations are given as at first. What is refused raises ValueError or TypeError."""
+        """Change the value; durations are given as at first. JobDefinitionError for what it cannot be."""
         found = value
         for read in self._readers:
             found = read(value)
@@ -58,54 +58,46 @@ class Parameter:
         """Called by what takes the parameter: how a given value is checked and becomes `value`."""
         found = read(self._given)
         if self._readers and found != self.value:
-            raise ValueError(f"{self._given!r} means {self.value} elsewhere, and {found} here")
+            raise JobDefinitionError(
+                f"The parameter {self._given!r} means {self.value} in one place, and {found} in another."
+            )
         self._readers = (*self._readers, read)
         self.value = found
 
 
-def duration_of(given: Any, what: str, *, at_least: int | None = 1) -> Parameter:
-    """The parameter of a duration, in milliseconds. JobDefinitionError when it is none, or too short."""
-    return _parameter(given, what, functools.partial(_read_duration, at_least))
+def duration_of(given: Any, what: str, *, least_ms: int = 1) -> Parameter:
+    """The parameter of a duration, in milliseconds. JobDefinitionError, which names `what` it is, for anything else."""
+    return _parameter(given, functools.partial(_read_duration, what, least_ms))
 
 
-def count_of(given: Any, what: str) -> Parameter:
-    """The parameter of a number of records. JobDefinitionError when it is no whole number, or less than 1."""
-    return _parameter(given, what, _read_count)
+def count_of(given: Any, what: str, *, least: int = 1) -> Parameter:
+    """The parameter of a number of records. JobDefinitionError, which names `what` it is, for anything else."""
+    return _parameter(given, functools.partial(_read_count, what, least))
 
 
 def number_of(given: Any, what: str) -> Parameter:
-    """The parameter of a threshold. JobDefinitionError when it is no number."""
-    return _parameter(given, what, _read_number)
+    """The parameter of a threshold. JobDefinitionError for what is no number."""
+    return _parameter(given, functools.partial(_read_number, what))
 
 
-def _parameter(given: Any, what: str, read: Reader) -> Parameter:
+def _parameter(given: Any, read: Reader) -> Parameter:
     """What was given as a parameter, or the parameter that was given."""
     parameter = given if isinstance(given, Parameter) else Parameter(given)
-    try:
-        parameter.read_with(read)
-    except (TypeError, ValueError) as e:
-        raise JobDefinitionError(f"The {what} cannot be used: {e}.") from e
+    parameter.read_with(read)
     return parameter
 
 
-def _read_duration(at_least: int | None, value: Any) -> int:
-    found = to_ms(value)
-    if at_least is not None and found < at_least:
-        raise ValueError(f"{value!r} is too short; it is at least {at_least} ms")
-    return found
+def _read_duration(what: str, least_ms: int, value: Any) -> int:
+    return milliseconds(value, what, least_ms=least_ms)
 
 
-def _read_count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"a number of records is an int, not {value!r}")
-    if value < 1:
-        raise ValueError(f"a number of records is at least 1, not {value}")
+def _read_count(what: str, least: int, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise JobDefinitionError(f"{what} is {value!r}; give a whole number, at least {least}.")
     return value
 
 
-def _read_number(value: Any) -> int | float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"a threshold is a number, not {value!r}")
-    if math.isnan(value):
-        raise ValueError("a threshold is a number, not NaN")
+def _read_number(what: str, value: Any) -> int | float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+        raise JobDefinitionError(f"{what} is {value!r}; give a number.")
     return value

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.windows.durations import MAX_TIME, MIN_TIME
+__all__ = ["GLOBAL", "MAX_TIME", "MIN_TIME", "Window"]
 
-__all__ = ["GLOBAL", "Window"]
+MIN_TIME: Final = -(2**63)
+"""The time before all times, in milliseconds since 1970: the watermark of a stream that has none yet."""
+
+MAX_TIME: Final = 2**63 - 1
+"""The time after all times, in milliseconds since 1970: the watermark of a stream that has ended."""
 
 
 class Window(NamedTuple):

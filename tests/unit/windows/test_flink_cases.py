@@ -1,0 +1,85 @@
+"""The window operator does what Flink's does, and what the reference model does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from window_cases import SESSIONS, Case, case_ids, check, load_case, load_expected
+from window_driver import Driver, made_operator, picture
+from window_reference import run
+from window_streams import EVENT_TIME, specs_and_elements
+
+from penstock.windows.panes import OpenWindows
+
+FOREVER = 2**63 - 1
+
+
+@pytest.mark.parametrize("case_id", case_ids())
+def test_the_operator_emits_what_flink_emitted(case_id: str) -> None:
+    """Every case comes out as it came out of Flink, without an exception."""
+    case = load_case(case_id)
+    check(case, Driver(made_operator(case.spec)).run(case.elements), load_expected(case_id))
+
+
+def goes_by_order(spec: dict[str, Any]) -> bool:
+    """Whether an evictor goes by the order in merged sessions: ours is that of the sessions, the model's of arrival."""
+    return spec["assigner"]["type"] in SESSIONS and spec["evictor"]["type"] in {"count", "delta"}
+
+
+@given(specs_and_elements())
+@settings(max_examples=400, deadline=None)
+def test_the_operator_emits_what_the_model_emits(
+    drawn: tuple[dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    """Whatever the windows and the stream; and each record is counted where the model has it."""
+    spec, elements = drawn
+    assume(not goes_by_order(spec))
+    outcome = run(spec, elements)
+    driver = Driver(made_operator(spec))
+    check(Case("drawn", "", spec, tuple(elements)), driver.run(elements), outcome.emissions)
+    emitted = driver.operator.emitted
+    assert emitted.in_windows == len(outcome.accepted)
+    assert emitted.late_records == len(outcome.late)
+    assert emitted.dropped_late == len(outcome.dropped_late)
+    assert emitted.without_window == len(outcome.dropped_in_gap)
+
+
+@given(specs_and_elements())
+@settings(max_examples=200, deadline=None)
+def test_nothing_is_left_at_the_end(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    """Windows by event time that are cleaned up at all are gone with the final watermark, and so are their timers."""
+    spec, elements = drawn
+    assume(spec["assigner"]["type"] in EVENT_TIME and spec["lateness"] < FOREVER)
+    driver = Driver(made_operator(spec))
+    driver.run([*elements, {"wm": FOREVER}])
+    for windows in driver.keys.values():
+        assert not windows.panes
+        assert not windows.event_timers
+        assert not windows.processing_timers
+        assert not windows.in_order
+
+
+@given(specs_and_elements())
+@settings(max_examples=300, deadline=None)
+def test_what_was_done_can_be_taken_back(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    """Each record and each timer is done, taken back, and done again, and comes out as if done once."""
+    spec, elements = drawn
+    operator = made_operator(spec)
+
+    def twice(windows: OpenWindows, act: Callable[[], None]) -> None:
+        before = picture(windows)
+        act()
+        after, panes = picture(windows), list(operator.emitted.panes)
+        windows.roll_back()
+        assert picture(windows) == before
+        assert not operator.emitted.panes
+        operator.emitted.late.clear()
+        act()
+        assert picture(windows) == after
+        assert operator.emitted.panes == panes
+
+    once = Driver(made_operator(spec)).run(elements)
+    assert Driver(operator, twice).run(elements) == once
