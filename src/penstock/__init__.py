@@ -22,8 +22,33 @@ from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
 from penstock.state.unions import UnionListState
 from penstock.state.values import StateColumns, ValueState
-from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream
+from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream, WindowedStream
 from penstock.streams.watermarks import WatermarkGenerator, Watermarks
+from penstock.windows.assigners import (
+    CountWindows,
+    CumulativeWindows,
+    GlobalWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowAssigner,
+)
+from penstock.windows.contexts import EvictorContext, TriggerContext, WindowContext
+from penstock.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
+from penstock.windows.functions import WindowFunction
+from penstock.windows.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+    TriggerResult,
+)
+from penstock.windows.window import Window
 
 __all__ = [
     "INGESTION_TIME",
@@ -36,26 +61,53 @@ __all__ = [
     "ConnectedProcessFunction",
     "ConnectedStream",
     "Context",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountEvictor",
+    "CountTrigger",
+    "CountWindows",
+    "CumulativeWindows",
     "DataStream",
+    "DeltaEvictor",
+    "DeltaTrigger",
+    "EventTimeTrigger",
+    "Evictor",
+    "EvictorContext",
+    "GlobalWindows",
     "Job",
     "KeyedStream",
     "ListState",
     "MapState",
+    "NeverTrigger",
     "OperatorListState",
     "PenstockError",
     "ProcessFunction",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
     "ReducingState",
+    "SessionWindows",
     "Setting",
+    "SlidingWindows",
     "StateColumns",
     "TemporalState",
+    "TimeEvictor",
     "Timer",
     "Timers",
     "TransientField",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
     "Ttl",
+    "TumblingWindows",
     "UnionListState",
     "ValueState",
     "WatermarkGenerator",
     "Watermarks",
+    "Window",
+    "WindowAssigner",
+    "WindowContext",
+    "WindowFunction",
+    "WindowedStream",
     "on_command",
 ]
 

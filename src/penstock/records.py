@@ -35,6 +35,7 @@ __all__ = [
     "RecordType",
     "arrow_type_of",
     "record_type",
+    "type_of_fields",
     "versioned",
     "without_none",
 ]
@@ -464,6 +465,15 @@ def versioned(kind: RecordType) -> RecordType:
         raise SchemaError(f"{kind!r} has a field {VERSION_FIELD.name!r} already.")
     fields = [*kind.fields, Field(VERSION_FIELD.name, int, VERSION_FIELD.type, nullable=False)]
     return RecordType(kind.name, fields, _struct_class(kind.name, fields), (versioned, kind))
+
+
+def type_of_fields(fields: Sequence[Field]) -> RecordType:
+    """The record type with some fields, whose records are plain Structs. SchemaError when two have one name."""
+    names = [field.name for field in fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SchemaError(f"There are two fields named {twice!r}; rename one.")
+    return RecordType("Record", fields, _struct_class("Record", fields), (type_of_fields, tuple(fields)))
 
 
 # --- DDL strings ---------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from memory_entries import MemoryEntries, Stored
 import penstock as ps
 from penstock.control.receipts import Batch, Receipt, Story, stories
 from penstock.operators.blocks import DeadLetter, Records
+from penstock.operators.watermarks import Tick
 from penstock.records import RecordType
 from penstock.runtime.commanding import CommandReader
 from penstock.runtime.level import Level
@@ -27,6 +28,7 @@ from penstock.runtime.packing import (
     PackedRow,
     packed_batches,
     reports_of,
+    tick_rows,
 )
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.reading import StreamReader
@@ -203,10 +205,13 @@ class InProcessJob:
         other._offsets = dict(self._offsets)
         return other
 
-    def run(self, inputs: Input, *, seed: int = 0, ends: bool = False) -> BatchResult:
-        """One micro-batch; with `ends` time ends in it."""
+    def run(
+        self, inputs: Input, *, seed: int = 0, ends: bool = False, ticks: Sequence[Tick] = ()
+    ) -> BatchResult:
+        """One micro-batch, with `ticks` besides those of its records; with `ends` time ends in it."""
         order = random.Random(seed)
         tasks = self._read(inputs)
+        tasks += [list(tick_rows(tick, self.plan.first_key_groups)) for tick in ticks]
         if ends:
             chunk = SourceChunk("", pa.array([], pa.int64()))
             tasks.append(_rows(StartReader(self.plan).batches([chunk])))

@@ -109,19 +109,22 @@ class GroupRun:
                 data.append(block)
         if due is not None and (waking or len(due.processing)):
             self._fire(pa.concat_arrays([due.processing, *waking]))
-        if self._core.vectorised:
-            self._flush()
-            self._at_the_newest(data)
-            for block in _joined(data):
-                self._per_batch(block)
-            self._binding.cursor.time = None
-        else:
-            for block in data:
-                self._per_record(block, self._function.process_record)
+        self._run_data(data)
         if due is not None and due.event is not None and self._binding.clock.after_ms is not None:
             self._fire_by_event(due.event)
         self._result.changes = self._state.changes()
         return self._result
+
+    def _run_data(self, data: list[Block]) -> None:
+        if not self._core.vectorised:
+            for block in data:
+                self._per_record(block, self._function.process_record)
+            return
+        self._flush()
+        self._at_the_newest(data)
+        for block in _joined(data):
+            self._per_batch(block)
+        self._binding.cursor.time = None
 
     def _bring(self, blocks: list[Block], due: Due | None) -> None:
         """Bring the states of all keys that the blocks name, and of those with timers that are due."""
@@ -162,7 +165,7 @@ class GroupRun:
     # -- timers --
 
     def _fire(self, keys: pa.Array) -> None:
-        """Call the timers that are due by processing time."""
+        """Call what is due by processing time."""
         self._call_all(_FiredTimers(self._core.step, self._due(key_values(keys), "processing", self._now_us)))
 
     def _fire_by_event(self, due: pa.Array) -> None:

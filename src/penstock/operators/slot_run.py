@@ -22,6 +22,7 @@ from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
 from penstock.operators.steering import Steering
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
 from penstock.operators.watermarks import EventClock, Pace, Progress, Tick
+from penstock.operators.window_run import WindowRun
 from penstock.state.group_table import GroupTable
 from penstock.state.shared import SharedStates
 from penstock.state.slot_tables import SlotTables
@@ -46,7 +47,8 @@ class Moment:
 class SlotRun:
     """A step in one slot, in one micro-batch. `tables` holds the states of its key groups, and is changed.
 
-    `records` counts the data records that were processed; `dead_letters` has what went wrong before the first of them.
+    `records` counts the data records that were processed, and `counts` those that windows did not take, by what became
+    of them; `dead_letters` has what went wrong before the first of them.
     """
 
     def __init__(self, core: StepCore, slot: Slot, tables: SlotTables, moment: Moment) -> None:
@@ -69,6 +71,7 @@ class SlotRun:
         self._due: dict[int, Due] = {}
         self._begun: set[int] = set()
         self.records = 0
+        self.counts: dict[str, int] = {}
         self.dead_letters = self._cleared_cache()
 
     def _around(self, shared: SharedStates) -> Surroundings:
@@ -129,10 +132,10 @@ class SlotRun:
             )
             self.header.progress = self.event_clock.progress
             self._clock = clock._replace(after_ms=self.event_clock.after_ms)
-        if not self._core.has_timers or self.header.paused:
+        if self._core.timers is None or self.header.paused:
             return
         for group, table in self._tables.tables.items():
-            by_processing = table.timeline("processing").take_due(clock.now_ms * 1000)
+            by_processing = table.timeline("processing", self._core.timers).take_due(clock.now_ms * 1000)
             by_event = self._due_by_event(table)
             if len(by_processing) or len(by_event):
                 self._due[group] = Due(by_processing, by_event)
@@ -140,7 +143,8 @@ class SlotRun:
     def _due_by_event(self, table: GroupTable) -> pa.Array:
         if self.event_clock is None or not self.event_clock.moved or self._clock.after_ms is None:
             return pa.array([], self._core.key_type)
-        return table.timeline("event").take_due(self._clock.after_us)
+        assert self._core.timers is not None
+        return table.timeline("event", self._core.timers).take_due(self._clock.after_us)
 
     @property
     def due_groups(self) -> list[int]:
@@ -151,7 +155,7 @@ class SlotRun:
     def next_timer_ms(self) -> int | None:
         """When the slot must run again, in milliseconds since 1970: for its timers, or since an input falls idle."""
         found: list[int] = []
-        if self._core.has_timers and not self.header.paused:
+        if self._core.timers is not None and not self.header.paused:
             found = self._earliest_ms("processing")
             if any(pace.by_arrival for pace in self._moment.paces):
                 # The watermark is one millisecond behind the clock.
@@ -161,7 +165,10 @@ class SlotRun:
         return min(found, default=None)
 
     def _earliest_ms(self, domain: Domain) -> list[int]:
-        timelines = [table.timeline(domain).earliest_us for table in self._tables.tables.values()]
+        column = self._core.timers
+        if column is None:
+            return []
+        timelines = [table.timeline(domain, column).earliest_us for table in self._tables.tables.values()]
         return [-(-at // 1000) for at in timelines if at is not None]
 
     def process(self, key_group: int, blocks: Sequence[Block], *, more_follows: bool = False) -> StepResult:
@@ -172,7 +179,7 @@ class SlotRun:
         ordered = sorted(blocks, key=lambda block: block.order)
         data = len(self._core.inputs) - 1
         due = None
-        if self._core.has_timers and not self.header.paused:
+        if self._core.timers is not None and not self.header.paused:
             none = pa.array([], self._core.key_type)
             due = self._due.pop(key_group, Due(none, none))
             if more_follows:
@@ -196,6 +203,8 @@ class SlotRun:
                 self._plain = None
                 binding = Binding(self._core, self._around(self._shared), CheckedValueState)
                 result = self._processed(binding, key_group, ordered, due)
+        for what, count in result.counts.items():
+            self.counts[what] = self.counts.get(what, 0) + count
         if result.newest_ms is not None:
             self._tables.advance_clock(result.newest_ms)
         if result.changes is not None:
@@ -207,7 +216,8 @@ class SlotRun:
     ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
-        run = GroupRun(binding, context, key_group, self._tables.table(key_group))
+        runs = GroupRun if self._core.windows is None else WindowRun
+        run = runs(binding, context, key_group, self._tables.table(key_group))
         letters: list[DeadLetter] = []
         greet = None
         if self.header.standing:

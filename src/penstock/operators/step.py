@@ -24,14 +24,16 @@ from penstock.operators.blocks import DeadLetter
 from penstock.operators.functions import ProcessFunction, declared_states, is_vectorised
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
+from penstock.operators.window_step import WindowStep
 from penstock.records import RecordType
 from penstock.state.group_state import state_schema
 from penstock.state.history import TemporalState
 from penstock.state.shared import Setting, declared_shared
-from penstock.state.timeline import TIMERS
+from penstock.state.timeline import TIMERS, TimerColumn, earliest_timers
 from penstock.state.timers import TimerState
 from penstock.state.transient import Kept
 from penstock.state.values import KeyedState
+from penstock.windows.window_state import WINDOWS, earliest_window_timers
 
 __all__ = [
     "CONTROL_VERSION",
@@ -79,13 +81,15 @@ class Emission:
 class StepResult:
     """What came of a run of a step. `changes` are the rows of a key group's table that are to change, if any.
 
-    `newest_ms` is the largest event time so far, where values expire by it.
+    `newest_ms` is the largest event time so far, where values expire by it. `counts` has the numbers of records that
+    windows did not take, by what became of them.
     """
 
     emissions: list[Emission] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     changes: pa.RecordBatch | None = None
     newest_ms: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 class StepCore:
@@ -122,9 +126,8 @@ class StepCore:
             self.states[CONTROL_VERSION].name = CONTROL_VERSION
             self.shared[CONTROL_VERSION] = Setting(int, 0)
             self.shared[CONTROL_VERSION].name = CONTROL_VERSION
-        self.has_timers: Final = type(function).on_timer is not ProcessFunction.on_timer
-        if self.has_timers:
-            self.states[TIMERS] = TimerState()
+        self.windows: Final = function if isinstance(function, WindowStep) else None
+        self.timers: Final = self._timers()
         self.specs: Final = [
             dataclasses.replace(state.spec(), renamed_from=state.renamed_from)
             for state in self.states.values()
@@ -138,6 +141,16 @@ class StepCore:
         # What outlives this core in its worker, for every copy of the function to share.
         self._kept: Final = Kept.of(function)
         self._cleared = 0
+
+    def _timers(self) -> TimerColumn | None:
+        """Where the timers of keys are, if there are any; with the hidden state that holds them."""
+        if self.windows is not None:
+            self.states[WINDOWS] = self.windows.state()
+            return TimerColumn(WINDOWS, earliest_window_timers)
+        if type(self.function).on_timer is ProcessFunction.on_timer:
+            return None
+        self.states[TIMERS] = TimerState()
+        return TimerColumn(TIMERS, earliest_timers)
 
     def expiry_clocks(self, now_ms: int, event_ms: int | None) -> dict[str, int]:
         """The time now for each state that expires."""

@@ -134,7 +134,7 @@ class _StepRunner:
         self._data = len(node.edges) - 1
         self._paces: Final = plan.paces(node)
         self._tells_time: Final = plan.has_steps_behind(node)
-        self.goes_by_time: Final = self._core.has_timers or bool(self._paces)
+        self.goes_by_time: Final = self._core.timers is not None or bool(self._paces)
         self.next_timer_ms: int | None = None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
@@ -203,6 +203,8 @@ class _StepRunner:
             yield counts_row("held", self.node.step, run.header.held_bytes, first)
         if run.records:
             yield counts_row("records", self.node.step, run.records, first)
+        for what, count in run.counts.items():
+            yield counts_row(what, self.node.step, count, first)
         if tables.changed or work.wakes:
             yield counts_row("keys", self.node.step, tables.keys, first)
         if tables.changed:

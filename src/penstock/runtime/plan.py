@@ -25,6 +25,7 @@ from penstock.operators.handlers import declared_handlers
 from penstock.operators.slot import Slot
 from penstock.operators.step import StepCore, StepInput
 from penstock.operators.watermarks import INGESTION_TIME, Pace
+from penstock.operators.window_step import WindowStep
 from penstock.runtime.slots import slots, slots_of_key_groups
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 from penstock.state.shared import Setting, declared_shared
@@ -40,7 +41,9 @@ def emission_destination(step: str, output: str) -> str:
 
 
 def has_timers(node: ProcessNode) -> bool:
-    """Whether the function of a step has timers."""
+    """Whether the function of a step may have timers by the clock."""
+    if isinstance(node.function, WindowStep):
+        return node.function.wants_clock
     return type(node.function).on_timer is not ProcessFunction.on_timer
 
 
@@ -110,7 +113,7 @@ class JobPlan:
 
     def paces(self, node: ProcessNode) -> list[Pace]:
         """How event time is put together in a step; empty for one without."""
-        origin = self._origin(node.edges[-1].port)
+        origin = self.graph.origin(node.edges[-1].port)
         if isinstance(origin, ProcessNode):
             slots = tuple(f"{group:05d}" for group in self.first_key_groups)
             return [Pace(origin.id, slots)] if self.paces(origin) else []
@@ -129,16 +132,8 @@ class JobPlan:
     def has_steps_behind(self, node: ProcessNode) -> bool:
         """Whether data of a step goes on to another one."""
         return any(
-            self._origin(step.edges[-1].port) is node for step in self.graph.steps() if step is not node
+            self.graph.origin(step.edges[-1].port) is node for step in self.graph.steps() if step is not node
         )
-
-    def _origin(self, port: Port) -> SourceNode | ProcessNode:
-        """The source or step from which the records of a port come."""
-        node = self.graph.nodes[port.node]
-        if isinstance(node, TransformNode):
-            return self._origin(node.upstream)
-        assert isinstance(node, SourceNode | ProcessNode)
-        return node
 
     def core(self, node: ProcessNode) -> StepCore:
         """The step's core."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.state.key_index import ABSENT, KeyIndex, Places
-from penstock.state.timeline import TIMERS, Domain, Timeline
+from penstock.state.timeline import Domain, Timeline, TimerColumn
 
 __all__ = ["KEY_COLUMN", "GroupTable", "held_rows", "sorted_by_key"]
 
@@ -69,15 +69,19 @@ class GroupTable:
         places, following = self._index.stretch(code, count)
         return places, self._take(pa.array(places), columns), following
 
-    def timeline(self, domain: Domain) -> Timeline:
+    def timeline(self, domain: Domain, column: TimerColumn) -> Timeline:
         """Which keys have timers that are due by a clock. All rows are looked at when it is first asked for."""
         if domain not in self._timelines:
-            self._timelines[domain] = Timeline(domain, self.all_rows(), self._timers_of)
-        return self._timelines[domain]
 
-    def _timers_of(self, keys: pa.Array) -> pa.RecordBatch:
-        places = np.unique(self.find(keys))
-        return self._take(pa.array(places[places >= 0]), [KEY_COLUMN, TIMERS])
+            def rows_of(keys: pa.Array) -> pa.RecordBatch:
+                places = np.unique(self.find(keys))
+                return self._take(pa.array(places[places >= 0]), [KEY_COLUMN, column.name])
+
+            def earliest(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
+                return column.earliest(rows, domain)
+
+            self._timelines[domain] = Timeline(earliest, self.all_rows(), rows_of)
+        return self._timelines[domain]
 
     def all_rows(self) -> pa.RecordBatch:
         """The rows of all keys."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["DOMAINS", "TIMERS", "Domain", "Timeline"]
+__all__ = ["TIMERS", "Domain", "Timeline", "TimerColumn", "earliest_timers"]
 
 Domain: TypeAlias = Literal["processing", "event"]
-DOMAINS: Final[tuple[Domain, ...]] = ("processing", "event")
 
 TIMERS: Final = "@timers"
 """The column with the timers of each key, the earliest first."""
@@ -25,16 +24,26 @@ _SHARE: Final = 4
 Microseconds = npt.NDArray[np.int64]
 
 
+class TimerColumn(NamedTuple):
+    """A column with the timers of each key, and how the time of the first one by a clock is found in it."""
+
+    name: str
+    earliest: Callable[[pa.RecordBatch, Domain], tuple[Microseconds, pa.Array]]
+
+
 class Timeline:
     """The earliest timer of each key by one clock. An entry may be of a timer that is no more, but none is missing.
 
-    `rows_of` gives the rows of keys as they are now, each once: the keys and their timers.
+    `earliest` finds it in rows; `rows_of` gives the rows of keys as they are now, each once, with what that needs.
     """
 
     def __init__(
-        self, domain: Domain, rows: pa.RecordBatch, rows_of: Callable[[pa.Array], pa.RecordBatch]
+        self,
+        earliest: Callable[[pa.RecordBatch], tuple[Microseconds, pa.Array]],
+        rows: pa.RecordBatch,
+        rows_of: Callable[[pa.Array], pa.RecordBatch],
     ) -> None:
-        self._domain: Final = domain
+        self._earliest: Final = earliest
         self._rows_of: Final = rows_of
         self._at: Microseconds = np.empty(0, np.int64)
         self._keys: pa.Array = rows.column(0).slice(0, 0)
@@ -44,7 +53,7 @@ class Timeline:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take note of rows that have changed."""
-        at, keys = _earliest(rows, self._domain)
+        at, keys = self._earliest(rows)
         if not len(at):
             return
         self._recent.append((at, keys))
@@ -81,13 +90,13 @@ class Timeline:
         return sum(int(at.nbytes + keys.nbytes) for at, keys in parts)
 
     def _put_in_order(self, rows: pa.RecordBatch) -> None:
-        at, keys = _earliest(rows, self._domain)
+        at, keys = self._earliest(rows)
         order = np.argsort(at, kind="stable")
         self._at = at[order]
         self._keys = keys.take(pa.array(order))
 
 
-def _earliest(rows: pa.RecordBatch, domain: Domain) -> tuple[Microseconds, pa.Array]:
+def earliest_timers(rows: pa.RecordBatch, domain: Domain) -> tuple[Microseconds, pa.Array]:
     """The time of the first timer of each key that has one by that clock, and the keys."""
     timers = rows.column(TIMERS)
     parents = pc.list_parent_indices(timers).to_numpy()

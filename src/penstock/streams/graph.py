@@ -221,6 +221,21 @@ class Graph:
         """The sinks, in order."""
         return [node for node in self.nodes.values() if isinstance(node, SinkNode)]
 
+    def origin(self, port: Port) -> SourceNode | ProcessNode:
+        """The source or step from which the records of a port come."""
+        node = self.nodes[port.node]
+        if isinstance(node, TransformNode):
+            return self.origin(node.upstream)
+        assert isinstance(node, SourceNode | ProcessNode)
+        return node
+
+    def has_watermarks(self, port: Port) -> bool:
+        """Whether watermarks come with the records of a port."""
+        origin = self.origin(port)
+        if isinstance(origin, ProcessNode):
+            return self.has_watermarks(origin.edges[-1].port)
+        return origin.watermarks is not None
+
     def consumers(self, port: Port) -> Iterator[tuple[Node, int]]:
         """The nodes that read a port, each with the number of the input (0 but for keyed steps)."""
         for node in self.nodes.values():

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.durations import Duration
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import (
     ConnectedProcessFunction,
@@ -25,7 +26,9 @@ from penstock.operators.functions import (
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector, key_selector, place_selector
 from penstock.operators.watermarks import INGESTION_TIME
+from penstock.operators.window_step import window_output, window_step
 from penstock.records import ProtobufSource, RecordType, record_type
+from penstock.state.folding import AggregateFunction
 from penstock.state.shared import BroadcastState, Setting, declared_shared
 from penstock.state.transient import TransientField
 from penstock.state.values import KeyedState
@@ -41,8 +44,20 @@ from penstock.streams.graph import (
     described_type,
     output_name,
 )
+from penstock.windows.assigners import WindowAssigner
+from penstock.windows.evictors import Evictor
+from penstock.windows.functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
+from penstock.windows.operator import WindowSpec
+from penstock.windows.triggers import Trigger
 
-__all__ = ["BroadcastStream", "ConnectedStream", "DataStream", "KeyedStream", "ProcessedStream"]
+__all__ = [
+    "BroadcastStream",
+    "ConnectedStream",
+    "DataStream",
+    "KeyedStream",
+    "ProcessedStream",
+    "WindowedStream",
+]
 
 
 @dataclass(frozen=True)
@@ -146,6 +161,10 @@ class DataStream:
         self._graph.check_port(self._port)
         return KeyedStream(self, place_selector(self.record_type)).process(step, function, output=output)
 
+    def window_all(self, assigner: WindowAssigner) -> WindowedStream:
+        """Put all records into the same windows, whatever they are. One task does it for all of them."""
+        return WindowedStream(self.key_by(_all_alike, key_type=int), assigner)
+
     def connect(self, *controls: BroadcastStream) -> ConnectedStream:
         """Join this stream, which has no key, with control streams that are broadcast; any number of them."""
         self._graph.check_port(self._port)
@@ -192,6 +211,11 @@ class DataStream:
         return Edge(
             self._port, origin.name, self.record_type, key, origin.is_control, origin.time, origin.version
         )
+
+    @property
+    def has_watermarks(self) -> bool:
+        """Whether watermarks come with the records."""
+        return self._graph.has_watermarks(self._port)
 
     @property
     def is_control(self) -> bool:
@@ -306,6 +330,10 @@ class KeyedStream:
         check_function(function, step, connected=False)
         return _process(step, function, [self], output)
 
+    def window(self, assigner: WindowAssigner) -> WindowedStream:
+        """Put the records of each key into windows, such as `ps.TumblingWindows("10s")`."""
+        return WindowedStream(self, assigner)
+
 
 class ConnectedStream:
     """A data stream joined with control streams."""
@@ -324,34 +352,152 @@ class ConnectedStream:
         return _process(step, function, [*controls, self._data], output)
 
 
+class WindowedStream:
+    """Records of each key in windows. Say when windows fire and what leaves them, then what comes of their records.
+
+    Every method gives a new one, but for those that make a step: `reduce`, `aggregate` and `process`. The step's stream
+    has the side output "late", of records whose windows had been cleaned up when they came.
+
+    >>> job = ps.Job("clicks")
+    >>> clicks = job.data_stream(
+    ...     "clicks", schema="user STRING, at BIGINT", event_time="at", watermarks=ps.Watermarks.bounded("5s")
+    ... )
+    >>> windowed = clicks.key_by("user").window(ps.TumblingWindows("1m")).allowed_lateness("10s")
+    """
+
+    def __init__(self, keyed: KeyedStream, assigner: WindowAssigner) -> None:
+        self._keyed = keyed
+        self._parts: dict[str, Any] = {"assigner": assigner}
+
+    def trigger(self, trigger: Trigger) -> WindowedStream:
+        """Let windows fire as a trigger says, in place of the assigner's own."""
+        return self._with(trigger=trigger)
+
+    def evictor(self, evictor: Evictor) -> WindowedStream:
+        """Let an evictor drop records when windows fire. All records are kept until then."""
+        return self._with(evictor=evictor)
+
+    def allowed_lateness(self, lateness: Duration) -> WindowedStream:
+        """Keep windows by event time for so long behind their end; each late record fires them again."""
+        return self._with(lateness=lateness)
+
+    def reduce(
+        self,
+        step: str,
+        function: Callable[[Any, Any], Any],
+        window_function: WindowFunction | None = None,
+        *,
+        output: Any = None,
+    ) -> ProcessedStream:
+        """Reduce the records of a window to one, of which only that is kept.
+
+        `function` takes what was reduced so far and a record. What it comes to is emitted, or given to
+        `window_function`.
+        """
+        return self._step(step, Reduced(function, window_function), output)
+
+    def aggregate(
+        self,
+        step: str,
+        function: AggregateFunction[Any, Any, Any],
+        window_function: WindowFunction | None = None,
+        *,
+        output: Any = None,
+    ) -> ProcessedStream:
+        """Aggregate the records of a window, of which only the accumulator is kept.
+
+        Emitted are the fields of the key, `window_start`, `window_end` and the result: its fields, or `value`; or what
+        `window_function` makes of the result. `output` is the type of the result, or of what the function emits, where
+        no annotation says it.
+        """
+        return self._step(step, Aggregated(function, window_function), output)
+
+    def process(self, step: str, function: WindowFunction, *, output: Any = None) -> ProcessedStream:
+        """Keep all records of a window, and give them to a function when it fires."""
+        return self._step(step, AllRecords(function), output)
+
+    def _with(self, **parts: Any) -> WindowedStream:
+        found = WindowedStream(self._keyed, self._parts["assigner"])
+        found._parts = self._parts | parts
+        return found
+
+    def _step(self, step: str, contents: WindowContents, output: Any) -> ProcessedStream:
+        stream, key = self._keyed.stream, self._keyed.key
+        _check_step(step, stream)
+        try:
+            spec = WindowSpec(contents=contents, late_output=True, **self._parts)
+            made = window_output(contents, stream.record_type, key, output)
+            function = window_step(spec, stream.record_type, made)
+        except (JobDefinitionError, SchemaError) as e:
+            raise type(e)(f"Step {step!r}: {e}") from e
+        _check_states(function, step)
+        if function.is_event_time:
+            _check_event_time(step, stream)
+        protobuf = protobuf_source(None, output, f"Step {step!r}")
+        return _step(step, function, [self._keyed], made.record_type, protobuf)
+
+
+def _check_event_time(step: str, stream: DataStream) -> None:
+    """JobDefinitionError when windows by event time cannot be."""
+    remedy = (
+        'Declare it: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")); or take windows by '
+        'processing time (time="processing").'
+    )
+    if stream.origin.time is None:
+        raise JobDefinitionError(
+            f"Step {step!r} has windows by event time, and the records of {stream.name!r} have none. {remedy}"
+        )
+    if not stream.has_watermarks:
+        raise JobDefinitionError(
+            f"Step {step!r} has windows by event time, and the stream {stream.name!r} no watermarks. {remedy}"
+        )
+
+
 def _process(
     step: str, function: ProcessFunction, inputs: Sequence[KeyedStream | BroadcastStream], output: Any
 ) -> ProcessedStream:
+    _check_step(step, inputs[-1].stream)
+    _check_states(function, step)
+    _check_owners(function, step, inputs[-1].stream, inputs[-1].key)
+    _check_clock(function, step, inputs[-1].stream)
+    schema = output if output is not None else annotated_result(type(function).process_record)
+    main = (
+        described_type(schema, f"Step {step!r}") if _is_given(schema) else output_type(function, None, step)
+    )
+    return _step(step, function, inputs, main, protobuf_source(None, schema, f"Step {step!r}"))
+
+
+def _check_step(step: str, data: DataStream) -> None:
     if not isinstance(step, str) or not step or "/" in step:
         raise JobDefinitionError(f"{step!r} is no name for a step: it must not be empty nor contain a slash.")
-    data = inputs[-1].stream
     if data.is_control:
         raise JobDefinitionError(
             f"Step {step!r} has no data stream: {data.name!r} is a control stream. Connect it to a data stream, or "
             "declare it with job.data_stream(...)."
         )
-    _check_states(function, step)
-    _check_owners(function, step, data, inputs[-1].key)
-    _check_clock(function, step, data)
-    schema = output if output is not None else annotated_result(type(function).process_record)
-    main = (
-        described_type(schema, f"Step {step!r}") if _is_given(schema) else output_type(function, None, step)
-    )
+
+
+def _step(
+    step: str,
+    function: ProcessFunction,
+    inputs: Sequence[KeyedStream | BroadcastStream],
+    main: RecordType | None,
+    protobuf: ProtobufSource | None,
+) -> ProcessedStream:
+    """A step with its side outputs, put into the graph."""
     outputs: dict[str, RecordType] = {} if main is None else {"": main}
     outputs |= _side_outputs(function, step)
     edges = tuple(keyed.stream.edge(keyed.key) for keyed in inputs)
     node = ProcessNode(f"step/{step}", step, function, edges, outputs)
     graph = inputs[0].stream.graph
     graph.add(node)
-    protobuf = protobuf_source(None, schema, f"Step {step!r}")
     kind = main if main is not None else record_type("nothing BOOLEAN")
-    origin = dataclasses.replace(data.origin.of(kind, protobuf), name=step)
+    origin = dataclasses.replace(inputs[-1].stream.origin.of(kind, protobuf), name=step)
     return ProcessedStream(graph, node, kind, origin)
+
+
+def _all_alike(record: Any) -> int:  # noqa: ARG001  # as a key function
+    return 0
 
 
 def _is_given(schema: Any) -> bool:

@@ -62,6 +62,10 @@ class Emitted:
     )
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget it all."""
         self.panes: list[Emission] = []
         self.late: list[LateRecord] = []
         self.side_outputs: list[SideRecord] = []

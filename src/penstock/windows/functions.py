@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -172,6 +173,20 @@ class Aggregated(WindowContents):
         self.accumulator_type = AggregatingState(aggregate, accumulator=accumulator).accumulator_type
         self._aggregate = aggregate
         self._copied = copier_of(self.accumulator_type)
+
+    @property
+    def result_type(self) -> Any:
+        """The type of results, as `get_result` is annotated. JobDefinitionError when it is not."""
+        kind = type(self._aggregate)
+        try:
+            found = typing.get_type_hints(kind.get_result).get("return", Any)
+        except (NameError, TypeError):
+            found = Any
+        if found is Any or isinstance(found, typing.TypeVar):
+            raise JobDefinitionError(
+                f"{kind.__name__}.get_result does not say what it returns. Annotate it, or add output=."
+            )
+        return found
 
     def check(self, *, merges: bool, folds: bool) -> None:  # noqa: D102  # as declared
         super().check(merges=merges, folds=folds)

@@ -73,6 +73,8 @@ class WindowOperator:
         emitted: what the windows have emitted, and what became of the records.
         trigger: the trigger of the windows.
         evictor: their evictor, or None.
+        folds: whether the records of a window are folded into one value as they come; else all of them are kept.
+        lateness: how long behind its end a window by event time still takes records.
 
     Raises JobDefinitionError for parts that do not fit each other.
 
@@ -84,11 +86,11 @@ class WindowOperator:
         self.evictor = spec.evictor or spec.assigner.default_evictor()
         self._assigner = spec.assigner
         self._contents = spec.contents
-        self._folds = spec.contents.folds and self.evictor is None
+        self.folds = spec.contents.folds and self.evictor is None
         self._event_time = spec.assigner.is_event_time
         self._merges = spec.assigner.merges
         # Windows by processing time have none: their clock does not wait for records.
-        self._lateness = duration_of(
+        self.lateness = duration_of(
             spec.lateness if self._event_time else "0s", "the allowed lateness of a window", least_ms=0
         )
         self._late_output = spec.late_output
@@ -97,7 +99,7 @@ class WindowOperator:
                 f"{type(self.trigger).__name__} cannot be the trigger of windows that merge, as "
                 f"{type(spec.assigner).__name__} do; one that can says can_merge = True."
             )
-        self._contents.check(merges=self._merges, folds=self._folds)
+        self._contents.check(merges=self._merges, folds=self.folds)
         self._trigger_ctx = TriggerContext(keeps_state=self.trigger.state_type is not None)
         function = spec.contents.function
         self._function_ctx = WindowContext(
@@ -184,7 +186,7 @@ class WindowOperator:
             if pane.cleanup_ms != cleanup_ms:
                 self._clean_up_at(windows, window, pane, cleanup_ms)
             contents = pane.contents
-            if self._folds:
+            if self.folds:
                 journal.append((pane.put_back, contents, pane.count))
                 pane.contents = self._contents.add(contents, record)
             elif contents is None:
@@ -249,7 +251,7 @@ class WindowOperator:
                 continue
             if pane.contents is None:
                 pane.contents = one.contents
-            elif self._folds:
+            elif self.folds:
                 pane.contents = self._contents.merged(pane.contents, one.contents)
             else:
                 # The list belonged to the first of them, and would again.
@@ -312,7 +314,7 @@ class WindowOperator:
         ctx.emitted_aside = []
         if self.evictor is not None:
             results = self._evicted(windows, key, pane, self.evictor)
-        elif self._folds:
+        elif self.folds:
             results = self._contents.results(key, pane.contents, ctx)
         else:
             results = self._contents.results(key, [record for _, record in pane.contents], ctx)
@@ -354,7 +356,7 @@ class WindowOperator:
 
     def _cleanup_ms(self, window: Window) -> int:
         """When a window is cleaned up, by its kind of time; `MAX_TIME` when it never is."""
-        cleanup_ms: int = window.end - 1 + self._lateness.value
+        cleanup_ms: int = window.end - 1 + self.lateness.value
         # The global window, whose last millisecond is its end, comes one short of it.
         return cleanup_ms if cleanup_ms < MAX_TIME - 1 else MAX_TIME
 
@@ -377,7 +379,7 @@ class WindowOperator:
 
     def _is_behind(self, time_ms: int, clock: Clock) -> bool:
         """Whether a record without a window is too late for any."""
-        until_ms: int = min(time_ms + self._lateness.value, MAX_TIME)
+        until_ms: int = min(time_ms + self.lateness.value, MAX_TIME)
         return self._event_time and until_ms <= clock.watermark_ms
 
 

@@ -44,11 +44,21 @@ class Parameter:
         self.value = value
         self.version = 0
 
-    def set(self, value: Any) -> None:
-        """Change the value; durations are given as at first. JobDefinitionError for what it cannot be."""
+    @property
+    def given(self) -> Any:
+        """The value in force, as it was given."""
+        return self._given
+
+    def check(self, value: Any) -> Any:
+        """What a value would be. JobDefinitionError for what it cannot be."""
         found = value
         for read in self._readers:
             found = read(value)
+        return found
+
+    def set(self, value: Any) -> None:
+        """Change the value; durations are given as at first. JobDefinitionError for what it cannot be."""
+        found = self.check(value)
         self._given = value
         if found != self.value:
             self.value = found

@@ -273,27 +273,27 @@ class PurgingTrigger(Trigger):
     def __init__(self, of: Trigger) -> None:
         if not isinstance(of, Trigger):
             raise JobDefinitionError(f"A PurgingTrigger is made of a trigger, not of {of!r}.")
-        self._of = of
+        self.inner = of
         self.state_type = of.state_type  # type: ignore[misc]  # that of the other one
         self.can_merge = of.can_merge
 
     def on_record(self, record: Any, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        result = self._of.on_record(record, time_ms, window, ctx)
+        result = self.inner.on_record(record, time_ms, window, ctx)
         return _FIRE_AND_PURGE if result is _FIRE else result
 
     def on_event_time(self, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        result = self._of.on_event_time(time_ms, window, ctx)
+        result = self.inner.on_event_time(time_ms, window, ctx)
         return _FIRE_AND_PURGE if result is _FIRE else result
 
     def on_processing_time(self, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        result = self._of.on_processing_time(time_ms, window, ctx)
+        result = self.inner.on_processing_time(time_ms, window, ctx)
         return _FIRE_AND_PURGE if result is _FIRE else result
 
     def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        self._of.on_merge(window, ctx)
+        self.inner.on_merge(window, ctx)
 
     def clear(self, window: Window, ctx: TriggerContext) -> None:
-        self._of.clear(window, ctx)
+        self.inner.clear(window, ctx)
 
 
 class NeverTrigger(Trigger):

@@ -243,7 +243,9 @@ def test_a_paused_step_stands_still_and_then_catches_up() -> None:
     told_by(job, Visit("a", 100, 10))
     pause = b'{"id": "1", "kind": "pause", "target": {"step": "first"}}'
     resume = b'{"id": "2", "kind": "resume", "target": {"step": "first"}}'
-    assert not job.run({"commands": [("c", [pause])], "visits": [("p", [Visit("a", 500, -100)])]}).records("told")
+    assert not job.run({"commands": [("c", [pause])], "visits": [("p", [Visit("a", 500, -100)])]}).records(
+        "told"
+    )
     assert not told_by(job, Visit("a", 105))
     told = job.run({"commands": [("c", [resume])]}).records("told")
     assert [(one.text, one.at) for one in told] == [

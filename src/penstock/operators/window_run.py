@@ -1,0 +1,177 @@
+"""Window runs: a step with windows on the records of one key group, record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import SchemaError
+from penstock.operators.binding import Binding
+from penstock.operators.blocks import Block, DeadLetter
+from penstock.operators.functions import Context
+from penstock.operators.group_run import GroupRun, times_ms
+from penstock.operators.step import MAIN, Emission, reason_of
+from penstock.operators.watermarks import INGESTION_TIME
+from penstock.operators.window_step import LATE
+from penstock.state.group_table import GroupTable
+from penstock.state.key_index import key_values
+from penstock.windows.contexts import Clock
+from penstock.windows.emissions import Emission as Pane
+from penstock.windows.timers import NextTimer, in_time_order, next_event_timer, next_processing_timer
+from penstock.windows.window import MIN_TIME
+from penstock.windows.window_state import WINDOWS, BoundWindowState
+
+__all__ = ["WindowRun"]
+
+
+class WindowRun(GroupRun):
+    """One run of a step with windows in one key group: what is due by the clock, records, what is due by event time."""
+
+    def __init__(self, binding: Binding, context: Context, key_group: int, table: GroupTable) -> None:
+        super().__init__(binding, context, key_group, table)
+        windows = self._core.windows
+        assert windows is not None
+        self._step: Final = windows
+        self._operator: Final = windows.operator
+        self._open: Final[BoundWindowState] = binding.states[WINDOWS]
+        watermark_ms = binding.clock.watermark_ms
+        self._clock: Final = Clock(MIN_TIME if watermark_ms is None else watermark_ms, binding.clock.now_ms)
+        for name, parameter in windows.parameters.items():
+            value = binding.shared_states[name].get()
+            if value != parameter.given:
+                parameter.set(value)
+        function = windows.spec.contents.function
+        if function is not None:
+            for name in binding.states.keys() & vars(type(windows)).keys():
+                setattr(function, name, binding.states[name])
+
+    # -- data --
+
+    def _run_data(self, data: list[Block]) -> None:
+        for block in data:
+            self._put(block)
+        self._take_emitted()
+
+    def _put(self, block: Block) -> None:
+        """Put the records of a block into their windows; one on which code raises leaves no trace but a dead letter."""
+        source = self._core.inputs[block.input]
+        keys = key_values(self._keys(block))
+        times, is_missing = self._times_ms(block)
+        entries = zip(
+            range(len(keys)), keys, times.tolist(), source.record_type.objects(block.batch), strict=True
+        )
+        cursor, clock, windows_of = self._binding.cursor, self._clock, self._open.of
+        process, undo = self._operator.process, cursor.undo
+        untimely = set(np.flatnonzero(is_missing).tolist())
+        for row in untimely:
+            self._dead_letter(block, row, f"the record has no event time: its field {source.time!r} is null")
+        row = -1
+        while True:
+            try:
+                for row, key, time_ms, record in entries:
+                    if row in untimely:
+                        continue
+                    cursor.key = key
+                    windows = windows_of(key)
+                    process(windows, key, time_ms, record, clock)
+                    windows.journal.clear()
+                    if undo:
+                        undo.clear()
+                break
+            except Exception as e:  # user code may raise anything
+                windows_of(keys[row]).commit()
+                cursor.take_back()
+                self._dead_letter(block, row, reason_of(e))
+        self._open.note_all(keys)
+
+    def _times_ms(self, block: Block) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The event time of each record, and which have none; where there is no event time, that of the micro-batch."""
+        time = self._core.inputs[block.input].time
+        if time is None or time == INGESTION_TIME:
+            rows = block.batch.num_rows
+            return np.full(rows, self._binding.clock.now_ms, np.int64), np.zeros(rows, bool)
+        return times_ms(block.batch.column(time))
+
+    # -- timers --
+
+    def _fire(self, keys: pa.Array) -> None:
+        self._fire_all(
+            key_values(keys),
+            next_processing_timer,
+            self._operator.fire_processing_timer,
+            self._clock.processing_ms - 1,
+        )
+
+    def _fire_by_event(self, due: pa.Array) -> None:
+        clock = self._binding.clock
+        assert clock.after_ms is not None
+        if clock.after_ms == clock.watermark_ms:
+            # What has registered a timer for a time that has passed waits until time moves.
+            return
+        self._clock.watermark_ms = clock.after_ms
+        keys = [*key_values(due), *self._open.changed_keys()]
+        self._fire_all(keys, next_event_timer, self._operator.fire_event_timer, clock.after_ms)
+
+    def _fire_all(self, keys: Sequence[Any], next_timer: NextTimer, fire: Any, until_ms: int) -> None:
+        """Fire what is due, in the order of time and key; one that raises is spent, and leaves a dead letter."""
+        cursor = self._binding.cursor
+        found = [(key, self._open.of(key)) for key in sorted(dict.fromkeys(keys))]
+        for key, windows in in_time_order(found, next_timer, until_ms):
+            cursor.key = key
+            try:
+                fire(windows, key, self._clock)
+            except Exception as e:  # user code may raise anything
+                cursor.take_back()
+                self._window_letter(key, None, reason_of(e))
+            windows.commit()
+            cursor.undo.clear()
+            self._open.note(key)
+        self._take_emitted()
+
+    # -- what leaves --
+
+    def _take_emitted(self) -> None:
+        """Take away what the windows have emitted, and the counts of what they did not take."""
+        emitted = self._operator.emitted
+        if emitted.panes:
+            self._emit_panes(emitted.panes)
+        if emitted.late:
+            keys = pa.array([late.key for late in emitted.late], self._core.key_type)
+            batch = self._step.record_type.batch([late.record for late in emitted.late])
+            self._result.emissions.append(Emission(LATE, batch, keys))
+        for name in dict.fromkeys(one.name for one in emitted.side_outputs):
+            found = [one for one in emitted.side_outputs if one.name == name]
+            keys = pa.array([one.key for one in found], self._core.key_type)
+            batch = self._core.outputs[name].batch([one.record for one in found])
+            self._result.emissions.append(Emission(name, batch, keys))
+        for what, count in (("late", emitted.late_records), ("without_window", emitted.without_window)):
+            if count:
+                self._result.counts[what] = self._result.counts.get(what, 0) + count
+        emitted.clear()
+
+    def _emit_panes(self, panes: list[Pane]) -> None:
+        try:
+            batch, keys = self._step.output.batch(panes, self._core.key_type)
+        except SchemaError as e:
+            if len(panes) == 1:
+                pane = panes[0]
+                self._window_letter(pane.key, pane, f"what the window emitted does not fit: {e}")
+                return
+            for pane in panes:
+                self._emit_panes([pane])
+            return
+        if len(keys):
+            self._result.emissions.append(Emission(MAIN, batch, keys))
+
+    def _window_letter(self, key: Any, pane: Pane | None, reason: str) -> None:
+        """The dead letter of a window."""
+        told = {"key": key}
+        if pane is not None:
+            told |= {"start": pane.window.start, "end": pane.window.end}
+        raw = msgspec.json.encode(told)
+        self._result.dead_letters.append(DeadLetter(reason, WINDOWS, self._core.step, "", 0, raw))

@@ -1,0 +1,278 @@
+"""Window steps: what a step with windows is made of, and the records that leave it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.operators.functions import ProcessFunction, result_record_type
+from penstock.operators.keys import KeySelector
+from penstock.records import Field, RecordType, arrow_type_of, type_of_fields
+from penstock.records import record_type as make_record_type
+from penstock.state.shared import Setting
+from penstock.state.values import KeyedState
+from penstock.windows.assigners import GlobalWindows
+from penstock.windows.emissions import Emission
+from penstock.windows.functions import Aggregated, Reduced, WindowContents, WindowFunction
+from penstock.windows.operator import WindowOperator, WindowSpec
+from penstock.windows.parameters import Parameter
+from penstock.windows.triggers import (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    PurgingTrigger,
+    Trigger,
+)
+from penstock.windows.window import GLOBAL
+from penstock.windows.window_state import WindowState
+
+__all__ = [
+    "LATE",
+    "ObjectOutput",
+    "ResultOutput",
+    "WindowOutput",
+    "WindowStep",
+    "window_output",
+    "window_step",
+]
+
+LATE: Final = "late"
+"""The side output of records whose windows had been cleaned up when they came."""
+
+_TIME: Final = pa.timestamp("us", "UTC")
+# Triggers that never ask for the clock; others may.
+_WITHOUT_CLOCK: Final = (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+)
+
+
+class WindowOutput:
+    """The records that windows emit, as columns."""
+
+    def __init__(self, record_type: RecordType) -> None:
+        self.record_type: Final = record_type
+
+    def batch(self, panes: Sequence[Emission], key_type: pa.DataType) -> tuple[pa.RecordBatch, pa.Array]:
+        """What firings emitted, in order, and the key of each record. SchemaError when a result does not fit."""
+        raise NotImplementedError
+
+
+class ObjectOutput(WindowOutput):
+    """What a window function emits, as it is."""
+
+    def batch(self, panes: Sequence[Emission], key_type: pa.DataType) -> tuple[pa.RecordBatch, pa.Array]:  # noqa: D102  # as declared
+        keys = [pane.key for pane in panes for _ in pane.results]
+        results = [result for pane in panes for result in pane.results]
+        return self.record_type.batch(results), pa.array(keys, key_type)
+
+
+class ResultOutput(WindowOutput):
+    """The result of each window, with its key and its bounds.
+
+    The first fields are those of the key, then come `window_start` and `window_end`, null for the global window, and
+    then those of the result.
+    """
+
+    def __init__(self, record_type: RecordType, key_fields: int, result: RecordType | Field) -> None:
+        super().__init__(record_type)
+        self._key_fields: Final = key_fields
+        self._result: Final = result
+
+    def batch(self, panes: Sequence[Emission], key_type: pa.DataType) -> tuple[pa.RecordBatch, pa.Array]:  # noqa: D102  # as declared
+        panes = [pane for pane in panes if pane.results]
+        keys = pa.array([pane.key for pane in panes], key_type)
+        results = [pane.results[0] for pane in panes]
+        if isinstance(self._result, RecordType):
+            values = self._result.batch(results).columns
+        else:
+            values = [self._result.to_arrow(results)]
+        bounds = [
+            pa.array([None if at is None else at * 1000 for at in found], pa.int64()).cast(_TIME)
+            for found in zip(*(_bounds(pane) for pane in panes), strict=True)
+        ] or [pa.array([], _TIME)] * 2
+        key_columns = keys.flatten() if pa.types.is_struct(key_type) else [keys]
+        columns = [*key_columns[: self._key_fields], *bounds, *values]
+        cast = [column.cast(f.arrow_type) for column, f in zip(columns, self.record_type.fields, strict=True)]
+        return pa.RecordBatch.from_arrays(cast, schema=self.record_type.schema), keys
+
+
+def _bounds(pane: Emission) -> tuple[int | None, int | None]:
+    return (None, None) if pane.window == GLOBAL else (pane.window.start, pane.window.end)
+
+
+class ParameterSetting(Setting[Any]):
+    """A parameter of windows as a setting of the step."""
+
+    def __init__(self, value_type: Any, default: Any, parameter: Parameter) -> None:
+        super().__init__(value_type, default)
+        self._parameter: Final = parameter
+
+    def value_of(self, data: bytes | msgspec.Raw) -> Any:
+        """A value from JSON. msgspec.ValidationError when windows cannot have it."""
+        value = super().value_of(data)
+        try:
+            self._parameter.check(value)
+        except JobDefinitionError as e:
+            raise msgspec.ValidationError(str(e)) from None
+        return value
+
+
+class WindowStep(ProcessFunction):
+    """The function of a step with windows. What it does with records and timers is in `WindowRun`.
+
+    `parameters` are those of the windows, by the names of the settings that change them.
+    """
+
+    def __init__(self, spec: WindowSpec, record_type: RecordType, output: WindowOutput) -> None:
+        self.spec = spec
+        self.output = output
+        self.record_type = record_type
+        # What does not fit is refused when the job is described.
+        self.operator = WindowOperator(spec)
+        self.parameters = parameters_of(spec, self.operator)
+
+    @property
+    def is_event_time(self) -> bool:
+        """Whether the windows need watermarks."""
+        if self.spec.assigner.is_event_time:
+            return True
+        trigger = _inside(self.operator.trigger)
+        is_global = isinstance(self.spec.assigner, GlobalWindows)
+        return not is_global and isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
+
+    @property
+    def wants_clock(self) -> bool:
+        """Whether windows may fire while nothing comes."""
+        assigner = self.spec.assigner
+        by_clock = not assigner.is_event_time and not isinstance(assigner, GlobalWindows)
+        return by_clock or not isinstance(_inside(self.operator.trigger), _WITHOUT_CLOCK)
+
+    def state(self) -> WindowState:
+        """The hidden state that holds the open windows."""
+        contents, operator = self.spec.contents, self.operator
+        folded: Any = None
+        if operator.folds:
+            folded = (
+                contents.accumulator_type
+                if isinstance(contents, Aggregated)
+                else self.record_type.python_class
+            )
+        function = contents.function
+        return WindowState(
+            self.record_type,
+            folded,
+            operator.trigger.state_type,
+            None if function is None else function.window_state,
+        )
+
+
+def window_output(
+    contents: WindowContents, record_type: RecordType, key: KeySelector, declared: Any
+) -> WindowOutput:
+    """What windows emit: what a function is annotated or declared to, records as they were reduced, or results."""
+    function = contents.function
+    if function is not None:
+        if declared is not None:
+            return ObjectOutput(make_record_type(declared))
+        found = result_record_type(function.process, _who(function))
+        if found is None:
+            raise JobDefinitionError(
+                f"{_who(function)} is annotated to return None, so that nothing comes of it."
+            )
+        return ObjectOutput(found)
+    if isinstance(contents, Reduced):
+        return ObjectOutput(record_type)
+    assert isinstance(contents, Aggregated)
+    result = declared if declared is not None else contents.result_type
+    fields = _key_fields(key)
+    bounds = [Field(name, dt.datetime, _TIME, nullable=True) for name in ("window_start", "window_end")]
+    try:
+        value = Field("value", result, arrow_type_of(result), nullable=True)
+    except SchemaError:
+        kind = make_record_type(result)
+        return ResultOutput(type_of_fields([*fields, *bounds, *kind.fields]), len(fields), kind)
+    return ResultOutput(type_of_fields([*fields, *bounds, value]), len(fields), value)
+
+
+def _who(function: WindowFunction) -> str:
+    return f"{type(function).__name__}.process"
+
+
+def _key_fields(key: KeySelector) -> list[Field]:
+    """The fields that hold the key in a result, as the key holds them."""
+    if key.fields:
+        return [dataclasses.replace(key.record_type.field(name), nullable=False) for name in key.fields]
+    if len(key.parts) == 1:
+        return [Field("key", key.parts[0].python_type, key.key_type, nullable=False)]
+    return [
+        Field(f"key_{number}", part.python_type, kind.type, nullable=False)
+        for number, (part, kind) in enumerate(zip(key.parts, key.key_type, strict=True))
+    ]
+
+
+def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Parameter]:
+    """The parameters of windows by name; those of trigger and evictor have that word before them."""
+    found: dict[str, Parameter] = {}
+    for prefix, part in (
+        ("", spec.assigner),
+        ("trigger_", _inside(operator.trigger)),
+        ("evictor_", operator.evictor),
+    ):
+        for name, value in vars(part).items() if part is not None else ():
+            # That of a default trigger is the assigner's own.
+            if isinstance(value, Parameter) and all(value is not other for other in found.values()):
+                found[f"{prefix}{name.lstrip('_')}"] = value
+    if spec.assigner.is_event_time:
+        found["allowed_lateness"] = operator.lateness
+    return found
+
+
+def _inside(trigger: Trigger) -> Trigger:
+    return trigger.inner if isinstance(trigger, PurgingTrigger) else trigger
+
+
+def _setting_of(parameter: Parameter) -> ParameterSetting:
+    given = parameter.given
+    if isinstance(given, dt.timedelta):
+        given = f"{parameter.value}ms"
+    return ParameterSetting(type(given), given, parameter)
+
+
+def window_step(spec: WindowSpec, record_type: RecordType, output: WindowOutput) -> WindowStep:
+    """The function of a step: with a setting for each parameter, and the states of its window function.
+
+    JobDefinitionError when the parts do not fit each other.
+    """
+    function = spec.contents.function
+    names: dict[str, Any] = {}
+    if function is not None:
+        for cls in reversed(type(function).__mro__):
+            names.update({name: state for name, state in vars(cls).items() if isinstance(state, KeyedState)})
+    for name, parameter in parameters_of(spec, WindowOperator(spec)).items():
+        if name in names:
+            raise JobDefinitionError(
+                f"{type(function).__name__} declares the state {name!r}, and the windows have a setting of that name. "
+                "Rename the state."
+            )
+        names[name] = _setting_of(parameter)
+    given = {} if function is None else dict(function.side_outputs)
+    if LATE in given:
+        raise JobDefinitionError(
+            f"{type(function).__name__} has a side output {LATE!r}, which all windows have; rename it."
+        )
+    names["side_outputs"] = {**given, LATE: record_type}
+    kind = type("Windows", (WindowStep,), names)
+    found: WindowStep = kind(spec, record_type, output)
+    return found

@@ -1,0 +1,230 @@
+"""Window state: the open windows of a key as a hidden keyed state, and how they are stored."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.records import OwnForm, RecordType
+from penstock.state.values import BoundState, BoundValueState, KeyedState, StateSpec, value_spec
+from penstock.windows.panes import OpenWindows, Pane
+from penstock.windows.triggers import RECORD
+from penstock.windows.window import Window
+
+__all__ = ["WINDOWS", "WindowState", "earliest_window_timers"]
+
+WINDOWS: Final = "@windows"
+"""The column with the open windows of each key."""
+
+_TIMES: Final = pa.list_(pa.int64())
+_TIMERS: Final = {"event": "event_timers", "processing": "processing_timers"}
+
+
+class WindowState(KeyedState):
+    """The hidden state that holds the open windows of a key.
+
+    Args:
+        record: the type of the records in the windows.
+        folded: the type of what the records of a window are folded into; None where all of them are kept.
+        trigger: the type of what the trigger keeps, as it declares it.
+        function: the type of what the window function keeps, as it declares it.
+
+    """
+
+    def __init__(self, record: RecordType, folded: Any, trigger: Any, function: Any) -> None:
+        self.name = WINDOWS
+        self._form: Final = WindowsForm(
+            None if folded is not None else value_spec("records", record.python_class),
+            None if folded is None else value_spec("result", folded),
+            None
+            if trigger is None
+            else value_spec("trigger", record.python_class if trigger == RECORD else trigger),
+            None if function is None else value_spec("function", function),
+        )
+
+    def spec(self) -> StateSpec:
+        """How the state is stored: as an Arrow list of windows."""
+        return StateSpec(self.name, self._form, self._form.arrow_type, None)
+
+    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:  # noqa: ARG002  # as KeyedState
+        """The class of the state at work."""
+        return BoundWindowState
+
+
+class BoundWindowState(BoundState, KeyedState):
+    """The open windows of a key group at work."""
+
+    __slots__ = ()
+
+    def of(self, key: Any) -> OpenWindows:
+        """The open windows of a key, which are stored when the run is done."""
+        try:
+            found = self._values[key]
+        except KeyError:
+            found = self._column.load(key)
+        if found is None:
+            found = self._values[key] = OpenWindows()
+        windows: OpenWindows = found
+        return windows
+
+    def note(self, key: Any) -> None:
+        """The windows of a key have changed."""
+        self._dirty[key] = None
+
+    def note_all(self, keys: list[Any]) -> None:
+        """The windows of keys may have changed."""
+        self._dirty.update(dict.fromkeys(keys))
+
+    def changed_keys(self) -> list[Any]:
+        """The keys whose windows were changed and not written back yet."""
+        return list(self._dirty)
+
+
+@dataclass(frozen=True)
+class WindowsForm(OwnForm):
+    """Open windows as an Arrow list of structs; a key without any holds nothing."""
+
+    record: StateSpec | None
+    folded: StateSpec | None
+    trigger: StateSpec | None
+    function: StateSpec | None
+
+    def parts(self) -> dict[str, StateSpec]:
+        found = {
+            "record": self.record,
+            "result": self.folded,
+            "trigger": self.trigger,
+            "function": self.function,
+        }
+        return {name: spec for name, spec in found.items() if spec is not None}
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The stored type."""
+        fields = [pa.field("start", pa.int64()), pa.field("end", pa.int64()), pa.field("count", pa.int64())]
+        if self.folded is not None:
+            fields.append(pa.field("result", self.folded.arrow_type))
+        if self.record is not None:
+            entry = pa.struct([pa.field("time", pa.int64()), pa.field("record", self.record.arrow_type)])
+            fields.append(pa.field("records", pa.list_(entry)))
+        if self.trigger is not None:
+            fields.append(pa.field("trigger", self.trigger.arrow_type))
+        if self.function is not None:
+            fields.append(pa.field("function", self.function.arrow_type))
+        fields += [
+            pa.field("cleanup", pa.int64()),
+            pa.field("event_timers", _TIMES),
+            pa.field("processing_timers", _TIMES),
+        ]
+        return pa.list_(pa.struct(fields))
+
+    def to_python(self, column: pa.Array) -> list[Any]:
+        flat = pc.list_flatten(column)
+        columns = {field.name: pc.struct_field(flat, field.name) for field in flat.type}
+        windows = map(Window, columns["start"].to_pylist(), columns["end"].to_pylist())
+        panes = [Pane() for _ in range(len(flat))]
+        for pane, count, cleanup_ms, event, processing in zip(
+            panes,
+            columns["count"].to_pylist(),
+            columns["cleanup"].to_pylist(),
+            columns["event_timers"].to_pylist(),
+            columns["processing_timers"].to_pylist(),
+            strict=True,
+        ):
+            pane.count, pane.cleanup_ms = count, cleanup_ms
+            pane.event_timers, pane.processing_timers = tuple(event or ()), tuple(processing or ())
+        for pane, contents in zip(panes, self._contents(columns), strict=True):
+            pane.contents = contents
+        for spec, attribute in ((self.trigger, "trigger_state"), (self.function, "window_state")):
+            if spec is not None:
+                for pane, value in zip(panes, spec.to_python(columns[spec.name]), strict=True):
+                    setattr(pane, attribute, value)
+        pairs = list(zip(windows, panes, strict=True))
+        bounds = np.concatenate(
+            [[0], np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy())]
+        ).tolist()
+        return [
+            OpenWindows.of(pairs[low:high]) if high > low else None
+            for low, high in itertools.pairwise(bounds)
+        ]
+
+    def _contents(self, columns: dict[str, pa.Array]) -> list[Any]:
+        if self.folded is not None:
+            return self.folded.to_python(columns["result"])
+        assert self.record is not None
+        lists = columns["records"]
+        flat = pc.list_flatten(lists)
+        times = pc.struct_field(flat, "time").to_pylist()
+        records = self.record.to_python(pc.struct_field(flat, "record"))
+        entries = list(zip(times, records, strict=True))
+        bounds = np.concatenate(
+            [[0], np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy())]
+        ).tolist()
+        return [entries[low:high] if high > low else None for low, high in itertools.pairwise(bounds)]
+
+    def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+        panes: list[Pane] = []
+        windows: list[Window] = []
+        lengths = []
+        for value in values:
+            found = {} if value is None else value.panes
+            # In order, so that equal windows are stored alike.
+            ordered = sorted(found)
+            windows += ordered
+            panes += [found[window] for window in ordered]
+            lengths.append(len(ordered))
+        arrays = {
+            "start": pa.array([window.start for window in windows], pa.int64()),
+            "end": pa.array([window.end for window in windows], pa.int64()),
+            "count": pa.array([pane.count for pane in panes], pa.int64()),
+            "cleanup": pa.array([pane.cleanup_ms for pane in panes], pa.int64()),
+            "event_timers": pa.array([sorted(pane.event_timers) for pane in panes], _TIMES),
+            "processing_timers": pa.array([sorted(pane.processing_timers) for pane in panes], _TIMES),
+        }
+        if self.folded is not None:
+            arrays["result"] = self.folded.to_arrow([pane.contents for pane in panes])
+        if self.record is not None:
+            arrays["records"] = self._entries(panes)
+        if self.trigger is not None:
+            arrays["trigger"] = self.trigger.to_arrow([pane.trigger_state for pane in panes])
+        if self.function is not None:
+            arrays["function"] = self.function.to_arrow([pane.window_state for pane in panes])
+        fields = list(self.arrow_type.value_type)
+        structs = pa.StructArray.from_arrays([arrays[field.name] for field in fields], fields=fields)
+        return pa.ListArray.from_arrays(_offsets(lengths), structs)
+
+    def _entries(self, panes: list[Pane]) -> pa.Array:
+        assert self.record is not None
+        entries = [entry for pane in panes for entry in pane.contents or ()]
+        times = pa.array([time_ms for time_ms, _ in entries], pa.int64())
+        records = self.record.to_arrow([record for _, record in entries])
+        structs = pa.StructArray.from_arrays([times, records], names=["time", "record"])
+        return pa.ListArray.from_arrays(_offsets([len(pane.contents or ()) for pane in panes]), structs)
+
+
+def _offsets(lengths: list[int]) -> pa.Array:
+    """Where each list begins and ends; null for an empty one."""
+    sizes = np.array(lengths, np.int64)
+    return pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32(), mask=np.append(sizes == 0, False))
+
+
+def earliest_window_timers(rows: pa.RecordBatch, domain: str) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """When the first timer of each key that has one by a clock is due, in microseconds since 1970, and the keys."""
+    column = rows.column(WINDOWS)
+    timers = pc.struct_field(pc.list_flatten(column), _TIMERS[domain])
+    # From a timer to its window, and from the window to its key.
+    keys = pc.list_parent_indices(column).to_numpy()[pc.list_parent_indices(timers).to_numpy()]
+    at = pc.list_flatten(timers).to_numpy()
+    found, firsts = np.unique(keys, return_index=True)
+    earliest = np.minimum.reduceat(at, firsts) if len(found) else at
+    limit = np.iinfo(np.int64).max // 1000
+    # Timers by the clock fire behind their millisecond: a record that comes within it still finds its window open.
+    behind_us = 1000 if domain == "processing" else 0
+    return np.clip(earliest, -limit, limit - 1) * 1000 + behind_us, rows.column(0).take(pa.array(found))

@@ -1,0 +1,174 @@
+"""Windows in the core of a step, with stored state: Flink's cases, and what becomes of every record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from in_process_job import EPOCH, MILLISECOND
+from memory_entries import MemoryEntries
+from window_cases import Case, case_ids, check, load_case, load_expected
+from window_driver import made_assigner, made_evictor, made_trigger, ms
+from window_reference import run
+from window_streams import specs_and_elements
+
+import penstock as ps
+from penstock.operators.blocks import OFFSET, Block
+from penstock.operators.slot import Slot
+from penstock.operators.slot_run import Moment, SlotRun
+from penstock.operators.step import StepResult
+from penstock.operators.watermarks import Tick
+from penstock.runtime.plan import JobPlan
+from penstock.state.slot_tables import SlotTables
+from penstock.windows.window import GLOBAL
+
+
+@dataclass
+class Element:
+    """A record of a case. `place` tells where it stands in it."""
+
+    key: str
+    ts: int
+    v: float
+    place: int
+    gap: int = 0
+
+
+@dataclass
+class Shown:
+    """A pane."""
+
+    key: str
+    start: int | None
+    end: int | None
+    values: list[float]
+    places: list[int]
+    ts: int
+
+
+class Show(ps.WindowFunction):
+    def process(self, key: str, records: Sequence[Element], ctx: ps.WindowContext) -> Iterator[Shown]:
+        window = ctx.window
+        start, end = (None, None) if window == GLOBAL else window
+        values, places = [one.v for one in records], [one.place for one in records]
+        yield Shown(key, start, end, values, places, window.max_timestamp)
+
+
+def delta(old: Element, new: Element) -> float:
+    return abs(old.v - new.v)
+
+
+def described(spec: dict[str, Any]) -> ps.Job:
+    """A job with the windows of a case."""
+    job = ps.Job("windows", key_groups=1)
+    stream = job.data_stream("in", schema=Element, event_time="ts", watermarks=ps.Watermarks.none())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("window_driver.delta", delta)
+        assigner: Any = made_assigner(spec["assigner"])
+        if spec["assigner"]["type"] == "dynamic_session":
+            assigner = ps.SessionWindows(lambda record: ms(record.gap))
+        windowed = stream.key_by("key").window(assigner)
+        trigger = made_trigger(spec["trigger"])
+        if trigger is None and spec["assigner"].get("end_of_stream"):
+            trigger = ps.EventTimeTrigger()
+        evictor = made_evictor(spec["evictor"])
+    if trigger is not None:
+        windowed = windowed.trigger(trigger)
+    if evictor is not None:
+        windowed = windowed.evictor(evictor)
+    panes = windowed.allowed_lateness(ms(spec["lateness"])).process("panes", Show())
+    panes.sink_to("panes")
+    panes.side_output("late").sink_to("late")
+    return job
+
+
+class Driver:
+    """Runs the elements of a case through the step's core, each in a micro-batch of its own, and tells what comes out.
+
+    The state is stored and read again at each. Timers by the clock fire behind their millisecond, as Flink's do outside
+    of its test harness; so the clock goes one further for them, and back for records.
+    """
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        plan = JobPlan(described(spec).graph, 1, frozenset(), frozenset(), strict=False)
+        (node,) = plan.graph.steps()
+        self.core = plan.core(node)
+        self._paces = plan.paces(node)
+        self._schema = plan.step_schema(node, 0)
+        self._entries = MemoryEntries({})
+        self._spec = spec
+        self.counts: dict[str, int] = {}
+        self._clock_ms = 0
+
+    def run(self, elements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        found = []
+        for at, element in enumerate(elements):
+            if "wm" in element:
+                result = self._run([], Tick("source/in", {"": element["wm"]}))
+            elif "pt" in element:
+                self._clock_ms = element["pt"] + 1
+                result = self._run([])
+                self._clock_ms -= 1
+            else:
+                record = Element(element["key"], element["ts"], element["v"], at, element.get("gap", 0))
+                result = self._run([record])
+            assert not result.dead_letters
+            for kind, count in result.counts.items():
+                self.counts[kind] = self.counts.get(kind, 0) + count
+            found += self._told(result, elements, at)
+        return found
+
+    def _run(self, records: list[Element], *ticks: Tick) -> StepResult:
+        tables = SlotTables(self.core.state_schema, self._entries)
+        now = EPOCH + self._clock_ms * MILLISECOND
+        run = SlotRun(self.core, Slot((0,), True), tables, Moment(now, self._paces, ticks))
+        run.begin_data()
+        blocks = []
+        if records:
+            batch = self.core.inputs[0].record_type.batch(records)
+            offsets = pa.array([record.place for record in records], pa.int64())
+            blocks = [
+                Block(0, "p", records[0].place, batch.append_column(OFFSET, offsets).cast(self._schema))
+            ]
+        result = run.process(0, blocks)
+        run.close()
+        if tables.changed:
+            tables.store()
+        return result
+
+    def _told(
+        self, result: StepResult, elements: Sequence[dict[str, Any]], at: int
+    ) -> Iterator[dict[str, Any]]:
+        for emission in result.emissions:
+            for record in self.core.outputs[emission.output].objects(emission.batch):
+                if emission.output == "":
+                    told = {"key": record.key, "start": record.start, "end": record.end}
+                    yield {**told, "values": record.values, "ts": record.ts, "at": at, "seq": record.places}
+                elif self._spec["late_output"]:
+                    yield {"late": dict(elements[record.place]), "at": at}
+
+
+@pytest.mark.parametrize("case_id", case_ids())
+def test_a_step_emits_what_flink_emitted(case_id: str) -> None:
+    """Each case, watermark by watermark; the windows are stored and brought back at each of its elements."""
+    case = load_case(case_id)
+    driver = Driver(case.spec)
+    check(case, driver.run(case.elements), load_expected(case_id))
+
+
+@settings(deadline=None, max_examples=60)
+@given(specs_and_elements())
+def test_a_step_emits_what_the_model_emits(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    """Whatever the windows and the stream; each record is in windows, late, or in a gap between windows."""
+    spec, elements = drawn
+    sessions = spec["assigner"]["type"] in {"session", "dynamic_session", "pt_session"}
+    assume(not (sessions and spec["evictor"]["type"] in {"count", "delta"}))
+    outcome = run(spec, elements)
+    driver = Driver(spec)
+    check(Case("drawn", "", spec, tuple(elements)), driver.run(elements), outcome.emissions)
+    assert driver.counts.get("late", 0) == len(outcome.late) + len(outcome.dropped_late)
+    assert driver.counts.get("without_window", 0) == len(outcome.dropped_in_gap)
