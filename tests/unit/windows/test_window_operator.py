@@ -18,6 +18,7 @@ from penstock.windows.assigners import (
     WindowAssigner,
 )
 from penstock.windows.contexts import Clock, TriggerContext, WindowContext
+from penstock.windows.evictors import CountEvictor
 from penstock.windows.functions import AllRecords, Reduced, WindowFunction
 from penstock.windows.operator import WindowOperator, WindowSpec
 from penstock.windows.panes import OpenWindows
@@ -249,6 +250,27 @@ def test_a_longer_lateness_keeps_windows_that_are_open() -> None:
     driver.run([{"wm": 1_999}])
     assert not driver.keys["a"].panes
     assert not driver.keys["a"].event_timers
+
+
+def test_a_window_whose_lateness_has_grown_is_cleaned_up_without_a_record() -> None:
+    """At the new time."""
+    lateness = Parameter("0s")
+    driver = driven(TumblingWindows("1s"), lateness=lateness)
+    driver.run([record(5)])
+    lateness.set("1s")
+    driver.run([{"wm": 1_998}])
+    assert list(driver.keys["a"].panes) == [Window(0, 1_000)]
+    driver.run([{"wm": 1_999}])
+    assert picture(driver.keys["a"]) == picture(OpenWindows())
+
+
+def test_a_window_fires_nothing_when_all_was_evicted_after_it() -> None:
+    """It emits an empty pane only when it had records to evict before."""
+    continuous = ContinuousEventTimeTrigger("300ms")
+    after = driven(TumblingWindows("1s"), trigger=continuous, evictor=CountEvictor(0, after=True))
+    assert bounds(after, [record(5), {"wm": 700}]) == [(0, 1_000, 1)]
+    before = driven(TumblingWindows("1s"), trigger=continuous, evictor=CountEvictor(0))
+    assert bounds(before, [record(5), {"wm": 700}]) == [(0, 1_000, 0)]
 
 
 def test_a_shorter_lateness_makes_records_late() -> None:
