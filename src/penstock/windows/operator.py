@@ -60,7 +60,7 @@ class WindowSpec:
                     f"The {name} of a window is the class {given.__name__}; give an instance: {given.__name__}(...)."
                 )
             if not isinstance(given, kind) and not (optional and given is None):
-                raise JobDefinitionError(f"The {name} of a window is a {kind.__name__}, not {given!r}.")
+                raise JobDefinitionError(f"The {name} of a window is {given!r}, which is no {kind.__name__}.")
 
 
 class WindowOperator:

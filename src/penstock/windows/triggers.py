@@ -91,7 +91,7 @@ class Trigger:
 class EventTimeTrigger(Trigger):
     """Fires when the watermark passes the end of the window, and from then on at each record that is not too late.
 
-    With `GlobalWindows`, whose window has no end, that is when the stream has ended.
+    With `GlobalWindows`, whose window has no end, it fires when the stream has ended.
     """
 
     can_merge = True

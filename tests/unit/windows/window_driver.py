@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.windows import assigners, evictors, triggers
-from penstock.windows.contexts import Clock, WindowContext
+from penstock.windows.contexts import Clock, TriggerContext, WindowContext
 from penstock.windows.functions import AllRecords, WindowContents, WindowFunction
 from penstock.windows.operator import WindowOperator, WindowSpec
 from penstock.windows.panes import OpenWindows
 from penstock.windows.timers import in_time_order, next_event_timer, next_processing_timer
-from penstock.windows.window import GLOBAL
+from penstock.windows.window import GLOBAL, Window
 
 __all__ = ["Driver", "everything", "made_operator", "picture"]
 
@@ -94,6 +94,19 @@ def made_evictor(spec: Element) -> evictors.Evictor | None:
     raise AssertionError(spec)
 
 
+class AtEndOfStream(triggers.Trigger):
+    """Flink's trigger of global windows that fire at the end of the stream, and only then."""
+
+    def on_record(
+        self, record: Any, time_ms: int, window: Window, ctx: TriggerContext
+    ) -> triggers.TriggerResult:
+        ctx.register_event_timer(window.max_timestamp)
+        return triggers.TriggerResult.CONTINUE
+
+    def on_event_time(self, time_ms: int, window: Window, ctx: TriggerContext) -> triggers.TriggerResult:
+        return triggers.TriggerResult.FIRE
+
+
 class Everything(WindowFunction):
     """Emits all records of a window as one list."""
 
@@ -110,7 +123,7 @@ def made_operator(spec: Element, contents: WindowContents | None = None) -> Wind
     """The operator of the windows that a case describes."""
     trigger = made_trigger(spec["trigger"])
     if trigger is None and spec["assigner"].get("end_of_stream"):
-        trigger = triggers.EventTimeTrigger()
+        trigger = AtEndOfStream()
     return WindowOperator(
         WindowSpec(
             made_assigner(spec["assigner"]),
