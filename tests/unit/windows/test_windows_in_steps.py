@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from in_process_job import EPOCH, MILLISECOND
 from memory_entries import MemoryEntries
 from window_cases import Case, case_ids, check, load_case, load_expected
-from window_driver import made_assigner, made_evictor, made_trigger, ms
+from window_driver import AtEndOfStream, made_assigner, made_evictor, made_trigger, ms
 from window_reference import run
-from window_streams import specs_and_elements
+from window_streams import EVENT_TIME, specs_and_elements
 
 import penstock as ps
 from penstock.operators.blocks import OFFSET, Block
@@ -74,7 +74,7 @@ def described(spec: dict[str, Any]) -> ps.Job:
         windowed = stream.key_by("key").window(assigner)
         trigger = made_trigger(spec["trigger"])
         if trigger is None and spec["assigner"].get("end_of_stream"):
-            trigger = ps.EventTimeTrigger()
+            trigger = AtEndOfStream()
         evictor = made_evictor(spec["evictor"])
     if trigger is not None:
         windowed = windowed.trigger(trigger)
@@ -167,6 +167,9 @@ def test_a_step_emits_what_the_model_emits(drawn: tuple[dict[str, Any], list[dic
     spec, elements = drawn
     sessions = spec["assigner"]["type"] in {"session", "dynamic_session", "pt_session"}
     assume(not (sessions and spec["evictor"]["type"] in {"count", "delta"}))
+    # A timer by the clock whose time has passed fires in the next micro-batch, and in the model when the clock moves.
+    by_clock = "processing_time" in str(spec["trigger"])
+    assume(not (by_clock and spec["assigner"]["type"] in EVENT_TIME))
     outcome = run(spec, elements)
     driver = Driver(spec)
     check(Case("drawn", "", spec, tuple(elements)), driver.run(elements), outcome.emissions)
