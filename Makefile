@@ -36,7 +36,7 @@ demo: setup ## the temperature-control job with simulated rooms and a live view 
 	@$(BIN)/penstock demo $(ARGS)
 
 test: setup ## all tests but the long ones
-	@$(BIN)/python -m pytest tests -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, types, imports
 	@$(BIN)/ruff check .

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction, result_record_type
 from penstock.operators.keys import KeySelector
-from penstock.records import Field, RecordType, arrow_type_of, type_of_fields
+from penstock.records import Field, RecordType, arrow_type_of, type_of_fields, without_none
 from penstock.records import record_type as make_record_type
 from penstock.state.shared import Setting
 from penstock.state.values import KeyedState
@@ -46,6 +48,8 @@ __all__ = [
 
 LATE: Final = "late"
 """The side output of records whose windows had been cleaned up when they came."""
+
+Ints = npt.NDArray[np.int64]
 
 _TIME: Final = pa.timestamp("us", "UTC")
 # Triggers that never ask for the clock; others may.
@@ -102,10 +106,18 @@ class ResultOutput(WindowOutput):
             pa.array([None if at is None else at * 1000 for at in found], pa.int64()).cast(_TIME)
             for found in zip(*(_bounds(pane) for pane in panes), strict=True)
         ] or [pa.array([], _TIME)] * 2
-        key_columns = keys.flatten() if pa.types.is_struct(key_type) else [keys]
+        return self._together(keys, bounds, values), keys
+
+    def columns(self, keys: pa.Array, starts_ms: Ints, ends_ms: Ints, values: pa.Array) -> pa.RecordBatch:
+        """The records of windows whose one result is a value, as columns."""
+        bounds = [pa.array(times * 1000).cast(_TIME) for times in (starts_ms, ends_ms)]
+        return self._together(keys, bounds, [values])
+
+    def _together(self, keys: pa.Array, bounds: list[pa.Array], values: list[pa.Array]) -> pa.RecordBatch:
+        key_columns = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
         columns = [*key_columns[: self._key_fields], *bounds, *values]
         cast = [column.cast(f.arrow_type) for column, f in zip(columns, self.record_type.fields, strict=True)]
-        return pa.RecordBatch.from_arrays(cast, schema=self.record_type.schema), keys
+        return pa.RecordBatch.from_arrays(cast, schema=self.record_type.schema)
 
 
 def _bounds(pane: Emission) -> tuple[int | None, int | None]:
@@ -195,7 +207,7 @@ def window_output(
     if isinstance(contents, Reduced):
         return ObjectOutput(record_type)
     assert isinstance(contents, Aggregated)
-    result = declared if declared is not None else contents.result_type
+    result = without_none(declared if declared is not None else contents.result_type)[0]
     fields = _key_fields(key)
     bounds = [Field(name, dt.datetime, _TIME, nullable=True) for name in ("window_start", "window_end")]
     try:
@@ -229,6 +241,7 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
         ("", spec.assigner),
         ("trigger_", _inside(operator.trigger)),
         ("evictor_", operator.evictor),
+        ("", spec.contents.aggregate if isinstance(spec.contents, Aggregated) else None),
     ):
         for name, value in vars(part).items() if part is not None else ():
             # That of a default trigger is the assigner's own.
