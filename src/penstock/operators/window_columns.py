@@ -23,7 +23,7 @@ from penstock.operators.window_step import LATE, ResultOutput, WindowStep
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
 from penstock.windows.assigners import CumulativeWindows, GridWindows, SlidingWindows, TumblingWindows
-from penstock.windows.field_aggregates import FieldAggregate
+from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics
 from penstock.windows.functions import Aggregated
 from penstock.windows.triggers import EventTimeTrigger, ProcessingTimeTrigger
 from penstock.windows.window import MIN_TIME
@@ -229,8 +229,7 @@ class WindowColumnsRun(WindowRun):
         order = np.lexsort((self._ranks(panes.slots), panes.ends))
         panes = panes.take(order)
         keys = self._state.keys.take(pa.array(panes.slots))
-        value = self._results(panes)
-        batch = self._output.columns(keys, panes.starts, panes.ends, value)
+        batch = self._output.columns(keys, panes.starts, panes.ends, self._results(panes))
         self._result.emissions.append(Emission(MAIN, batch, keys))
 
     def _ranks(self, slots: Ints) -> Ints:
@@ -245,18 +244,19 @@ class WindowColumnsRun(WindowRun):
         ranks[order] = np.arange(len(order))
         return ranks[slots]
 
-    def _results(self, panes: PaneColumns) -> pa.Array:
+    def _results(self, panes: PaneColumns) -> list[pa.Array]:
+        """The fields of the results."""
         is_empty = panes.value_counts == 0
-        match self._aggregate.aggregate.value:
-            case "count":
-                return pa.array(panes.value_counts.astype(np.float64))
-            case "sum":
-                return pa.array(panes.totals)
-            case "min":
-                return without_empty(panes.lows, is_empty)
-            case "max":
-                return without_empty(panes.highs, is_empty)
-        return without_empty(panes.totals / np.maximum(panes.value_counts, 1), is_empty)
+        found = {
+            "count": pa.array(panes.value_counts),
+            "sum": pa.array(panes.totals),
+            "min": without_empty(panes.lows, is_empty),
+            "max": without_empty(panes.highs, is_empty),
+            "mean": without_empty(panes.totals / np.maximum(panes.value_counts, 1), is_empty),
+        }
+        if isinstance(self._aggregate, FieldStatistics):
+            return list(found.values())
+        return [found[self._aggregate.aggregate.value]]
 
 
 def _cleanup(ends: Ints, lateness_ms: int) -> Ints:

@@ -46,7 +46,7 @@ from penstock.streams.graph import (
 )
 from penstock.windows.assigners import WindowAssigner
 from penstock.windows.evictors import Evictor
-from penstock.windows.field_aggregates import FieldAggregate
+from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics
 from penstock.windows.functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowSpec
 from penstock.windows.triggers import Trigger
@@ -438,15 +438,23 @@ class WindowedStream:
         """The mean of a numeric field; see `count`."""
         return self._aggregate(step, "mean", field)
 
+    def statistics(self, step: str, field: str) -> ProcessedStream:
+        """All of `count`, `sum`, `min`, `max` and `mean` of a numeric field, as fields of these names; see `count`."""
+        self._check_number(step, "statistics", field)
+        return self._step(step, Aggregated(FieldStatistics(field)), None)
+
     def _aggregate(self, step: str, aggregate: str, field: str | None) -> ProcessedStream:
         if field is not None:
-            kind = self._keyed.stream.record_type.field(field).arrow_type
-            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-                raise JobDefinitionError(
-                    f"Step {step!r}: the field {field!r} is {kind}, and only numbers have a {aggregate}. Name another "
-                    "one, or use aggregate() with a function of your own."
-                )
+            self._check_number(step, aggregate, field)
         return self._step(step, Aggregated(FieldAggregate(aggregate, field)), None)
+
+    def _check_number(self, step: str, aggregate: str, field: str) -> None:
+        kind = self._keyed.stream.record_type.field(field).arrow_type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise JobDefinitionError(
+                f"Step {step!r}: the field {field!r} is {kind}, and only numbers have that ({aggregate}). Name another "
+                "one, or use aggregate() with a function of your own."
+            )
 
     def process(self, step: str, function: WindowFunction, *, output: Any = None) -> ProcessedStream:
         """Keep all records of a window, and give them to a function when it fires."""

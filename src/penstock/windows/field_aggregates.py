@@ -13,7 +13,7 @@ from penstock.errors import JobDefinitionError
 from penstock.state.folding import AggregateFunction
 from penstock.windows.parameters import Parameter
 
-__all__ = ["AGGREGATES", "FieldAggregate", "Totals", "choice_of"]
+__all__ = ["AGGREGATES", "FieldAggregate", "FieldStatistics", "Statistics", "Totals", "choice_of"]
 
 AGGREGATES: Final = ("count", "sum", "min", "max", "mean")
 
@@ -79,6 +79,29 @@ class FieldAggregate(AggregateFunction[Any, Totals, float]):
         lows = [low for low in (a.low, b.low) if low is not None]
         highs = [high for high in (a.high, b.high) if high is not None]
         return Totals(a.count + b.count, a.total + b.total, min(lows, default=None), max(highs, default=None))
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """All aggregates of the values in a window; of no values there is no smallest, largest and mean."""
+
+    count: int
+    sum: float
+    min: float | None
+    max: float | None
+    mean: float | None
+
+
+class FieldStatistics(FieldAggregate):
+    """All of `AGGREGATES` over a numeric field of the records."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__("mean", field)
+
+    def get_result(self, totals: Totals) -> Statistics:  # type: ignore[override]  # all of them
+        """The aggregates."""
+        mean = totals.total / totals.count if totals.count else None
+        return Statistics(totals.count, totals.total, totals.low, totals.high, mean)
 
 
 def choice_of(aggregate: Any) -> Parameter:

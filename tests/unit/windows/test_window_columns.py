@@ -75,7 +75,7 @@ BATCHES = st.lists(
 @given(
     batches=BATCHES,
     assigner=st.sampled_from(sorted(ASSIGNERS)),
-    aggregate=st.sampled_from(["count", "sum", "min", "max", "mean"]),
+    aggregate=st.sampled_from(["count", "sum", "min", "max", "mean", "statistics"]),
     time=st.sampled_from(["event", "processing"]),
     lateness=st.sampled_from(["0ms", "6ms"]),
 )
@@ -123,7 +123,7 @@ def test_what_cannot_be_added_up_is_refused() -> None:
         "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.monotonous()
     )
     windowed = readings.key_by("number").window(ps.TumblingWindows("1s"))
-    with pytest.raises(JobDefinitionError, match=r"'sensor' is string, and only numbers have a mean"):
+    with pytest.raises(JobDefinitionError, match=r"'sensor' is string, and only numbers have that"):
         windowed.mean("step", "sensor")
 
 
