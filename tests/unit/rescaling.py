@@ -15,8 +15,10 @@ __all__ = ["rescaled"]
 
 def rescaled(job: ps.Job, before: InProcessJob, partitions: int) -> InProcessJob:
     """The job with what its steps hold in `before`."""
-    after = InProcessJob(job, partitions=partitions)
+    after = InProcessJob(job, partitions=partitions, topics=before.plan.partitions)
     after._offsets, after.now = dict(before._offsets), before.now
+    # All slots run in the first micro-batch, as they take over their seeds.
+    after.wakes = {(level[0].id, slot): 0 for level in after.plan.levels() for slot in after.plan.slot_of}
     for node in after.plan.graph.steps():
         core = after.plan.core(node)
         stored = [SlotTables(core.state_schema, MemoryEntries(s)) for s in _slots(before, node.id)]

@@ -1,0 +1,142 @@
+"""Windows in whole jobs: on any number of tasks, restarted and rescaled, the panes are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process_job import MILLISECOND, BatchResult, InProcessJob
+from rescaling import rescaled
+
+import penstock as ps
+from penstock.state.kept_slots import kept_slots
+
+TOPIC = ("0", "1")
+
+
+@dataclass
+class Click:
+    user: str
+    at: int
+    number: int
+
+
+@dataclass
+class Pane:
+    user: str
+    start: int
+    end: int
+    numbers: list[int]
+
+
+class Show(ps.WindowFunction):
+    """Emits what a window holds, and how often it has fired."""
+
+    fired = ps.ValueState(int)
+
+    def process(self, key: str, records: Sequence[Click], ctx: ps.WindowContext) -> Iterator[Pane]:
+        self.fired.set((self.fired.get() or 0) + 1)
+        yield Pane(key, ctx.window.start, ctx.window.end, [one.number for one in records])
+
+
+ASSIGNERS: dict[str, Any] = {
+    "tumbling": lambda: ps.TumblingWindows("10ms"),
+    "sliding": lambda: ps.SlidingWindows("10ms", "4ms"),
+    "gaps": lambda: ps.SlidingWindows("3ms", "7ms"),
+    "session": lambda: ps.SessionWindows("6ms"),
+    "count": lambda: ps.CountWindows(3),
+    "clock": lambda: ps.TumblingWindows("10ms", time="processing"),
+    "clock session": lambda: ps.SessionWindows("6ms", "processing"),
+}
+TRIGGERS: dict[str, Any] = {
+    "default": lambda: None,
+    "count": lambda: ps.CountTrigger(2),
+    "purging": lambda: ps.PurgingTrigger(ps.CountTrigger(2)),
+    "continuous": lambda: ps.ContinuousEventTimeTrigger("4ms"),
+}
+EVICTORS: dict[str, Any] = {
+    "none": lambda: None,
+    "count": lambda: ps.CountEvictor(2),
+    "time": lambda: ps.TimeEvictor("4ms", after=True),
+}
+
+
+def described(assigner: str, trigger: str, evictor: str, lateness: str) -> ps.Job:
+    job = ps.Job("j", key_groups=5)
+    strategy = ps.Watermarks.bounded("3ms").with_idleness("20ms")
+    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=strategy)
+    windowed = clicks.key_by("user").window(ASSIGNERS[assigner]()).allowed_lateness(lateness)
+    given_trigger, given_evictor = TRIGGERS[trigger](), EVICTORS[evictor]()
+    if given_trigger is not None:
+        windowed = windowed.trigger(given_trigger)
+    if given_evictor is not None:
+        windowed = windowed.evictor(given_evictor)
+    panes = windowed.process("panes", Show())
+    panes.sink_to("panes")
+    panes.side_output("late").sink_to("late")
+    return job
+
+
+CLICKS = st.tuples(st.sampled_from(["a", "b", "c", "d", "e"]), st.integers(0, 12), st.sampled_from(TOPIC))
+STAGES = st.lists(
+    st.tuples(
+        st.lists(CLICKS, max_size=6),
+        st.integers(0, 12),
+        st.integers(1, 4),
+        st.sampled_from(["go on", "restart", "rescale"]),
+    ),
+    min_size=2,
+    max_size=7,
+)
+
+
+def panes_of(result: BatchResult) -> dict[str, list[Pane]]:
+    found: dict[str, list[Pane]] = {}
+    for pane in result.records("panes"):
+        found.setdefault(pane.user, []).append(pane)
+    return found
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    stages=STAGES,
+    assigner=st.sampled_from(sorted(ASSIGNERS)),
+    trigger=st.sampled_from(sorted(TRIGGERS)),
+    evictor=st.sampled_from(sorted(EVICTORS)),
+    lateness=st.sampled_from(["0s", "8ms"]),
+)
+def test_panes_are_the_same_restarted_and_rescaled(
+    stages: Any, assigner: str, trigger: str, evictor: str, lateness: str
+) -> None:
+    """Of every key in the same order, in the same micro-batches; all records are accounted for, replays are alike."""
+    job = described(assigner, trigger, evictor, lateness)
+    straight = InProcessJob(job, partitions=1, topics={"clicks": TOPIC})
+    moved = InProcessJob(job, partitions=2, topics={"clicks": TOPIC})
+    number = 0
+    for stage, (drawn, passed, tasks, what) in enumerate([*stages, ([], 30, 1, "go on")]):
+        runs: dict[str, list[Click]] = {name: [] for name in TOPIC}
+        for user, at, partition in drawn:
+            runs[partition].append(Click(user, 8 * stage + at, number))
+            number += 1
+        inputs = {"clicks": [(name, clicks) for name, clicks in runs.items() if clicks]}
+        ends = stage == len(stages)
+        if what == "rescale":
+            moved = rescaled(job, moved, tasks)
+        elif what == "restart":
+            kept_slots._kept.clear()
+            moved.wakes = dict.fromkeys(moved.wakes, 0)
+        straight.now += passed * MILLISECOND
+        moved.now = straight.now
+        again = moved.copy()
+        expected, found = straight.run(inputs, ends=ends), moved.run(inputs, ends=ends)
+        assert panes_of(found) == panes_of(expected)
+        late = sorted(click.number for click in found.records("late"))
+        assert late == sorted(click.number for click in expected.records("late"))
+        assert not found.dead_letters
+        for kind in ("late", "without_window", "records"):
+            assert found.counts(kind) == expected.counts(kind)
+        assert again.run(inputs, seed=stage + 1, ends=ends).data == found.data
+        assert again.states == moved.states
