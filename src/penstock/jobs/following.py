@@ -24,6 +24,8 @@ from penstock.runtime.packing import DEAD_LETTERS, REPORTS, STORIES, reports_of
 __all__ = ["STOPPING", "Follower", "Progress", "RunSummary"]
 
 STOPPING: Final = "The job is stopping and begins no other micro-batch."
+# What steps tell of event time has no place among the counts of records that left.
+_OF_EVENT_TIME: Final = ("late", "watermark", "without_window")
 _stories: Final = msgspec.msgpack.Decoder(list[Story])
 
 
@@ -154,7 +156,7 @@ class Follower:
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
-            elif report.kind in (REPORTS, STORIES):
+            elif report.kind in (REPORTS, STORIES, *_OF_EVENT_TIME):
                 continue
             elif report.name == DEAD_LETTERS:
                 progress.dead_letters += report.total

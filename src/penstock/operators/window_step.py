@@ -113,7 +113,9 @@ def _bounds(pane: Emission) -> tuple[int | None, int | None]:
 
 
 class ParameterSetting(Setting[Any]):
-    """A parameter of windows as a setting of the step."""
+    """A parameter of windows as a setting of the step. A window has one value of it, so it holds from the cut."""
+
+    has_history = False
 
     def __init__(self, value_type: Any, default: Any, parameter: Parameter) -> None:
         super().__init__(value_type, default)
@@ -149,8 +151,7 @@ class WindowStep(ProcessFunction):
         if self.spec.assigner.is_event_time:
             return True
         trigger = _inside(self.operator.trigger)
-        is_global = isinstance(self.spec.assigner, GlobalWindows)
-        return not is_global and isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
+        return isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
 
     @property
     def wants_clock(self) -> bool:
@@ -247,6 +248,8 @@ def _setting_of(parameter: Parameter) -> ParameterSetting:
     given = parameter.given
     if isinstance(given, dt.timedelta):
         given = f"{parameter.value}ms"
+    elif parameter.is_fractional:
+        given = float(given)
     return ParameterSetting(type(given), given, parameter)
 
 
