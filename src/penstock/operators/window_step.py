@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction, result_record_type
+from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
 from penstock.records import Field, RecordType, arrow_type_of, type_of_fields
 from penstock.records import record_type as make_record_type
-from penstock.state.shared import Setting
+from penstock.state.shared import Setting, declared_shared
+from penstock.state.transient import declared_transient
 from penstock.state.values import KeyedState
 from penstock.windows.assigners import GlobalWindows
 from penstock.windows.emissions import Emission
@@ -244,6 +246,20 @@ def _inside(trigger: Trigger) -> Trigger:
     return trigger.inner if isinstance(trigger, PurgingTrigger) else trigger
 
 
+def _check_declared(function: type) -> None:
+    """JobDefinitionError when a window function declares what only process functions may."""
+    for name, found in [*declared_shared(function).items(), *declared_transient(function).items()]:
+        raise JobDefinitionError(
+            f"{function.__name__} declares {name!r}, a {type(found).__name__}, and a window function has keyed states "
+            "only. Let a process function behind the windows have it."
+        )
+    if declared_handlers(function):
+        raise JobDefinitionError(
+            f"{function.__name__} has a handler of commands, and a window function takes none. Let a process function "
+            "behind the windows take them."
+        )
+
+
 def _setting_of(parameter: Parameter) -> ParameterSetting:
     given = parameter.given
     if isinstance(given, dt.timedelta):
@@ -261,6 +277,7 @@ def window_step(spec: WindowSpec, record_type: RecordType, output: WindowOutput)
     function = spec.contents.function
     names: dict[str, Any] = {}
     if function is not None:
+        _check_declared(type(function))
         for cls in reversed(type(function).__mro__):
             names.update({name: state for name, state in vars(cls).items() if isinstance(state, KeyedState)})
     for name, parameter in parameters_of(spec, WindowOperator(spec)).items():
