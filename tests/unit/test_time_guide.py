@@ -14,10 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 from in_process_job import NOW, BatchResult, InProcessJob
+from memory_entries import MemoryEntries
+from rescaling import rescaled
 
 import penstock as ps
 from penstock.errors import JobDefinitionError
 from penstock.operators.watermarks import Tick
+from penstock.snapshots.formats import decode, encode
+from penstock.state.slot_tables import SlotTables
 
 GUIDE = Path(__file__).parents[2] / "docs" / "time.md"
 GUARANTEES = GUIDE.with_name("guarantees.md")
@@ -355,6 +359,59 @@ def test_what_is_kept_of_open_windows_is_a_column(guide: dict[str, Any]) -> None
         "event_timers",
         "processing_timers",
     ]
+
+
+@pytest.mark.parametrize("file_format", ["csv", "jsonl", "parquet"])
+def test_open_windows_come_back_from_a_dump(guide: dict[str, Any], file_format: Any) -> None:
+    """With all that belongs to them, whatever their parts are."""
+    shop = Shop(guide)
+    shop.run((1, "tea", 0, 70.0), (2, "jam", 7, 5.0), (1, "jam", 40, 3.0))
+    dumped = 0
+    for node in shop.job.plan.graph.steps():
+        core = shop.job.plan.core(node)
+        if core.windows is None:
+            continue
+        for (step, _), stored in shop.job.states.items():
+            if step == node.id:
+                for table in SlotTables(core.state_schema, MemoryEntries(stored)).tables.values():
+                    rows = table.all_rows()
+                    data = encode([rows], rows.schema, file_format)
+                    (back,) = decode(data, rows.schema, file_format)
+                    assert back.equals(rows)
+                    dumped += len(rows)
+    assert dumped > 8
+
+
+def test_open_windows_are_rescaled(guide: dict[str, Any]) -> None:
+    """They fire as they would have, and time goes on from the smallest watermark."""
+    straight, moved = (Shop(guide, partitions=2) for _ in range(2))
+    pages = [f"page {number}" for number in range(20)]
+    for shop in (straight, moved):
+        shop.run(*((number, page, number * 5, 61.0) for number, page in enumerate(pages)))
+    moved.job = rescaled(guide["job"], moved.job, 3)
+    for seconds in (100, 140, 300):
+        found = [shop.run((1, "tea", seconds)) for shop in (straight, moved)]
+        for sink in ("views", "firings", "longest", "busiest", "late-visits"):
+            one, other = (sorted(map(str, result.records(sink))) for result in found)
+            assert one == other, sink
+
+
+def test_windows_that_are_declared_anew_go_on(guide: dict[str, Any]) -> None:
+    """Those that are open to their end, the others as they are declared now."""
+
+    def declared(size: str) -> ps.Job:
+        job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
+        pages.window(ps.TumblingWindows(size)).aggregate("views", guide["Views"]()).sink_to("views")
+        return job
+
+    before, after = Shop(guide, declared("1m")), Shop(guide, declared("10s"))
+    before.run((1, "tea", 5))
+    after.job.states = before.job.states
+    assert counted(after.run((1, "tea", 15), (1, "tea", 65), (1, "jam", 15))) == [
+        ("jam", 10, 1),
+        ("tea", 0, 2),
+    ]
+    assert counted(after.run(ends=True)) == [("tea", 60, 1)]
 
 
 class Refused(ps.WindowFunction):

@@ -358,11 +358,10 @@ class WindowedStream:
     Every method gives a new one, but for those that make a step: `reduce`, `aggregate` and `process`. The step's stream
     has the side output "late", of records whose windows had been cleaned up when they came.
 
-    >>> job = ps.Job("clicks")
-    >>> clicks = job.data_stream(
-    ...     "clicks", schema="user STRING, at BIGINT", event_time="at", watermarks=ps.Watermarks.bounded("5s")
+    >>> clicks = Job("clicks").data_stream(
+    ...     "clicks", schema="user STRING, at BIGINT", event_time="at", watermarks=Watermarks.bounded("5s")
     ... )
-    >>> windowed = clicks.key_by("user").window(ps.TumblingWindows("1m")).allowed_lateness("10s")
+    >>> windowed = clicks.key_by("user").window(TumblingWindows("1m")).allowed_lateness("10s")
     """
 
     def __init__(self, keyed: KeyedStream, assigner: WindowAssigner) -> None:
