@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-dump chaos clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-dump bench-windows chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ demo: setup ## the temperature-control job with simulated rooms and a live view 
 	@$(BIN)/penstock demo $(ARGS)
 
 test: setup ## all tests but the long ones
-	@$(BIN)/python -m pytest tests -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, types, imports
 	@$(BIN)/ruff check .
@@ -62,6 +62,9 @@ bench-control: setup ## a command to 100k keys, and 10,000 commands a second bes
 
 bench-state: setup ## a micro-batch of equal size while 10k to 10M keys are held
 	@$(BIN)/python -m benchmarks.state_growth $(ARGS)
+
+bench-windows: setup ## tumbling windows of 100k keys, beside Spark's own
+	@$(BIN)/python -m benchmarks.windows $(ARGS)
 
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)

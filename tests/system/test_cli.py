@@ -261,17 +261,6 @@ def check_dead_letters(letters: list[Record], data: TwoFolders) -> None:
     assert all(letter["reason"] for letter in letters)
 
 
-def test_strict_stops_at_a_bad_record(tmp_path: Path) -> None:
-    """With --strict the job ends with exit code 2 and a sentence that names stream, file and offset."""
-    data = TwoFolders(tmp_path, seed=7)
-    result = cli(str(EXAMPLE), "--bounded", *data.bindings(), "--strict", "-ojson", folder=tmp_path)
-    name, place, _ = min(data.bad, key=lambda bad: bad[1])
-    assert result.code == 2, result
-    assert "Traceback" not in result.err
-    (message,) = [line for line in result.err.splitlines() if line.startswith("Error:")]
-    assert f"record {place} of {name!r} in stream 'readings'" in message
-
-
 # Stopping
 
 
@@ -279,7 +268,7 @@ def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: 
     """Ctrl-C and SIGTERM end a job with exit code 0 and status `stopped`; progress is shown before.
 
     It stops between two micro-batches: also a sink that is only at-least-once has each command once when the job has
-    been stopped twice and finished. While it runs, another run is refused its checkpoint.
+    been stopped twice and finished.
     """
     topics = {name: f"{name}-{time.time_ns()}" for name in ("readings", "settings", "heaters")}
     for topic in topics.values():
@@ -302,9 +291,6 @@ def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: 
     with JobProcess(arguments, tmp_path) as job:
         await_commits(checkpoint, job, 3)
         await_true(lambda: "batch " in job.err, lambda: "no progress is shown")
-        another = JobProcess([*arguments, "--lock-timeout=0.5"], tmp_path)
-        with another:
-            refused(another.wait(), "is in use by another run of the job")
         job.press_ctrl_c()
         check_stopped(job)
         assert all(word in job.err for word in ("rows/s", "batch time", "lag"))

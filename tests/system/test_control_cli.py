@@ -83,7 +83,7 @@ class Operator:
         return story
 
 
-@pytest.mark.parametrize("place", ["folder", "kafka"])
+@pytest.mark.parametrize("place", [pytest.param("folder", marks=pytest.mark.chaos), "kafka"])
 def test_commands_reach_a_job_from_another_process(place: str, tmp_path: Path, request: Any) -> None:
     """Each ends with its status as the exit code; what is sent while the job is stopped is applied after its start."""
     (tmp_path / "limits.py").write_text(JOB)

@@ -24,7 +24,9 @@ COLD, WARM = {"sensor_id": 1, "temperature": 10.0}, {"sensor_id": 1, "temperatur
 ON, OFF = {"sensor_id": 1, "command": "ON"}, {"sensor_id": 1, "command": "OFF"}
 
 
-@pytest.mark.parametrize("where", [[], ["--kafka"]], ids=["folders", "kafka"])
+@pytest.mark.parametrize(
+    "where", [[], pytest.param(["--kafka"], marks=pytest.mark.chaos)], ids=["folders", "kafka"]
+)
 def test_the_demo_ends_with_no_violations(where: list[str], tmp_path: Path) -> None:
     """Rooms, job and check, each for real; the last line is one JSON object whose last field is `violations`."""
     command = [

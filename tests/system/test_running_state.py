@@ -110,12 +110,6 @@ def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path) -> Non
         assert f"begins from the savepoint {stopped['savepoint']}" in job.err
         job.signal(signal.SIGTERM)
         assert job.wait().code == 0
-    assert penstock("rescale", str(tmp_path / "two"), "--parallelism", "3")["after"] == 3
-    with JobProcess(hits.arguments("two"), tmp_path) as job:
-        hits.feed(1)
-        hits.await_all(job)
-        job.signal(signal.SIGTERM)
-        assert job.wait().code == 0
     hits.check()
     (step,) = penstock("state", "ls", str(tmp_path / "two"))
     assert step["keys"] == 40

@@ -293,6 +293,19 @@ def test_results_of_windows_are_stamped(guide: dict[str, Any]) -> None:
     assert [one.control_version for one in shop.run(ends=True).records("views")] == [5, 5]
 
 
+def test_results_as_columns_are_stamped(guide: dict[str, Any]) -> None:
+    """As others are; and another aggregate counts from the next firing on."""
+    job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
+    pages.window(ps.TumblingWindows("1m")).mean("means", "seconds").stamp_control_version().sink_to("means")
+    shop = Shop(guide, job)
+    shop.run((1, "tea", 0, 2.0), (1, "tea", 1, 4.0))
+    receipt = shop.command("set", {"aggregate": "max"}, target={"step": "means"}, version=5)
+    assert receipt.status == "APPLIED", receipt.reason
+    assert shop.command("set", {"aggregate": "median"}, target={"step": "means"}).status == "REJECTED"
+    (found,) = shop.run(ends=True).records("means")
+    assert (found.value, found.control_version) == (4.0, 5)
+
+
 def by_clock(guide: dict[str, Any]) -> Shop:
     job, pages = described(guide)
     windows = pages.window(ps.TumblingWindows("1s", time="processing"))

@@ -22,6 +22,7 @@ from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
 from penstock.operators.steering import Steering
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
 from penstock.operators.watermarks import EventClock, Pace, Progress, Tick
+from penstock.operators.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.operators.window_run import WindowRun
 from penstock.state.group_table import GroupTable
 from penstock.state.shared import SharedStates
@@ -216,7 +217,11 @@ class SlotRun:
     ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
-        runs = GroupRun if self._core.windows is None else WindowRun
+        runs: type[GroupRun] = GroupRun
+        if self._core.windows is not None:
+            # Of which version a row is, is told one by one.
+            in_columns = runs_as_columns(self._core.windows) and not self._core.stamped
+            runs = WindowColumnsRun if in_columns else WindowRun
         run = runs(binding, context, key_group, self._tables.table(key_group))
         letters: list[DeadLetter] = []
         greet = None

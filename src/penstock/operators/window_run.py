@@ -67,7 +67,7 @@ class WindowRun(GroupRun):
             range(len(keys)), keys, times.tolist(), source.record_type.objects(block.batch), strict=True
         )
         cursor, clock, windows_of = self._binding.cursor, self._clock, self._open.of
-        process, undo = self._operator.process, cursor.undo
+        process, undo, changed = self._operator.process, cursor.undo, self._open.changed
         untimely = set(np.flatnonzero(is_missing).tolist())
         for row in untimely:
             self._dead_letter(block, row, f"the record has no event time: its field {source.time!r} is null")
@@ -80,7 +80,9 @@ class WindowRun(GroupRun):
                     cursor.key = key
                     windows = windows_of(key)
                     process(windows, key, time_ms, record, clock)
-                    windows.journal.clear()
+                    if windows.journal:
+                        windows.journal.clear()
+                        changed[key] = None
                     if undo:
                         undo.clear()
                 break
@@ -88,7 +90,6 @@ class WindowRun(GroupRun):
                 windows_of(keys[row]).commit()
                 cursor.take_back()
                 self._dead_letter(block, row, reason_of(e))
-        self._open.note_all(keys)
 
     def _times_ms(self, block: Block) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The event time of each record, and which have none; where there is no event time, that of the micro-batch."""
@@ -115,7 +116,7 @@ class WindowRun(GroupRun):
             # What has registered a timer for a time that has passed waits until time moves.
             return
         self._clock.watermark_ms = clock.after_ms
-        keys = [*key_values(due), *self._open.changed_keys()]
+        keys = [*key_values(due), *self._open.changed]
         self._fire_all(keys, next_event_timer, self._operator.fire_event_timer, clock.after_ms)
 
     def _fire_all(self, keys: Sequence[Any], next_timer: NextTimer, fire: Any, until_ms: int) -> None:
@@ -131,7 +132,7 @@ class WindowRun(GroupRun):
                 self._window_letter(key, None, reason_of(e))
             windows.commit()
             cursor.undo.clear()
-            self._open.note(key)
+            self._open.changed[key] = None
         self._take_emitted()
 
     # -- what leaves --

@@ -5,22 +5,25 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import JobDefinitionError, SchemaError
+from penstock.errors import JobDefinitionError
 from penstock.operators.functions import ProcessFunction, result_record_type
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
-from penstock.records import Field, RecordType, arrow_type_of, type_of_fields
+from penstock.records import Field, RecordType, type_of_fields, without_none
 from penstock.records import record_type as make_record_type
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.transient import declared_transient
-from penstock.state.values import KeyedState
+from penstock.state.values import KeyedState, value_spec
 from penstock.windows.assigners import GlobalWindows
 from penstock.windows.emissions import Emission
+from penstock.windows.field_aggregates import FieldStatistics
 from penstock.windows.functions import Aggregated, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowOperator, WindowSpec
 from penstock.windows.parameters import Parameter
@@ -48,6 +51,8 @@ __all__ = [
 
 LATE: Final = "late"
 """The side output of records whose windows had been cleaned up when they came."""
+
+Ints = npt.NDArray[np.int64]
 
 _TIME: Final = pa.timestamp("us", "UTC")
 # Triggers that never ask for the clock; others may.
@@ -104,10 +109,20 @@ class ResultOutput(WindowOutput):
             pa.array([None if at is None else at * 1000 for at in found], pa.int64()).cast(_TIME)
             for found in zip(*(_bounds(pane) for pane in panes), strict=True)
         ] or [pa.array([], _TIME)] * 2
-        key_columns = keys.flatten() if pa.types.is_struct(key_type) else [keys]
+        return self._together(keys, bounds, values), keys
+
+    def columns(
+        self, keys: pa.Array, starts_ms: Ints, ends_ms: Ints, values: list[pa.Array]
+    ) -> pa.RecordBatch:
+        """The records of windows, with the fields of their results as columns."""
+        bounds = [pa.array(times * 1000).cast(_TIME) for times in (starts_ms, ends_ms)]
+        return self._together(keys, bounds, values)
+
+    def _together(self, keys: pa.Array, bounds: list[pa.Array], values: list[pa.Array]) -> pa.RecordBatch:
+        key_columns = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
         columns = [*key_columns[: self._key_fields], *bounds, *values]
         cast = [column.cast(f.arrow_type) for column, f in zip(columns, self.record_type.fields, strict=True)]
-        return pa.RecordBatch.from_arrays(cast, schema=self.record_type.schema), keys
+        return pa.RecordBatch.from_arrays(cast, schema=self.record_type.schema)
 
 
 def _bounds(pane: Emission) -> tuple[int | None, int | None]:
@@ -146,6 +161,7 @@ class WindowStep(ProcessFunction):
         # What does not fit is refused when the job is described.
         self.operator = WindowOperator(spec)
         self.parameters = parameters_of(spec, self.operator)
+        self.state().spec()
 
     @property
     def is_event_time(self) -> bool:
@@ -198,14 +214,14 @@ def window_output(
     if isinstance(contents, Reduced):
         return ObjectOutput(record_type)
     assert isinstance(contents, Aggregated)
-    result = declared if declared is not None else contents.result_type
+    result = without_none(declared if declared is not None else contents.result_type)[0]
     fields = _key_fields(key)
     bounds = [Field(name, dt.datetime, _TIME, nullable=True) for name in ("window_start", "window_end")]
-    try:
-        value = Field("value", result, arrow_type_of(result), nullable=True)
-    except SchemaError:
-        kind = make_record_type(result)
+    spec = value_spec("value", result)
+    if spec.record_type is not None:
+        kind = spec.record_type
         return ResultOutput(type_of_fields([*fields, *bounds, *kind.fields]), len(fields), kind)
+    value = Field("value", result, spec.arrow_type, nullable=True)
     return ResultOutput(type_of_fields([*fields, *bounds, value]), len(fields), value)
 
 
@@ -232,6 +248,7 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
         ("", spec.assigner),
         ("trigger_", _inside(operator.trigger)),
         ("evictor_", operator.evictor),
+        ("", spec.contents.aggregate if _can_be_chosen(spec.contents) else None),
     ):
         for name, value in vars(part).items() if part is not None else ():
             # That of a default trigger is the assigner's own.
@@ -240,6 +257,11 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
     if spec.assigner.is_event_time:
         found["allowed_lateness"] = operator.lateness
     return found
+
+
+def _can_be_chosen(contents: WindowContents) -> TypeGuard[Aggregated]:
+    """Whether a command may choose another aggregate."""
+    return isinstance(contents, Aggregated) and not isinstance(contents.aggregate, FieldStatistics)
 
 
 def _inside(trigger: Trigger) -> Trigger:

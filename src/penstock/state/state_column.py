@@ -60,6 +60,7 @@ class StateColumn:
         self.dirty: dict[Any, None] = {}
         self._columns: StateColumns | None = None
         self._changed_slots: list[npt.NDArray[np.int64]] = []
+        self._replaced: list[npt.NDArray[np.int64]] = []
 
     # -- value by value --
 
@@ -120,6 +121,13 @@ class StateColumn:
             self._columns = snapshot[0].copy()
             del self._changed_slots[snapshot[1] :]
 
+    def replace(self, stored: pa.Array, slots: npt.NDArray[np.int64]) -> None:
+        """Have all values anew, as they are stored; those of the keys in `slots` have changed."""
+        self.stored = stored
+        self.values = {}
+        self._columns = None
+        self._replaced.append(slots)
+
     # -- back to the table --
 
     def check_value(self, value: Any) -> None:
@@ -144,7 +152,8 @@ class StateColumn:
         changed = self._changed_slots
         if changed:
             self.stored = self._columns_to_arrow()
-        self._columns, self._changed_slots = None, []
+        changed += self._replaced
+        self._columns, self._changed_slots, self._replaced = None, [], []
         return changed
 
     def flush_values(self, slots: Mapping[Any, int]) -> npt.NDArray[np.int64]:

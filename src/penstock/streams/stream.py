@@ -46,6 +46,7 @@ from penstock.streams.graph import (
 )
 from penstock.windows.assigners import WindowAssigner
 from penstock.windows.evictors import Evictor
+from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics
 from penstock.windows.functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowSpec
 from penstock.windows.triggers import Trigger
@@ -410,6 +411,49 @@ class WindowedStream:
         no annotation says it.
         """
         return self._step(step, Aggregated(function, window_function), output)
+
+    def count(self, step: str) -> ProcessedStream:
+        """Count the records of a window. Emits the fields of the key, `window_start`, `window_end` and `value`.
+
+        As all aggregates of a field it runs as columns where it can: with tumbling, sliding or cumulative windows,
+        their own trigger and no evictor. Null values are not counted, added or compared. The setting `aggregate` of the
+        step chooses another of count, sum, min, max and mean while the job runs; `value` is a double.
+        """
+        return self._aggregate(step, "count", None)
+
+    def sum(self, step: str, field: str) -> ProcessedStream:
+        """Add up a numeric field, as `count` counts."""
+        return self._aggregate(step, "sum", field)
+
+    def min(self, step: str, field: str) -> ProcessedStream:
+        """The smallest value of a numeric field; see `count`."""
+        return self._aggregate(step, "min", field)
+
+    def max(self, step: str, field: str) -> ProcessedStream:
+        """The largest value of a numeric field; see `count`."""
+        return self._aggregate(step, "max", field)
+
+    def mean(self, step: str, field: str) -> ProcessedStream:
+        """The mean of a numeric field; see `count`."""
+        return self._aggregate(step, "mean", field)
+
+    def statistics(self, step: str, field: str) -> ProcessedStream:
+        """All of `count`, `sum`, `min`, `max` and `mean` of a numeric field, as fields of these names; see `count`."""
+        self._check_number(step, "statistics", field)
+        return self._step(step, Aggregated(FieldStatistics(field)), None)
+
+    def _aggregate(self, step: str, aggregate: str, field: str | None) -> ProcessedStream:
+        if field is not None:
+            self._check_number(step, aggregate, field)
+        return self._step(step, Aggregated(FieldAggregate(aggregate, field)), None)
+
+    def _check_number(self, step: str, aggregate: str, field: str) -> None:
+        kind = self._keyed.stream.record_type.field(field).arrow_type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise JobDefinitionError(
+                f"Step {step!r}: the field {field!r} is {kind}, and only numbers have that ({aggregate}). Name another "
+                "one, or use aggregate() with a function of your own."
+            )
 
     def process(self, step: str, function: WindowFunction, *, output: Any = None) -> ProcessedStream:
         """Keep all records of a window, and give them to a function when it fires."""

@@ -8,6 +8,9 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.durations import Duration, milliseconds
 from penstock.errors import JobDefinitionError
 from penstock.windows.evictors import CountEvictor, Evictor
@@ -26,6 +29,7 @@ __all__ = [
     "CountWindows",
     "CumulativeWindows",
     "GlobalWindows",
+    "GridWindows",
     "SessionWindows",
     "SlidingWindows",
     "TumblingWindows",
@@ -33,6 +37,8 @@ __all__ = [
 ]
 
 Time = Literal["event", "processing"]
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 _CACHED: Final = 4096
 """How many starts an assigner remembers the windows of; enough for all that are open at a time."""
@@ -90,12 +96,20 @@ class WindowAssigner:
         return [*assigned, *(window for window in others if window.start <= time_ms < window.end)]
 
 
-class _TimeWindows(WindowAssigner):
+class GridWindows(WindowAssigner):
     """What windows have in common that lie on a grid of times; those of a start are made once."""
 
     def __init__(self, time: Time) -> None:
         self.is_event_time = _is_event_time(time, type(self).__name__)
         self._cache: dict[Any, tuple[Window, ...]] = {}
+
+    def columns(self, times_ms: Ints) -> tuple[Ints, Ints]:
+        """As `assign`, of many times: a row for each with the starts and the ends; equal ones are of no window."""
+        raise NotImplementedError
+
+    def fit(self, starts: Ints, ends: Ints) -> Mask:
+        """As `fits`, of many windows."""
+        raise NotImplementedError
 
     def _remembered(self, key: Any, windows: tuple[Window, ...]) -> tuple[Window, ...]:
         if len(self._cache) >= _CACHED:
@@ -104,7 +118,7 @@ class _TimeWindows(WindowAssigner):
         return windows
 
 
-class TumblingWindows(_TimeWindows):
+class TumblingWindows(GridWindows):
     """Windows of one size, one after the other: [00:00, 00:05), [00:05, 00:10) and so on.
 
     >>> TumblingWindows("5s").assign(None, 12_345)
@@ -141,6 +155,16 @@ class TumblingWindows(_TimeWindows):
         size: int = self._size.value
         return window.end - window.start == size and (window.start - self._offset_ms) % size == 0
 
+    def columns(self, times_ms: Ints) -> tuple[Ints, Ints]:
+        size = self._size.value
+        starts = (times_ms - (times_ms - self._offset_ms) % size).reshape(-1, 1)
+        return starts, starts + size
+
+    def fit(self, starts: Ints, ends: Ints) -> Mask:
+        size = self._size.value
+        found: Mask = (ends - starts == size) & ((starts - self._offset_ms) % size == 0)
+        return found
+
     def beside(self, assigned: Sequence[Window], others: Sequence[Window], time_ms: int) -> Sequence[Window]:
         ((start, end),) = assigned
         for other in others:
@@ -153,7 +177,7 @@ class TumblingWindows(_TimeWindows):
         return (Window(start, end),)
 
 
-class SlidingWindows(_TimeWindows):
+class SlidingWindows(GridWindows):
     """Windows of one size that start every `slide`, so that a record belongs to several; the latest one comes first.
 
     >>> SlidingWindows("10s", "5s").assign(None, 12_345)
@@ -203,8 +227,22 @@ class SlidingWindows(_TimeWindows):
         slide: int = self._slide.value
         return window.end - window.start == size and (window.start - self._offset_ms) % slide == 0
 
+    def columns(self, times_ms: Ints) -> tuple[Ints, Ints]:
+        size, slide = self._size.value, self._slide.value
+        latest = (times_ms - (times_ms - self._offset_ms) % slide).reshape(-1, 1)
+        starts = latest - slide * np.arange(-(-size // slide))
+        # A start that is the size or more behind has no window for the time.
+        is_there = starts > times_ms.reshape(-1, 1) - size
+        return starts, np.where(is_there, starts + size, starts)
 
-class CumulativeWindows(_TimeWindows):
+    def fit(self, starts: Ints, ends: Ints) -> Mask:
+        found: Mask = (ends - starts == self._size.value) & (
+            (starts - self._offset_ms) % self._slide.value == 0
+        )
+        return found
+
+
+class CumulativeWindows(GridWindows):
     """Windows that grow by `step` up to `size`, and then begin anew; the shortest one comes first.
 
     With a day and an hour: [00:00, 01:00), [00:00, 02:00) up to [00:00, 24:00). A record belongs to all that contain
@@ -257,6 +295,20 @@ class CumulativeWindows(_TimeWindows):
         if (window.start - self._offset_ms) % size:
             return False
         return length == size or (length < size and length % self._step.value == 0)
+
+    def columns(self, times_ms: Ints) -> tuple[Ints, Ints]:
+        step, size = self._step.value, self._size.value
+        within = (times_ms - self._offset_ms) % size
+        starts = np.repeat((times_ms - within).reshape(-1, 1), -(-size // step), axis=1)
+        ends = np.minimum(starts + step * np.arange(1, starts.shape[1] + 1), starts + size)
+        return starts, np.where(ends > times_ms.reshape(-1, 1), ends, starts)
+
+    def fit(self, starts: Ints, ends: Ints) -> Mask:
+        lengths, size = ends - starts, self._size.value
+        found: Mask = ((starts - self._offset_ms) % size == 0) & (
+            (lengths == size) | ((lengths < size) & (lengths % self._step.value == 0))
+        )
+        return found
 
 
 class SessionWindows(WindowAssigner):

@@ -171,13 +171,13 @@ class Aggregated(WindowContents):
     ) -> None:
         super().__init__(function)
         self.accumulator_type = AggregatingState(aggregate, accumulator=accumulator).accumulator_type
-        self._aggregate = aggregate
+        self.aggregate = aggregate
         self._copied = copier_of(self.accumulator_type)
 
     @property
     def result_type(self) -> Any:
         """The type of results, as `get_result` is annotated. JobDefinitionError when it is not."""
-        kind = type(self._aggregate)
+        kind = type(self.aggregate)
         try:
             found = typing.get_type_hints(kind.get_result).get("return", Any)
         except (NameError, TypeError):
@@ -190,36 +190,36 @@ class Aggregated(WindowContents):
 
     def check(self, *, merges: bool, folds: bool) -> None:  # noqa: D102  # as declared
         super().check(merges=merges, folds=folds)
-        if merges and folds and type(self._aggregate).merge is AggregateFunction.merge:
+        if merges and folds and type(self.aggregate).merge is AggregateFunction.merge:
             raise JobDefinitionError(
-                f"{type(self._aggregate).__name__} does not override merge, which windows that merge need."
+                f"{type(self.aggregate).__name__} does not override merge, which windows that merge need."
             )
 
     def add(self, held: Any, record: Any) -> Any:  # noqa: D102  # as declared
         if held is None:
-            held = self._aggregate.create_accumulator()
+            held = self.aggregate.create_accumulator()
         elif self._copied is not None:
             # The function may change the accumulator, and a failed record must leave it as it was.
             held = self._copied(held)
-        return self._checked(self._aggregate.add(record, held))
+        return self._checked(self.aggregate.add(record, held))
 
     def merged(self, held: Any, other: Any) -> Any:  # noqa: D102  # as declared
         if self._copied is not None:
             held, other = self._copied(held), self._copied(other)
-        return self._checked(self._aggregate.merge(held, other))
+        return self._checked(self.aggregate.merge(held, other))
 
     def folded(self, records: list[Any]) -> Any:  # noqa: D102  # as declared
-        held = self._aggregate.create_accumulator()
+        held = self.aggregate.create_accumulator()
         for record in records:
-            held = self._checked(self._aggregate.add(record, held))
+            held = self._checked(self.aggregate.add(record, held))
         return held
 
     def results(self, key: Any, held: Any, ctx: WindowContext) -> list[Any]:  # noqa: D102  # as declared
-        return self._processed(key, [self._aggregate.get_result(held)], ctx)
+        return self._processed(key, [self.aggregate.get_result(held)], ctx)
 
     def _checked(self, held: Any) -> Any:
         if held is None:
-            raise TypeError(f"the aggregate function {type(self._aggregate).__name__} returned None")
+            raise TypeError(f"the aggregate function {type(self.aggregate).__name__} returned None")
         return held
 
 

@@ -214,7 +214,6 @@ class WindowOperator:
         others = [window for window in windows.panes if not assigner.fits(window)]
         if others:
             return assigner.beside(assigned, others, at_ms)
-        windows.journal.append((setattr, windows, "fitting", windows.fitting))
         windows.fitting = assigner.version
         return assigned
 

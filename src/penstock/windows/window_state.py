@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +19,20 @@ from penstock.windows.panes import OpenWindows, Pane
 from penstock.windows.triggers import RECORD
 from penstock.windows.window import Window
 
-__all__ = ["WINDOWS", "WindowState", "earliest_window_timers"]
+__all__ = [
+    "WINDOWS",
+    "BoundWindowState",
+    "PaneColumns",
+    "WindowState",
+    "earliest_window_timers",
+    "without_empty",
+]
 
 WINDOWS: Final = "@windows"
 """The column with the open windows of each key."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 _TIMES: Final = pa.list_(pa.int64())
 _TIMERS: Final = {"event": "event_timers", "processing": "processing_timers"}
@@ -74,17 +85,10 @@ class BoundWindowState(BoundState, KeyedState):
         windows: OpenWindows = found
         return windows
 
-    def note(self, key: Any) -> None:
-        """The windows of a key have changed."""
-        self._dirty[key] = None
-
-    def note_all(self, keys: list[Any]) -> None:
-        """The windows of keys may have changed."""
-        self._dirty.update(dict.fromkeys(keys))
-
-    def changed_keys(self) -> list[Any]:
-        """The keys whose windows were changed and not written back yet."""
-        return list(self._dirty)
+    @property
+    def changed(self) -> dict[Any, None]:
+        """The keys whose windows were changed and not written back yet; who changes them puts them there."""
+        return self._dirty
 
 
 @dataclass(frozen=True)
@@ -185,8 +189,8 @@ class WindowsForm(OwnForm):
             "end": pa.array([window.end for window in windows], pa.int64()),
             "count": pa.array([pane.count for pane in panes], pa.int64()),
             "cleanup": pa.array([pane.cleanup_ms for pane in panes], pa.int64()),
-            "event_timers": pa.array([sorted(pane.event_timers) for pane in panes], _TIMES),
-            "processing_timers": pa.array([sorted(pane.processing_timers) for pane in panes], _TIMES),
+            "event_timers": _stored_times([pane.event_timers for pane in panes]),
+            "processing_timers": _stored_times([pane.processing_timers for pane in panes]),
         }
         if self.folded is not None:
             arrays["result"] = self.folded.to_arrow([pane.contents for pane in panes])
@@ -209,9 +213,131 @@ class WindowsForm(OwnForm):
         return pa.ListArray.from_arrays(_offsets([len(pane.contents or ()) for pane in panes]), structs)
 
 
-def _offsets(lengths: list[int]) -> pa.Array:
+@dataclass(frozen=True)
+class PaneColumns:
+    """Open windows of a field's aggregate as columns, a row for each, ordered by the slot of the key and the bounds.
+
+    `fired` tells of which windows the end has passed. Where no value has come, `lows` and `highs` are infinite.
+    """
+
+    slots: Ints
+    starts: Ints
+    ends: Ints
+    cleanups: Ints
+    fired: npt.NDArray[np.bool_]
+    counts: Ints
+    value_counts: Ints
+    totals: Floats
+    lows: Floats
+    highs: Floats
+
+    @classmethod
+    def empty(cls, slots: Ints, starts: Ints, ends: Ints) -> PaneColumns:
+        """Windows that hold nothing yet."""
+        rows = len(slots)
+        return cls(
+            slots,
+            starts,
+            ends,
+            np.zeros(rows, np.int64),
+            np.zeros(rows, bool),
+            np.zeros(rows, np.int64),
+            np.zeros(rows, np.int64),
+            np.zeros(rows),
+            np.full(rows, np.inf),
+            np.full(rows, -np.inf),
+        )
+
+    @classmethod
+    def of(cls, column: pa.Array) -> PaneColumns:
+        """The windows of a stored column, by the row of the key."""
+        flat = pc.list_flatten(column)
+        held = pc.struct_field(flat, "result")
+
+        def ints(array: pa.Array) -> Ints:
+            found: Ints = array.fill_null(0).to_numpy(zero_copy_only=False)
+            return found
+
+        ends = ints(pc.struct_field(flat, "end"))
+        timers = [pc.struct_field(flat, name) for name in _TIMERS.values()]
+        first = pc.coalesce(*(_first(lists) for lists in timers))
+        return cls(
+            pc.list_parent_indices(column).to_numpy().astype(np.int64),
+            ints(pc.struct_field(flat, "start")),
+            ends,
+            ints(pc.struct_field(flat, "cleanup")),
+            # The first timer of a window that has not fired is that of its end.
+            ints(first) != ends - 1,
+            ints(pc.struct_field(flat, "count")),
+            ints(pc.struct_field(held, "count")),
+            pc.struct_field(held, "total").fill_null(0.0).to_numpy(zero_copy_only=False),
+            pc.struct_field(held, "low").fill_null(np.inf).to_numpy(zero_copy_only=False),
+            pc.struct_field(held, "high").fill_null(-np.inf).to_numpy(zero_copy_only=False),
+        )
+
+    def take(self, rows: npt.NDArray[np.int64]) -> PaneColumns:
+        """Some of the windows."""
+        return PaneColumns(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
+
+    def to_arrow(self, keys: int, kind: pa.DataType, *, by_event: bool) -> pa.Array:
+        """The stored column of so many keys."""
+        holds = self.counts > 0
+        # So they are as long as there was no value.
+        is_empty = self.lows > self.highs
+        fields = list(kind.value_type)
+        result = next(field.type for field in fields if field.name == "result")
+        held = pa.StructArray.from_arrays(
+            [
+                pa.array(self.value_counts),
+                pa.array(self.totals),
+                without_empty(self.lows, is_empty),
+                without_empty(self.highs, is_empty),
+            ],
+            fields=list(result),
+            mask=pa.array(~holds),
+        )
+        timers = self._timers()
+        none = pa.nulls(len(self.slots), _TIMES)
+        arrays = {
+            "start": pa.array(self.starts),
+            "end": pa.array(self.ends),
+            "count": pa.array(self.counts),
+            "result": held,
+            "cleanup": pa.array(self.cleanups),
+            "event_timers": timers if by_event else none,
+            "processing_timers": none if by_event else timers,
+        }
+        structs = pa.StructArray.from_arrays([arrays[field.name] for field in fields], fields=fields)
+        return pa.ListArray.from_arrays(_offsets(np.bincount(self.slots, minlength=keys)), structs)
+
+    def _timers(self) -> pa.Array:
+        """Of each window its end, unless it has fired, and when it is cleaned up, unless that is the same."""
+        both = np.stack([self.ends - 1, self.cleanups], axis=1)
+        wanted = np.stack([~self.fired, self.fired | (both[:, 0] != both[:, 1])], axis=1)
+        offsets = np.concatenate([[0], np.cumsum(wanted.sum(axis=1))])
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(both[wanted]))
+
+
+def without_empty(values: Floats, is_empty: npt.NDArray[np.bool_]) -> pa.Array:
+    """Values with nulls in place of some, under which there is nothing, as in columns of Python values."""
+    return pa.array(np.where(is_empty, 0.0, values), mask=is_empty)
+
+
+def _stored_times(timers: list[tuple[int, ...]]) -> pa.Array:
+    return pa.array([sorted(times) if times else None for times in timers], _TIMES)
+
+
+def _first(lists: pa.Array) -> pa.Array:
+    """The first of each list, null for an empty one."""
+    has_some = pc.greater(pc.list_value_length(lists).fill_null(0), 0).to_numpy(zero_copy_only=False)
+    places = np.cumsum(has_some) - 1
+    firsts = pc.list_element(lists.filter(pa.array(has_some)), 0)
+    return firsts.take(pa.array(places, mask=~has_some))
+
+
+def _offsets(lengths: Sequence[int] | Ints) -> pa.Array:
     """Where each list begins and ends; null for an empty one."""
-    sizes = np.array(lengths, np.int64)
+    sizes = np.asarray(lengths, np.int64)
     return pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32(), mask=np.append(sizes == 0, False))
 
 

@@ -189,7 +189,7 @@ BATCHES = st.lists(
 
 
 @pytest.mark.parametrize("function", [Gather, GatherInBulk])
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(batches=BATCHES, seed=st.integers(0, 3), tasks=st.integers(1, 4))
 def test_parts_hold_what_plain_python_holds(
     function: type[Gather], batches: list[Batch], seed: int, tasks: int

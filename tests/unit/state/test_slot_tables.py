@@ -68,7 +68,7 @@ CHANGES = st.dictionaries(
 BATCHES = st.lists(st.tuples(CHANGES, CHANGES, st.none() | st.binary(max_size=3)), min_size=1, max_size=12)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     batches=BATCHES,
     workers=st.lists(st.integers(0, 2), min_size=12, max_size=12),

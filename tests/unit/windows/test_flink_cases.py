@@ -30,7 +30,7 @@ def goes_by_order(spec: dict[str, Any]) -> bool:
 
 
 @given(specs_and_elements())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_the_operator_emits_what_the_model_emits(
     drawn: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:
@@ -63,7 +63,7 @@ def test_nothing_is_left_at_the_end(drawn: tuple[dict[str, Any], list[dict[str, 
 
 
 @given(specs_and_elements())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_what_was_done_can_be_taken_back(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     """Each record and each timer is done, taken back, and done again, and comes out as if done once."""
     spec, elements = drawn

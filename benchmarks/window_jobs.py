@@ -1,0 +1,90 @@
+"""The jobs of the benchmark of windows: the mean of each key in each window, on three roads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import penstock as ps
+
+__all__ = ["SIZE_MS", "columns", "custom", "records"]
+
+SIZE_MS = 10_000
+
+
+@dataclass
+class Reading:
+    """A value at a time, in milliseconds since 1970."""
+
+    key: int
+    at: int
+    value: float
+
+
+@dataclass
+class Total:
+    """Of how many values, and their sum."""
+
+    count: int
+    total: float
+
+
+class MeanOf(ps.AggregateFunction[Reading, Total, float]):
+    """The mean, in plain Python."""
+
+    def create_accumulator(self) -> Total:
+        """No values."""
+        return Total(0, 0.0)
+
+    def add(self, value: Reading, accumulator: Total) -> Total:
+        """One more."""
+        return Total(accumulator.count + 1, accumulator.total + value.value)
+
+    def get_result(self, accumulator: Total) -> float:
+        """The mean of all."""
+        return accumulator.total / accumulator.count
+
+    def merge(self, a: Total, b: Total) -> Total:
+        """Those of two windows."""
+        return Total(a.count + b.count, a.total + b.total)
+
+
+class AtTheEnd(ps.Trigger):
+    """Fires at the end of the window, as the default trigger does, and keeps how many records came."""
+
+    state_type = int
+
+    def on_record(
+        self,
+        record: Reading,  # noqa: ARG002  # as declared
+        time_ms: int,  # noqa: ARG002
+        window: ps.Window,
+        ctx: ps.TriggerContext,
+    ) -> ps.TriggerResult:
+        """Count, and wait for the end."""
+        ctx.state = (ctx.state or 0) + 1
+        ctx.register_event_timer(window.end - 1)
+        return ps.TriggerResult.CONTINUE
+
+    def on_event_time(self, time_ms: int, window: ps.Window, ctx: ps.TriggerContext) -> ps.TriggerResult:  # noqa: ARG002
+        """The end has come."""
+        return ps.TriggerResult.FIRE
+
+
+def windows(name: str) -> tuple[ps.Job, Any]:
+    """A job with the windows."""
+    job = ps.Job(name)
+    readings = job.data_stream(
+        "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.bounded("2s")
+    )
+    return job, readings.key_by("key").window(ps.TumblingWindows("10s"))
+
+
+columns, _windowed = windows("columns")
+_windowed.statistics("means", "value").sink_to("means")
+
+records, _windowed = windows("records")
+_windowed.aggregate("means", MeanOf()).sink_to("means")
+
+custom, _windowed = windows("custom")
+_windowed.trigger(AtTheEnd()).aggregate("means", MeanOf()).sink_to("means")

@@ -1,0 +1,202 @@
+"""Windows: rows a second of tumbling event-time windows of many keys, on the fast road, record by record, and in Spark.
+
+Readings of random keys come in files of Parquet, one a micro-batch, whose times go on and are a little out of order.
+Each contestant gives the mean of each key in each window of 10 s. The rate is rows / (end of the last micro-batch with
+data - end of the first one), by the times of Spark's own commit files. Contestants take turns, each in a process of its
+own; the number of windows, and the sums of their counts and means, are compared with a fold of the input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from benchmarks.batches import batch_ends
+from benchmarks.processes import run_module
+from benchmarks.report import Column, print_json, print_table
+from benchmarks.window_jobs import SIZE_MS
+
+__all__ = ["Sizes", "main", "measure"]
+
+_JOBS: Final = Path(__file__).with_name("window_jobs.py")
+_BOUND_MS: Final = 2000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured: `files` of `file_rows` readings of `keys` keys, over `span_ms` of event time.
+
+    The contestants that run record by record get the first `slow_files` of them.
+    """
+
+    keys: int = 100_000
+    files: int = 20
+    file_rows: int = 500_000
+    span_ms: int = 100_000
+    slow_files: int = 6
+    rounds: int = 3
+    cores: int = 2
+    contestants: Sequence[str] = ("spark", "columns", "records", "custom")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a fold of the input says: how many windows end, the readings in them, and the sum of their means."""
+
+    windows: int
+    readings: int
+    means: float
+
+
+def write_input(folder: Path, sizes: Sizes, files: int) -> Expected:
+    """Write the readings; in the last file is one that ends all windows but its own."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    parts = []
+    for number in range(files):
+        begin = number * sizes.span_ms // sizes.files
+        end = (number + 1) * sizes.span_ms // sizes.files
+        at = np.sort(random.integers(begin, end, sizes.file_rows)) - random.integers(
+            0, _BOUND_MS, sizes.file_rows
+        )
+        readings = pa.table(
+            {
+                "key": random.integers(0, sizes.keys, sizes.file_rows),
+                "at": np.maximum(at, 0),
+                "value": random.normal(20.0, 5.0, sizes.file_rows),
+            }
+        )
+        if number == files - 1:
+            last = pa.table({"key": [0], "at": [sizes.span_ms + 10 * SIZE_MS], "value": [0.0]})
+            readings = pa.concat_tables([readings, last])
+        path = folder / f"{number:04d}.parquet"
+        pq.write_table(readings, path)
+        # Spark's file source goes by modification time, penstock's by name.
+        os.utime(path, (number, number))
+        parts.append(readings)
+    return _fold(pa.concat_tables(parts).slice(0, files * sizes.file_rows))
+
+
+def _fold(readings: pa.Table) -> Expected:
+    window = pc.divide(readings.column("at"), SIZE_MS)
+    grouped = readings.append_column("window", window).group_by(["key", "window"])
+    means = grouped.aggregate([("value", "mean"), ("value", "count")])
+    return Expected(
+        means.num_rows,
+        pc.sum(means.column("value_count")).as_py(),
+        pc.sum(means.column("value_mean")).as_py(),
+    )
+
+
+def run(name: str, readings: Path, work: Path, sizes: Sizes) -> tuple[Path, int]:
+    """Run a contestant; gives where its windows are, and its peak memory."""
+    out = work / "out"
+    out.mkdir(parents=True)
+    if name == "spark":
+        arguments = ["--readings", str(readings), "--out", str(out), "--checkpoint", str(work / "checkpoint")]
+        arguments += ["--cores", str(sizes.cores)]
+        _, rss_mb = run_module("benchmarks.window_peer", arguments, work / "stderr.log")
+        return out, rss_mb
+    arguments = [f"{_JOBS}:{name}", "--bounded", "--checkpoint", str(work / "checkpoint")]
+    arguments += ["--cores", str(sizes.cores), "-D", f"means=parquet:{out}"]
+    arguments += ["-D", f"readings=parquet:{readings}?max_files_per_batch=1"]
+    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    return out, rss_mb
+
+
+def check(name: str, out: Path, expected: Expected) -> None:
+    """RuntimeError when the windows are not those of the fold."""
+    tables = [pq.read_table(path) for path in sorted(out.rglob("*.parquet"))]
+    means = pa.concat_tables(tables)
+    value = "value" if "value" in means.column_names else "mean"
+    # The last reading has a window of its own, which ends with the input where time ends with it.
+    means = means.filter(pc.not_equal(means.column(value), 0.0))
+    total = pc.sum(means.column(value)).as_py()
+    if means.num_rows != expected.windows or abs(total - expected.means) > 1e-6 * abs(expected.means):
+        raise RuntimeError(
+            f"{name} emitted {means.num_rows} windows with means of {total} together, the fold "
+            f"{expected.windows} with {expected.means}. See {out}."
+        )
+    if "count" in means.column_names and pc.sum(means.column("count")).as_py() != expected.readings:
+        raise RuntimeError(f"{name} counted other readings than the fold. See {out}.")
+
+
+def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Measure each contestant in turn; RuntimeError when an output is not the fold's."""
+    inputs = {}
+    for files in {sizes.files, sizes.slow_files}:
+        inputs[files] = work / f"readings-{files}", write_input(work / f"readings-{files}", sizes, files)
+    rates: dict[str, list[float]] = {name: [] for name in sizes.contestants}
+    memory: dict[str, int] = {}
+    for _ in range(sizes.rounds):
+        for name in sizes.contestants:
+            files = sizes.files if name in ("spark", "columns") else sizes.slow_files
+            readings, expected = inputs[files]
+            place = work / name
+            out, rss_mb = run(name, readings, place, sizes)
+            check(name, out, expected)
+            ends = batch_ends(place / "checkpoint")[:files]
+            rates[name].append((files - 1) * sizes.file_rows / (ends[-1] - ends[0]))
+            memory[name] = max(rss_mb, memory.get(name, 0))
+            print(f"{name}: {rates[name][-1]:,.0f} rows/s", file=sys.stderr, flush=True)
+            shutil.rmtree(place)
+    found = {name: round(statistics.median(some)) for name, some in rates.items()}
+    return {
+        "keys": sizes.keys,
+        "rows": sizes.files * sizes.file_rows,
+        "cores": sizes.cores,
+        "rows_per_s": found,
+        "rss_mb": memory,
+        "by_spark": round(found["columns"] / found["spark"], 2) if "spark" in found else None,
+        "by_records": round(found["columns"] / found["records"], 1) if "records" in found else None,
+    }
+
+
+def main() -> None:
+    """Measure, print a table, and with --json the result as the last line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.windows", description=__doc__)
+    default = Sizes()
+    for name in ("keys", "files", "file_rows", "span_ms", "slow_files", "rounds", "cores"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(default, name))
+    parser.add_argument("--contestants", nargs="+", default=list(default.contestants))
+    parser.add_argument("--json", action="store_true")
+    given = vars(parser.parse_args())
+    as_json = given.pop("json")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
+        result = measure(Sizes(**given), Path(work))
+    show(result)
+    if as_json:
+        print_json(result)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was measured as a table."""
+    told = {
+        "spark": "Spark groupBy(window)",
+        "columns": "penstock, statistics",
+        "records": "penstock, a function in Python",
+        "custom": "penstock, a trigger in Python",
+    }
+    rows = [
+        [told[name], f"{rate:,}", f"{result['rss_mb'][name]:,}"]
+        for name, rate in result["rows_per_s"].items()
+    ]
+    title = f"Tumbling windows of 10 s: {result['keys']:,} keys, {result['cores']} cores"
+    print_table(title, [Column("contestant", left=True), Column("rows/s"), Column("memory MB")], rows)
+
+
+if __name__ == "__main__":
+    main()

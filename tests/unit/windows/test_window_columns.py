@@ -1,0 +1,156 @@
+"""The fast road of windows: as columns they emit and store what they do record by record, to the last byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process_job import EPOCH, MILLISECOND, InProcessJob
+
+import penstock as ps
+from penstock.errors import JobDefinitionError
+from penstock.operators import slot_run
+from penstock.operators.window_columns import WindowColumnsRun
+
+
+@dataclass
+class Reading:
+    sensor: str
+    at: int
+    value: float | None = None
+    number: int = 0
+
+
+ASSIGNERS = {
+    "tumbling": lambda time: ps.TumblingWindows("10ms", "3ms", time),
+    "sliding": lambda time: ps.SlidingWindows("10ms", "4ms", "1ms", time),
+    "sliding with gaps": lambda time: ps.SlidingWindows("3ms", "7ms", time=time),
+    "cumulative": lambda time: ps.CumulativeWindows("4ms", "12ms"),
+}
+
+
+def job_of(
+    assigner: str = "tumbling", *, aggregate: str = "sum", time: Any = "event", lateness: str = "0s"
+) -> InProcessJob:
+    job = ps.Job("j", key_groups=3)
+    readings = job.data_stream(
+        "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.bounded("4ms")
+    )
+    windowed = readings.key_by("sensor").window(ASSIGNERS[assigner](time)).allowed_lateness(lateness)
+    found = windowed.count("step") if aggregate == "count" else getattr(windowed, aggregate)("step", "value")
+    found.sink_to("out")
+    found.side_output("late").sink_to("late")
+    return InProcessJob(job, partitions=2)
+
+
+@pytest.fixture
+def fast_runs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each block of data went the fast road."""
+    found: list[bool] = []
+    put = WindowColumnsRun._put_columns
+
+    def noted(self: WindowColumnsRun, data: Any) -> bool:
+        found.append(put(self, data))
+        return found[-1]
+
+    monkeypatch.setattr(WindowColumnsRun, "_put_columns", noted)
+    return found
+
+
+READINGS = st.builds(
+    Reading,
+    st.sampled_from(["a", "b", "c", "d", "ä"]),
+    st.integers(-15, 40),
+    st.none() | st.floats(-5, 5, allow_nan=False) | st.just(0.1),
+)
+BATCHES = st.lists(
+    st.tuples(st.lists(READINGS, max_size=12), st.integers(0, 15), st.booleans()), min_size=1, max_size=6
+)
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    batches=BATCHES,
+    assigner=st.sampled_from(sorted(ASSIGNERS)),
+    aggregate=st.sampled_from(["count", "sum", "min", "max", "mean", "statistics"]),
+    time=st.sampled_from(["event", "processing"]),
+    lateness=st.sampled_from(["0ms", "6ms"]),
+)
+def test_both_roads_give_the_same_bytes(
+    batches: Any, assigner: str, aggregate: str, time: str, lateness: str
+) -> None:
+    """What is emitted, what is late, what is counted, and what is stored behind each micro-batch."""
+    options: dict[str, Any] = {"aggregate": aggregate, "time": time, "lateness": lateness}
+    fast, slow = job_of(assigner, **options), job_of(assigner, **options)
+    for readings, passed, ends in batches:
+        fast.now += passed * MILLISECOND
+        slow.now = fast.now
+        inputs = {"readings": [("p", readings)]} if readings else {}
+        found = fast.run(inputs, ends=ends)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(slot_run, "runs_as_columns", lambda step: False)
+            expected = slow.run(inputs, ends=ends)
+        assert found.data == expected.data
+        assert found.counts("late") == expected.counts("late")
+        assert found.counts("without_window") == expected.counts("without_window")
+        assert fast.states == slow.states
+
+
+@pytest.mark.parametrize("assigner", sorted(ASSIGNERS))
+def test_usual_records_go_the_fast_road(assigner: str, fast_runs: list[bool]) -> None:
+    job = job_of(assigner, aggregate="mean")
+    for start in (0, 20, 40):
+        job.run({"readings": [("p", [Reading(key, start + n, 1.0) for key in "abc" for n in range(20)])]})
+    job.run({}, ends=True)
+    assert fast_runs
+    assert all(fast_runs)
+
+
+def test_a_record_that_fires_its_window_again_does_not(fast_runs: list[bool]) -> None:
+    job = job_of(lateness="50ms")
+    job.run({"readings": [("p", [Reading("a", 4, 1.0), Reading("a", 30, 2.0)])]})
+    result = job.run({"readings": [("p", [Reading("a", 5, 3.0)])]})
+    assert [record.value for record in result.records("out")] == [4.0]
+    assert fast_runs == [True, False]
+
+
+def test_what_cannot_be_added_up_is_refused() -> None:
+    job = ps.Job("j")
+    readings = job.data_stream(
+        "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.monotonous()
+    )
+    windowed = readings.key_by("number").window(ps.TumblingWindows("1s"))
+    with pytest.raises(JobDefinitionError, match=r"'sensor' is string, and only numbers have that"):
+        windowed.mean("step", "sensor")
+
+
+def test_a_command_chooses_another_aggregate_and_another_size() -> None:
+    """Of windows that are open the other aggregate counts at once; the size from the next window on."""
+    job = job_of(aggregate="sum")
+    job.run({"readings": [("p", [Reading("a", 3, 1.0), Reading("a", 4, 3.0)])]})
+
+    def command(number: int, name: str, value: str) -> bytes:
+        payload = f'{{"{name}": "{value}"}}'
+        return f'{{"id": "{number}", "kind": "set", "target": {{"step": "step"}}, "payload": {payload}}}'.encode()
+
+    assert not job.run({"commands": [("c", [command(1, "aggregate", "mean")])]}).dead_letters
+    result = job.run({"readings": [("p", [Reading("a", 20, 5.0)])]})
+    assert [record.value for record in result.records("out")] == [2.0]
+    job.run({"commands": [("c", [command(2, "size", "20ms")])]})
+    result = job.run(
+        {"readings": [("p", [Reading("a", 21, 7.0), Reading("a", 26, 1.0), Reading("a", 99, 1.0)])]}
+    )
+    bounds = [
+        (
+            (record.window_start - EPOCH) // MILLISECOND,
+            (record.window_end - EPOCH) // MILLISECOND,
+            record.value,
+        )
+        for record in result.records("out")
+    ]
+    assert bounds == [(13, 23, 6.0), (23, 43, 1.0)]
+    result = job.run({"commands": [("c", [command(3, "size", "banana")])]})
+    assert "the size of TumblingWindows is 'banana'" in result.receipts[-1].reason
