@@ -306,6 +306,14 @@ def test_results_as_columns_are_stamped(guide: dict[str, Any]) -> None:
     assert (found.value, found.control_version) == (4.0, 5)
 
 
+def test_a_count_of_records_cannot_become_their_sum(guide: dict[str, Any]) -> None:
+    """There is no field to add up."""
+    job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
+    pages.window(ps.TumblingWindows("1m")).count("counts").sink_to("counts")
+    receipt = Shop(guide, job).command("set", {"aggregate": "sum"}, target={"step": "counts"})
+    assert (receipt.status, "has no setting 'aggregate'" in receipt.reason) == ("REJECTED", True)
+
+
 def by_clock(guide: dict[str, Any]) -> Shop:
     job, pages = described(guide)
     windows = pages.window(ps.TumblingWindows("1s", time="processing"))

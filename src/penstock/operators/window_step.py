@@ -23,7 +23,7 @@ from penstock.state.transient import declared_transient
 from penstock.state.values import KeyedState, value_spec
 from penstock.windows.assigners import GlobalWindows
 from penstock.windows.emissions import Emission
-from penstock.windows.field_aggregates import FieldStatistics
+from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics
 from penstock.windows.functions import Aggregated, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowOperator, WindowSpec
 from penstock.windows.parameters import Parameter
@@ -261,7 +261,10 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
 
 def _can_be_chosen(contents: WindowContents) -> TypeGuard[Aggregated]:
     """Whether a command may choose another aggregate."""
-    return isinstance(contents, Aggregated) and not isinstance(contents.aggregate, FieldStatistics)
+    if not isinstance(contents, Aggregated) or isinstance(contents.aggregate, FieldStatistics):
+        return False
+    # Of records without a field there is nothing but their number.
+    return not isinstance(contents.aggregate, FieldAggregate) or contents.aggregate.field is not None
 
 
 def _inside(trigger: Trigger) -> Trigger:

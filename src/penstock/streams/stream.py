@@ -416,8 +416,9 @@ class WindowedStream:
         """Count the records of a window. Emits the fields of the key, `window_start`, `window_end` and `value`.
 
         As all aggregates of a field it runs as columns where it can: with tumbling, sliding or cumulative windows,
-        their own trigger and no evictor. Null values are not counted, added or compared. The setting `aggregate` of the
-        step chooses another of count, sum, min, max and mean while the job runs; `value` is a double.
+        their own trigger and no evictor. Null values are not counted, added or compared. Where there is a field, the
+        setting `aggregate` of the step chooses another of count, sum, min, max and mean while the job runs; `value` is
+        a double.
         """
         return self._aggregate(step, "count", None)
 
