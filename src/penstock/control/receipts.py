@@ -29,6 +29,7 @@ FINAL: Final = ("REJECTED", "APPLIED", "DEGRADED")
 """After one of these nothing more becomes of a command."""
 
 _MOST_REPLIES: Final = 1000
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -40,7 +41,11 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class Trace(msgspec.Struct, frozen=True, array_like=True):
-    """What a slot of a step says of itself when it is asked for a trace."""
+    """What a slot of a step says of itself when it is asked for a trace.
+
+    `time` is there in a step that goes by event time: its watermark in milliseconds since 1970, None before the first,
+    and what holds it, None when nothing does.
+    """
 
     step: str
     level: int
@@ -48,6 +53,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
     keys: int
     paused: bool
     settings: Any = None
+    time: tuple[int | None, str | None] | None = None
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
@@ -210,6 +216,7 @@ def _steps(traces: list[Trace], batch: Batch) -> list[dict[str, Any]]:
     for level, step in sorted({(trace.level, trace.step) for trace in traces}):
         parts = [trace for trace in traces if trace.step == step]
         settings: Any = next((trace.settings for trace in parts if trace.settings is not None), {})
+        times = [trace.time for trace in parts if trace.time is not None]
         found.append(
             {
                 "step": step,
@@ -220,8 +227,21 @@ def _steps(traces: list[Trace], batch: Batch) -> list[dict[str, Any]]:
                 "paused": any(trace.paused for trace in parts),
                 "settings": settings,
             }
+            | (_time(times) if times else {})
         )
     return found
+
+
+def _time(times: list[tuple[int | None, str | None]]) -> dict[str, Any]:
+    """How far the slowest slot of a step is."""
+    watermark_ms, held_by = min(times, key=lambda time: (time[0] is not None, time[0] or 0, time[1] or ""))
+    watermark: Any = None
+    if watermark_ms is not None:
+        try:
+            watermark = _EPOCH + dt.timedelta(milliseconds=watermark_ms)
+        except OverflowError:
+            watermark = f"{watermark_ms} ms"
+    return {"watermark": watermark, "held_by": held_by}
 
 
 def _encoded(value: Any) -> str:

@@ -65,6 +65,8 @@ class RunDisplay:
             ("in", summary.records_in),
             ("out", summary.records_out),
             ("keys", summary.state),
+            ("late", summary.late),
+            ("without window", summary.without_window),
         ):
             for name, count in counts.items():
                 table.add_row(kind, name, f"{count:,}")

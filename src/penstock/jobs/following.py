@@ -55,11 +55,16 @@ class Progress:
     batch_ms: float = 0.0
     rows_per_s: float = 0.0
     lag: dict[str, Any] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    without_window: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class RunSummary:
-    """What a run did. `state` has the number of keys that each step holds, `dead_letters_at` where dead letters go."""
+    """What a run did. `state` has the number of keys that each step holds, `dead_letters_at` where dead letters go.
+
+    `late` and `without_window` have, of each step where there were any, how many records its windows did not take.
+    """
 
     job_id: str
     status: str
@@ -70,6 +75,8 @@ class RunSummary:
     commands: int
     state: dict[str, int]
     dead_letters_at: str
+    late: dict[str, int] = field(default_factory=dict)
+    without_window: dict[str, int] = field(default_factory=dict)
 
 
 class Follower:
@@ -154,7 +161,10 @@ class Follower:
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
-            elif report.kind in (REPORTS, STORIES):
+            elif report.kind in ("late", "without_window"):
+                found = getattr(progress, report.kind)
+                found[report.name] = found.get(report.name, 0) + report.total
+            elif report.kind in (REPORTS, STORIES, "watermark"):
                 continue
             elif report.name == DEAD_LETTERS:
                 progress.dead_letters += report.total
@@ -196,6 +206,8 @@ class Follower:
             commands=progress.commands,
             state=state,
             dead_letters_at=self.bound.dead_letters_at,
+            late=progress.late,
+            without_window=progress.without_window,
         )
 
 

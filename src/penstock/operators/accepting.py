@@ -206,12 +206,16 @@ class Accepting:
                 raise CommandError(
                     f"the step {step.step!r} has no {what} {name!r}; it has {', '.join(known) or 'none'}"
                 )
-            temporal = isinstance(known[name], Setting | TemporalState)
+            declared = known[name]
+            temporal = (
+                declared.has_history if isinstance(declared, Setting) else isinstance(declared, TemporalState)
+            )
             if command.effective_at is not None and not temporal:
                 raise CommandError(
-                    f"the state {name!r} has no history, so nothing can be effective at a time"
+                    f"the {'setting' if shared else 'state'} {name!r} has no history, so nothing can be effective at "
+                    "a time"
                 )
-            known[name].value_of(raw)
+            declared.value_of(raw)
         if not values:
             raise CommandError("the payload names nothing to set")
 

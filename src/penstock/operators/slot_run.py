@@ -219,7 +219,9 @@ class SlotRun:
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
         runs: type[GroupRun] = GroupRun
         if self._core.windows is not None:
-            runs = WindowColumnsRun if runs_as_columns(self._core.windows) else WindowRun
+            # Of which version a row is, is told one by one.
+            in_columns = runs_as_columns(self._core.windows) and not self._core.stamped
+            runs = WindowColumnsRun if in_columns else WindowRun
         run = runs(binding, context, key_group, self._tables.table(key_group))
         letters: list[DeadLetter] = []
         greet = None
@@ -238,12 +240,26 @@ class SlotRun:
             return []
         settings = self._shared.in_force() if self._slot.first else None
         trace = Trace(
-            self._core.step, level, self._tables.key_groups, self._tables.keys, self.header.paused, settings
+            self._core.step,
+            level,
+            self._tables.key_groups,
+            self._tables.keys,
+            self.header.paused,
+            settings,
+            None if self.event_clock is None else (self.event_clock.progress.watermark_ms, self._held_by()),
         )
         return [
             report_of(order, "applied", key_groups=[], keys=self._tables.keys, trace=trace)
             for order in self._traced
         ]
+
+    def _held_by(self) -> str | None:
+        """The stream and partition, or the step, that hold event time."""
+        held = None if self.event_clock is None else self.event_clock.held_by
+        if held is None:
+            return None
+        kind, _, name = held[0].partition("/")
+        return f"{name}/{held[1]}" if kind == "source" and held[1] else name
 
     def close(self) -> None:
         """Take out some of what has expired, and put what is kept once for the slot beside the tables."""

@@ -18,6 +18,7 @@ from penstock.operators.group_run import GroupRun, times_ms
 from penstock.operators.step import MAIN, Emission, reason_of
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.operators.window_step import LATE
+from penstock.records import VERSION_FIELD
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
 from penstock.windows.contexts import Clock
@@ -166,8 +167,19 @@ class WindowRun(GroupRun):
             for pane in panes:
                 self._emit_panes([pane])
             return
-        if len(keys):
-            self._result.emissions.append(Emission(MAIN, batch, keys))
+        if not len(keys):
+            return
+        if self._core.stamped:
+            batch = batch.append_column(VERSION_FIELD, self._versions_of(keys))
+        self._result.emissions.append(Emission(MAIN, batch, keys))
+
+    def _versions_of(self, keys: pa.Array) -> pa.Array:
+        """The control version under which each window fired."""
+        cursor, versions = self._binding.cursor, []
+        for key in key_values(keys):
+            cursor.key = key
+            versions.append(self._binding.version())
+        return pa.array(versions, VERSION_FIELD.type)
 
     def _window_letter(self, key: Any, pane: Pane | None, reason: str) -> None:
         """The dead letter of a window."""

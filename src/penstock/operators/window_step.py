@@ -14,14 +14,16 @@ import pyarrow as pa
 
 from penstock.errors import JobDefinitionError
 from penstock.operators.functions import ProcessFunction, result_record_type
+from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
 from penstock.records import Field, RecordType, type_of_fields, without_none
 from penstock.records import record_type as make_record_type
-from penstock.state.shared import Setting
+from penstock.state.shared import Setting, declared_shared
+from penstock.state.transient import declared_transient
 from penstock.state.values import KeyedState, value_spec
 from penstock.windows.assigners import GlobalWindows
 from penstock.windows.emissions import Emission
-from penstock.windows.field_aggregates import FieldStatistics
+from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics
 from penstock.windows.functions import Aggregated, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowOperator, WindowSpec
 from penstock.windows.parameters import Parameter
@@ -128,7 +130,9 @@ def _bounds(pane: Emission) -> tuple[int | None, int | None]:
 
 
 class ParameterSetting(Setting[Any]):
-    """A parameter of windows as a setting of the step."""
+    """A parameter of windows as a setting of the step. A window has one value of it, so it holds from the cut."""
+
+    has_history = False
 
     def __init__(self, value_type: Any, default: Any, parameter: Parameter) -> None:
         super().__init__(value_type, default)
@@ -165,8 +169,7 @@ class WindowStep(ProcessFunction):
         if self.spec.assigner.is_event_time:
             return True
         trigger = _inside(self.operator.trigger)
-        is_global = isinstance(self.spec.assigner, GlobalWindows)
-        return not is_global and isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
+        return isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
 
     @property
     def wants_clock(self) -> bool:
@@ -258,17 +261,36 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
 
 def _can_be_chosen(contents: WindowContents) -> TypeGuard[Aggregated]:
     """Whether a command may choose another aggregate."""
-    return isinstance(contents, Aggregated) and not isinstance(contents.aggregate, FieldStatistics)
+    if not isinstance(contents, Aggregated) or isinstance(contents.aggregate, FieldStatistics):
+        return False
+    # Of records without a field there is nothing but their number.
+    return not isinstance(contents.aggregate, FieldAggregate) or contents.aggregate.field is not None
 
 
 def _inside(trigger: Trigger) -> Trigger:
     return trigger.inner if isinstance(trigger, PurgingTrigger) else trigger
 
 
+def _check_declared(function: type) -> None:
+    """JobDefinitionError when a window function declares what only process functions may."""
+    for name, found in [*declared_shared(function).items(), *declared_transient(function).items()]:
+        raise JobDefinitionError(
+            f"{function.__name__} declares {name!r}, a {type(found).__name__}, and a window function has keyed states "
+            "only. Let a process function behind the windows have it."
+        )
+    if declared_handlers(function):
+        raise JobDefinitionError(
+            f"{function.__name__} has a handler of commands, and a window function takes none. Let a process function "
+            "behind the windows take them."
+        )
+
+
 def _setting_of(parameter: Parameter) -> ParameterSetting:
     given = parameter.given
     if isinstance(given, dt.timedelta):
         given = f"{parameter.value}ms"
+    elif parameter.is_fractional:
+        given = float(given)
     return ParameterSetting(type(given), given, parameter)
 
 
@@ -280,6 +302,7 @@ def window_step(spec: WindowSpec, record_type: RecordType, output: WindowOutput)
     function = spec.contents.function
     names: dict[str, Any] = {}
     if function is not None:
+        _check_declared(type(function))
         for cls in reversed(type(function).__mro__):
             names.update({name: state for name, state in vars(cls).items() if isinstance(state, KeyedState)})
     for name, parameter in parameters_of(spec, WindowOperator(spec)).items():

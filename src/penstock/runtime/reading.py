@@ -70,8 +70,9 @@ class StreamReader:
             yield from dead_letter_rows(letters, self.plan)
             if len(records):
                 yield from self._router.route(records)
-        if timing is not None and timing.watermarks:
-            yield from tick_rows(Tick(self.node.id, timing.watermarks), self.plan.first_key_groups)
+        watermarks = {} if timing is None else timing.watermarks()
+        if watermarks:
+            yield from tick_rows(Tick(self.node.id, watermarks), self.plan.first_key_groups)
         if count:
             yield counts_row("in", self.node.name, count)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from penstock.operators.blocks import DeadLetter, Records
 from penstock.operators.group_run import times_ms
 from penstock.streams.graph import SourceNode
+from penstock.streams.watermarks import WatermarkTeller
 
 __all__ = ["Timing"]
 
@@ -20,7 +21,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 class Timing:
     """The event times of what one task reads of a stream in one micro-batch, which was planned at `now_ms`.
 
-    `watermarks` has what they come to, by partition: that of the source with `by_partition`, else all is one.
+    With `by_partition` the partitions of the source count by themselves, else all is one.
     """
 
     def __init__(self, node: SourceNode, now_ms: int | None, *, by_partition: bool) -> None:
@@ -31,7 +32,7 @@ class Timing:
         self._field: Final = node.time
         self._now_ms: Final = now_ms
         self._by_partition: Final = by_partition
-        self.watermarks: Final[dict[str, int]] = {}
+        self._tellers: Final[dict[str, WatermarkTeller | None]] = {}
 
     def take(self, records: Records) -> tuple[Records, list[DeadLetter]]:
         """Take note of the times of records; gives those whose time can be, and the dead letters of the others."""
@@ -53,11 +54,17 @@ class Timing:
         return records, letters
 
     def _tell(self, records: Records, times: npt.NDArray[np.int64]) -> None:
-        node = self._node
-        told = self._strategy.of(times, lambda: node.record_type.objects(records.batch))
-        if told is not None:
-            name = records.partition if self._by_partition else ""
-            self.watermarks[name] = max(told, self.watermarks.get(name, told))
+        name = records.partition if self._by_partition else ""
+        if name not in self._tellers:
+            self._tellers[name] = self._strategy.teller()
+        teller = self._tellers[name]
+        if teller is not None:
+            teller.see(times, lambda: self._node.record_type.objects(records.batch))
+
+    def watermarks(self) -> dict[str, int]:
+        """What all the times come to, by partition. Asked once, at the end."""
+        told = {name: teller.watermark_ms() for name, teller in self._tellers.items() if teller is not None}
+        return {name: at for name, at in told.items() if at is not None}
 
     def _no_time(self) -> str:
         return f"the record has no event time: its field {self._field!r} is null"

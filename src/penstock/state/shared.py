@@ -7,7 +7,7 @@ copy, and since all tasks see the same control records in the same order, all co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, TypeVar, cast, overload
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast, overload
 
 import msgspec
 import pyarrow as pa
@@ -56,6 +56,9 @@ class Setting(_Declared, Generic[T]):
         default: what `get` gives as long as nothing was set.
 
     """
+
+    has_history: ClassVar[bool] = True
+    """Whether commands and control records may set it from an event time on."""
 
     @overload
     def __init__(self, value_type: type[T], default: T, *, renamed_from: str | None = None) -> None: ...

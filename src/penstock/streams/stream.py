@@ -359,11 +359,10 @@ class WindowedStream:
     Every method gives a new one, but for those that make a step: `reduce`, `aggregate` and `process`. The step's stream
     has the side output "late", of records whose windows had been cleaned up when they came.
 
-    >>> job = ps.Job("clicks")
-    >>> clicks = job.data_stream(
-    ...     "clicks", schema="user STRING, at BIGINT", event_time="at", watermarks=ps.Watermarks.bounded("5s")
+    >>> clicks = Job("clicks").data_stream(
+    ...     "clicks", schema="user STRING, at BIGINT", event_time="at", watermarks=Watermarks.bounded("5s")
     ... )
-    >>> windowed = clicks.key_by("user").window(ps.TumblingWindows("1m")).allowed_lateness("10s")
+    >>> windowed = clicks.key_by("user").window(TumblingWindows("1m")).allowed_lateness("10s")
     """
 
     def __init__(self, keyed: KeyedStream, assigner: WindowAssigner) -> None:
@@ -417,8 +416,9 @@ class WindowedStream:
         """Count the records of a window. Emits the fields of the key, `window_start`, `window_end` and `value`.
 
         As all aggregates of a field it runs as columns where it can: with tumbling, sliding or cumulative windows,
-        their own trigger and no evictor. Null values are not counted, added or compared. The setting `aggregate` of the
-        step chooses another of count, sum, min, max and mean while the job runs; `value` is a double.
+        their own trigger and no evictor. Null values are not counted, added or compared. Where there is a field, the
+        setting `aggregate` of the step chooses another of count, sum, min, max and mean while the job runs; `value` is
+        a double.
         """
         return self._aggregate(step, "count", None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from penstock.durations import Duration, milliseconds
 from penstock.errors import JobDefinitionError
 
-__all__ = ["WatermarkGenerator", "Watermarks"]
+__all__ = ["WatermarkGenerator", "WatermarkTeller", "Watermarks"]
 
 
 class WatermarkGenerator:
@@ -21,7 +21,7 @@ class WatermarkGenerator:
 
     A fresh copy sees the records that one task reads of a partition in one micro-batch, in order; what counts across
     micro-batches is the largest watermark that it has told. Both methods give a watermark in milliseconds since 1970,
-    or None.
+    or None. What they raise ends the job.
 
     >>> class UpToMarkers(WatermarkGenerator):
     ...     def on_record(self, record, time_ms):
@@ -33,7 +33,7 @@ class WatermarkGenerator:
         return None
 
     def on_batch(self) -> int | None:
-        """The watermark behind the records that were seen (periodic watermarks)."""
+        """The watermark behind all records that it has seen (periodic watermarks)."""
         return None
 
 
@@ -86,16 +86,36 @@ class Watermarks:
         """A record whose event time is further ahead of the clock goes to the dead letters, and moves no watermark."""
         return dataclasses.replace(self, max_ahead_ms=milliseconds(bound, "The bound of with_max_ahead"))
 
-    def of(self, times_ms: npt.NDArray[np.int64], records: Callable[[], list[Any]]) -> int | None:
-        """The watermark behind some records of a partition, in milliseconds since 1970. `records` makes the objects."""
-        if self.bound_ms is not None:
-            # As in Flink a record at the newest time itself may still come.
-            return int(times_ms.max()) - self.bound_ms - 1
-        if self.generator is None:
+    def teller(self) -> WatermarkTeller | None:
+        """What tells the watermark behind the records that a task reads of a partition; None when there is none."""
+        if self.bound_ms is None and self.generator is None:
             return None
-        generator = self.generator()
-        told = [
-            generator.on_record(record, at) for record, at in zip(records(), times_ms.tolist(), strict=True)
-        ]
-        told.append(generator.on_batch())
-        return max((at for at in told if at is not None), default=None)
+        return WatermarkTeller(self.bound_ms, None if self.generator is None else self.generator())
+
+
+class WatermarkTeller:
+    """Tells the watermark behind the records that one task reads of a partition in one micro-batch."""
+
+    def __init__(self, bound_ms: int | None, generator: WatermarkGenerator | None) -> None:
+        self._bound_ms: Final = bound_ms
+        self._generator: Final = generator
+        self._told: int | None = None
+
+    def see(self, times_ms: npt.NDArray[np.int64], records: Callable[[], list[Any]]) -> None:
+        """Take note of the next records; `records` makes the objects."""
+        if self._bound_ms is not None:
+            # As in Flink a record at the newest time itself may still come.
+            self._tell(int(times_ms.max()) - self._bound_ms - 1)
+        if self._generator is not None:
+            for record, at in zip(records(), times_ms.tolist(), strict=True):
+                self._tell(self._generator.on_record(record, at))
+
+    def watermark_ms(self) -> int | None:
+        """The watermark behind all of them, in milliseconds since 1970. Asked once."""
+        if self._generator is not None:
+            self._tell(self._generator.on_batch())
+        return self._told
+
+    def _tell(self, at: int | None) -> None:
+        if at is not None and (self._told is None or at > self._told):
+            self._told = at

@@ -33,16 +33,18 @@ class Parameter:
     Attributes:
         value: the value in force; durations in milliseconds.
         version: how often it has changed.
+        is_fractional: whether it may be a number with a fraction, as thresholds are.
 
     """
 
-    __slots__ = ("_given", "_readers", "value", "version")
+    __slots__ = ("_given", "_readers", "is_fractional", "value", "version")
 
     def __init__(self, value: Any) -> None:
         self._given = value
         self._readers: tuple[Reader, ...] = ()
         self.value = value
         self.version = 0
+        self.is_fractional = False
 
     @property
     def given(self) -> Any:
@@ -87,7 +89,9 @@ def count_of(given: Any, what: str, *, least: int = 1) -> Parameter:
 
 def number_of(given: Any, what: str) -> Parameter:
     """The parameter of a threshold. JobDefinitionError for what is no number."""
-    return _parameter(given, functools.partial(_read_number, what))
+    found = _parameter(given, functools.partial(_read_number, what))
+    found.is_fractional = True
+    return found
 
 
 def _parameter(given: Any, read: Reader) -> Parameter:

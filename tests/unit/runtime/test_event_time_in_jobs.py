@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,10 @@ from in_process_job import EPOCH, MILLISECOND, NOW, InProcessJob
 import penstock as ps
 from penstock.errors import JobDefinitionError
 from penstock.operators.watermarks import END_MS
+from penstock.runtime.packing import TICKS, ticks_of
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.reading import StreamReader
+from penstock.sources.base import SourceChunk
 
 
 @dataclass
@@ -209,6 +214,28 @@ def test_a_generator_of_your_own_tells_watermarks() -> None:
     told_by(job, Visit("mark", 100), Visit("a", 500))
     assert told_by(job, Visit("a", 9), Visit("b", 9), Visit("c", 9))[0] == ("came at watermark 100", 9)
     assert told_by(job, Visit("a", 9)) == [("came at watermark 1000", 9)]
+
+
+def test_a_generator_sees_all_that_a_task_reads_of_a_partition() -> None:
+    """In order, in however many chunks it comes; and is asked once what all of it tells."""
+    job = ps.Job("j", key_groups=1)
+    visits = job.data_stream(
+        "visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.custom(UpToMarkers)
+    )
+    visits.key_by("key").process("first", Visits(), output=Told).sink_to("told")
+    plan = JobPlan(job.graph, 1, frozenset(), frozenset(), strict=False, partitions={"visits": ("0", "1")})
+    (node,) = job.graph.sources()
+    chunks = [
+        SourceChunk(
+            partition,
+            pa.array([number], pa.int64()),
+            batch=node.record_type.batch([Visit(key, 5)]),
+        )
+        for number, (partition, key) in enumerate([("0", "a"), ("0", "a"), ("1", "mark"), ("0", "a")])
+    ]
+    rows = list(StreamReader(plan, node, None).rows(chunks))
+    (tick,) = ticks_of([row for row in rows if row.destination == TICKS])
+    assert tick.watermarks == {"0": 1000, "1": 5}
 
 
 def test_without_watermarks_time_stands_until_the_end() -> None:
