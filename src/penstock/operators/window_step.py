@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction, result_record_type
 from penstock.operators.keys import KeySelector
-from penstock.records import Field, RecordType, arrow_type_of, type_of_fields
+from penstock.records import Field, RecordType, arrow_type_of, type_of_fields, without_none
 from penstock.records import record_type as make_record_type
 from penstock.state.shared import Setting
 from penstock.state.values import KeyedState
@@ -199,11 +199,13 @@ def window_output(
     fields = _key_fields(key)
     bounds = [Field(name, dt.datetime, _TIME, nullable=True) for name in ("window_start", "window_end")]
     try:
-        value = Field("value", result, arrow_type_of(result), nullable=True)
-    except SchemaError:
         kind = make_record_type(result)
-        return ResultOutput(type_of_fields([*fields, *bounds, *kind.fields]), len(fields), kind)
-    return ResultOutput(type_of_fields([*fields, *bounds, value]), len(fields), value)
+    except SchemaError:
+        # No record, so it must be a value.
+        plain, _ = without_none(result)
+        value = Field("value", plain, arrow_type_of(plain), nullable=True)
+        return ResultOutput(type_of_fields([*fields, *bounds, value]), len(fields), value)
+    return ResultOutput(type_of_fields([*fields, *bounds, *kind.fields]), len(fields), kind)
 
 
 def _who(function: WindowFunction) -> str:
