@@ -154,11 +154,9 @@ class Follower:
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
-            elif report.kind in (REPORTS, STORIES):
-                continue
-            elif report.name == DEAD_LETTERS:
+            elif report.kind == "out" and report.name == DEAD_LETTERS:
                 progress.dead_letters += report.total
-            else:
+            elif report.kind == "out":
                 progress.records_out[report.name] += report.total
 
     @property
