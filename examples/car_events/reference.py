@@ -1,4 +1,4 @@
-"""The reference: the top speeds that the job must emit, as a loop in plain Python. It knows neither penstock nor Spark."""
+"""The reference: the top speeds that the job must emit, in plain Python. It knows neither penstock nor Spark."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -7,8 +7,13 @@ sends the same sales; here and there one of them is not a sale.
 import argparse
 import random
 import socket
-import time
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from line_server import serve  # found by the line above
 
 MONTHS = ("January", "February", "March", "April", "May", "June")
 CATEGORIES = {
@@ -31,17 +36,6 @@ def sales(count: int, seed: int = 1) -> Iterator[str]:
         yield f"{day:02}-{month + 1:02}-2026,{MONTHS[month]},{category},{product},{numbers.randint(100, 9_999)}"
         if number % BAD_EVERY == 0:
             yield BAD_LINES[number // BAD_EVERY % len(BAD_LINES)]
-
-
-def serve(server: socket.socket, lines: Iterator[str], per_second: float) -> None:
-    """Send lines to the first client, not more of them in a second."""
-    connection, _ = server.accept()
-    with connection:
-        began = time.monotonic()
-        for number, line in enumerate(lines):
-            if (wait_s := began + number / per_second - time.monotonic()) > 0:
-                time.sleep(wait_s)
-            connection.sendall(f"{line}\n".encode())
 
 
 def main() -> None:

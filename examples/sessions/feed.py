@@ -27,7 +27,10 @@ def arrivals(users: int, seed: int = 1) -> Iterator[tuple[float, Record]]:
         while second < HOURS * 3_600:
             late_s = numbers.uniform(3_600, 7_200) if numbers.random() < OFFLINE else numbers.uniform(0, 50)
             at = MORNING + dt.timedelta(seconds=int(second))
-            yield second + late_s, {"user": f"U{user:02}", "page": numbers.choice(PAGES), "at": at.isoformat()}
+            yield (
+                second + late_s,
+                {"user": f"U{user:02}", "page": numbers.choice(PAGES), "at": at.isoformat()},
+            )
             # Mostly the user goes on, and sometimes has a break.
             second += numbers.uniform(5, 240) if numbers.random() < 0.85 else numbers.uniform(1_000, 4_000)
 

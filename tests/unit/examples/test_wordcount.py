@@ -15,13 +15,16 @@ from in_process_job import NOW, InProcessJob
 BATCH, batch_job = loaded("wordcount", "batch_job")
 WINDOWED, windowed_job = loaded("wordcount", "windowed_job")
 
-WORDS = "To be, or not to be: that is the question! Schön".split()
+TEXT = "To be, or not to be: that is the question! Schön"
 SECOND = dt.timedelta(seconds=1)
 
 
 def lines(seed: int) -> list[str]:
     numbers = random.Random(seed)
-    return [" ".join(numbers.choices(WORDS, k=numbers.randint(0, 8))) for _ in range(numbers.randint(1, 30))]
+    return [
+        " ".join(numbers.choices(TEXT.split(), k=numbers.randint(0, 8)))
+        for _ in range(numbers.randint(1, 30))
+    ]
 
 
 def counted(text: list[str]) -> Counter[str]:
