@@ -59,6 +59,7 @@ class RunningJob:
     ) -> None:
         self.folder = folder
         self.checkpoint = folder / "checkpoint"
+        folder.mkdir(parents=True, exist_ok=True)
         for name in streams:
             (folder / name).mkdir(parents=True)
         places = _places(

@@ -1,4 +1,4 @@
-"""Clicks of a morning: `python feed.py FOLDER` writes them as JSON Lines, a file for each half hour in which they come.
+"""Clicks of a morning: `python feed.py FOLDER` writes them as JSON Lines, a file for each hour in which they come.
 
 Most come within the minute. Now and then a phone has been offline, and what its user did an hour or two ago comes then.
 """
@@ -35,17 +35,17 @@ def arrivals(users: int, seed: int = 1) -> Iterator[tuple[float, Record]]:
             second += numbers.uniform(5, 240) if numbers.random() < 0.85 else numbers.uniform(1_000, 4_000)
 
 
-def half_hours(users: int, seed: int = 1) -> list[list[Record]]:
-    """The clicks that come in each half hour, in the order in which they come."""
+def hours(users: int, seed: int = 1) -> list[list[Record]]:
+    """The clicks that come in each hour, in the order in which they come."""
     found = sorted(arrivals(users, seed), key=lambda one: one[0])
-    last = int(found[-1][0] // 1_800)
-    return [[click for second, click in found if second // 1_800 == number] for number in range(last + 1)]
+    last = int(found[-1][0] // 3_600)
+    return [[click for second, click in found if second // 3_600 == number] for number in range(last + 1)]
 
 
 def write(folder: Path, users: int = 12) -> None:
-    """Write a file for each half hour."""
+    """Write a file for each hour."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, clicks in enumerate(half_hours(users), 1):
+    for number, clicks in enumerate(hours(users), 1):
         (folder / f"{number:02}.jsonl").write_text("".join(json.dumps(click) + "\n" for click in clicks))
 
 

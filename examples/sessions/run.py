@@ -1,4 +1,4 @@
-"""Run the job on the clicks of a morning, half hour by half hour, and show the sessions of users and what came late."""
+"""Run the job on the clicks of a morning, hour by hour, and show the sessions of users and what came late."""
 
 import datetime as dt
 import sys

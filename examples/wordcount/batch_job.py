@@ -47,7 +47,7 @@ class Count(ps.AggregateFunction[Word, int, Total]):
 
 
 job = ps.Job("wordcount")
-lines = job.data_stream("lines", schema=Line, event_time=ps.INGESTION_TIME)
+lines = job.data_stream("lines", schema=Line)
 
 by_word = lines.flat_map(words).key_by("word")
 windows = by_word.window(ps.GlobalWindows()).trigger(ps.EventTimeTrigger())

@@ -271,8 +271,8 @@ class JobRunner:
                     running = start_query(run.session, dataclasses.replace(query, bounded=True))
                     self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
                 drains = request is not None and request.drain
-                if bound.plan.has_event_time and (drains or status == "finished"):
-                    # Nothing will follow, so that what waits for the watermark is done now.
+                if bound.plan.awaits_end and (drains or status == "finished"):
+                    # Nothing will follow, so that what waits for the watermark, or windows for the clock, is done now.
                     last = dataclasses.replace(query, bounded=True, ends=True, holds_data=True)
                     self._follow(run, start_query(run.session, last), heeds_requests=False)
                 if status != _OTHERWISE:

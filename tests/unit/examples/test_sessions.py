@@ -49,7 +49,7 @@ def compared(batches: list[list[Record]]) -> tuple[list[Record], list[Record]]:
 
 @pytest.mark.parametrize("users", [1, 12])
 def test_a_morning_of_clicks_gives_the_sessions_of_the_model(users: int) -> None:
-    sessions, late = compared(feed.half_hours(users))
+    sessions, late = compared(feed.hours(users))
     assert len(sessions) > 4 * users
     assert late
 
