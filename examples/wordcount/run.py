@@ -1,4 +1,4 @@
-"""Count the words of a folder of text, and then those of lines that come in, over five seconds every second."""
+"""Count the words of a folder of text, and then those of lines that come in, of five seconds every second."""
 
 import datetime as dt
 import socket
@@ -21,9 +21,10 @@ from running_job import RunningJob, read, run_bounded  # noqa: E402  # found by 
 from wordcount.feed import lines, write  # noqa: E402  # found by the line above
 
 Record = dict[str, Any]
-LINES = 160
+LINES = 500
 PER_SECOND = 20.0
 SHOWN = 4
+LAST_WINDOWS = 10
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
 
 
 def from_socket(folder: Path) -> list[Record]:
-    """The counts of lines that come from a server for eight seconds."""
+    """The counts of lines that come from a server for half a minute."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = f"socket://127.0.0.1:{server.getsockname()[1]}"
         sending = threading.Thread(
@@ -73,12 +74,12 @@ def counts_table(counts: list[Record]) -> Table:
 
 
 def windows_table(counts: list[Record]) -> Table:
-    """The most frequent words of each window."""
+    """The most frequent words of each of the last windows."""
     table = Table("five seconds up to", "words", "most frequent", title="Every second", title_justify="left")
     windows: dict[dt.datetime, Counter[str]] = {}
     for one in counts:
         windows.setdefault(end(one), Counter())[one["word"]] = one["count"]
-    for at, found in sorted(windows.items()):
+    for at, found in sorted(windows.items())[-LAST_WINDOWS:]:
         shown = ", ".join(f"{word} {count}" for word, count in found.most_common(SHOWN))
         table.add_row(f"{at:%H:%M:%S}", str(found.total()), shown)
     return table

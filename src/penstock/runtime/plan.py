@@ -53,7 +53,7 @@ def awaits_end(node: ProcessNode) -> bool:
 
 
 def wants_starts(graph: Graph) -> bool:
-    """Whether a job must be told when it starts, and when time ends: it has timers or windows, or goes by event time."""
+    """Whether a job must be told when it starts and when time ends: it has timers or windows, or goes by event time."""
     by_step = any(has_timers(node) or awaits_end(node) for node in graph.steps())
     return by_step or any(node.watermarks is not None for node in graph.sources())
 
