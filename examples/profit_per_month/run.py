@@ -18,7 +18,7 @@ RESULT = "profitPerMonthWindowed.txt"
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run the sales server and the job.")
     parser.add_argument("--port", type=int, default=9181)
-    parser.add_argument("--sales", type=int, default=1000)
+    parser.add_argument("--sales", type=int, default=2500)
     parser.add_argument("--per-second", type=float, default=100)
     parser.add_argument("--to", type=Path, default=Path(), help=f"the folder for {RESULT}")
     arguments = parser.parse_args()
