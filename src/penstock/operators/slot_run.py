@@ -134,7 +134,7 @@ class SlotRun:
             )
             if self._moment.paces:
                 self.header.progress = self.event_clock.progress
-            self._clock = clock._replace(after_ms=self.event_clock.after_ms)
+            self._clock = clock._replace(after_ms=self.event_clock.after_ms, ends=self.event_clock.ends)
         if self._core.timers is None or self.header.paused:
             return
         for group, table in self._tables.tables.items():
@@ -148,7 +148,7 @@ class SlotRun:
             return pa.array([], self._core.key_type)
         assert self._core.timers is not None
         found = table.timeline("event", self._core.timers).take_due(self._clock.after_us)
-        if self._clock.after_ms != END_MS or self._core.windows is None or not self._core.windows.is_by_clock:
+        if not self._clock.ends or self._core.windows is None or not self._core.windows.is_by_clock:
             return found
         by_clock = table.timeline("processing", self._core.timers).take_due(END_MS)
         return pa.concat_arrays([found, by_clock])

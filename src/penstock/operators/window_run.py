@@ -116,7 +116,7 @@ class WindowRun(GroupRun):
         self._clock.watermark_ms = clock.after_ms
         keys = [*key_values(due), *self._open.changed_keys()]
         self._fire_all(keys, next_event_timer, self._operator.fire_event_timer, clock.after_ms)
-        if clock.after_ms == END_MS and self._step.is_by_clock:
+        if clock.ends and self._step.is_by_clock:
             # Windows by the clock have no later timers than their ends, so this ends as well.
             self._fire_all(keys, next_processing_timer, self._operator.fire_processing_timer, END_MS)
 
