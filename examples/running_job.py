@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ Record = dict[str, Any]
 
 FINAL = ("APPLIED", "DEGRADED", "REJECTED")
 PATIENCE_S = 120.0
+PENSTOCK = (sys.executable, "-m", "penstock.cli")
 
 
 def read(folder: Path) -> list[Record]:
@@ -21,26 +22,55 @@ def read(folder: Path) -> list[Record]:
     return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.open()]
 
 
+def run_bounded(job_file: Path, bindings: Mapping[str, str]) -> Record:
+    """Run a job on all that is there, to its end; the summary of the run."""
+    finished = subprocess.run(
+        [*PENSTOCK, "run", str(job_file), "--bounded", "-o", "json", *_places(bindings)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode:
+        raise RuntimeError(f"The job {job_file.name} failed. It said:\n{finished.stderr[-2000:]}")
+    summary: Record = json.loads(finished.stdout.splitlines()[-1])
+    return summary
+
+
+def _places(bindings: Mapping[str, str]) -> list[str]:
+    return [f"-D{name}={uri}" for name, uri in bindings.items()]
+
+
 class RunningJob:
     """A job on folders: `folder/NAME` for each stream and sink, `folder/checkpoint` for the job itself.
+
+    `bindings` are streams and sinks that are elsewhere.
 
     Use it as a context manager; at the end the job is stopped between two micro-batches.
     """
 
-    def __init__(self, job_file: Path, folder: Path, *, streams: Sequence[str], sinks: Sequence[str]) -> None:
+    def __init__(
+        self,
+        job_file: Path,
+        folder: Path,
+        *,
+        streams: Sequence[str] = (),
+        sinks: Sequence[str] = (),
+        bindings: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.checkpoint = folder / "checkpoint"
+        folder.mkdir(parents=True, exist_ok=True)
         for name in streams:
             (folder / name).mkdir(parents=True)
-        places = [f"-D{name}=jsonl:{folder / name}" for name in (*streams, *sinks)]
+        places = _places(
+            {name: f"jsonl:{folder / name}" for name in (*streams, *sinks)} | dict(bindings or {})
+        )
         self._arguments = ["run", str(job_file), "--checkpoint", str(self.checkpoint), *places]
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
         with (self.folder / "log").open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.cli", *self._arguments], stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen([*PENSTOCK, *self._arguments], stdout=log, stderr=log)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -49,6 +79,16 @@ class RunningJob:
             self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
+
+    def check(self) -> None:
+        """Raise RuntimeError, with what the job said, when it runs no more."""
+        if self._process.poll() is not None:
+            raise RuntimeError(self._last_words())
+
+    def _last_words(self) -> str:
+        return (
+            f"The job in {self.folder} does not answer. It said:\n{(self.folder / 'log').read_text()[-2000:]}"
+        )
 
     def hand_in(self, stream: str, file: Path) -> None:
         """Let a stream have a file: it is moved into the stream's folder, so that it appears whole."""
@@ -83,6 +123,5 @@ class RunningJob:
         deadline = time.monotonic() + PATIENCE_S
         while not any(one["id"] == command_id for one in read(self.checkpoint / "receipts")):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                log = (self.folder / "log").read_text()
-                raise RuntimeError(f"The job in {self.folder} does not answer. It said:\n{log[-2000:]}")
+                raise RuntimeError(self._last_words())
             time.sleep(0.05)

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Role: TypeAlias = Literal["data", "control", "sink"]
-FileFormat: TypeAlias = Literal["jsonl", "csv", "parquet"]
+FileFormat: TypeAlias = Literal["jsonl", "csv", "parquet", "text"]
 MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes"]
 Delivery: TypeAlias = Literal["at-least-once", "exactly-once"]
 Start: TypeAlias = Literal["latest", "earliest"]
@@ -41,6 +41,9 @@ Start: TypeAlias = Literal["latest", "earliest"]
 _SOURCES: Final[tuple[Role, ...]] = ("data", "control")
 _ALL: Final[tuple[Role, ...]] = ("data", "control", "sink")
 _FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
+_READ_SCHEMES: Final = (*_FILE_SCHEMES, "text")
+LINE_FORMATS: Final = ("jsonl", "text")
+"""The formats of files in which a line is a record."""
 _RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
 _DATA_RECORDS_PER_BATCH: Final = 2_000_000
 _UNACKNOWLEDGED: Final = 1000
@@ -175,7 +178,7 @@ class Parameter:
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "max_files_per_batch",
-        _FILE_SCHEMES,
+        _READ_SCHEMES,
         _SOURCES,
         "integer",
         "no limit",
@@ -260,7 +263,7 @@ _OWN_SETTINGS: Final = {
 }
 """Client settings that would break what penstock promises, and what to do instead."""
 
-_LOGIN: Final = re.compile(r"(?s)^(?!\s*(?:jsonl|csv|parquet|console):)([^:]*:/*[^:]*:).*@")
+_LOGIN: Final = re.compile(r"(?s)^(?!\s*(?:jsonl|csv|parquet|text|console):)([^:]*:/*[^:]*:).*@")
 _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem)[^=&]*=)[^&]*")
 
 
@@ -432,7 +435,7 @@ def _parse_files(uri: _Uri) -> FilesBinding:
     return FilesBinding(
         stream=uri.stream,
         uri=uri.uri,
-        format=uri.scheme,  # type: ignore[arg-type]  # the scheme table has only these three
+        format=uri.scheme,  # type: ignore[arg-type]  # the scheme table has only these
         directory=_absolute(path),
         max_files_per_batch=known.get("max_files_per_batch"),
     )
@@ -577,6 +580,7 @@ class _Scheme:
 
 _SCHEMES: Final[dict[str, _Scheme]] = {
     **{name: _Scheme(f"{name}:DIR", _ALL, _parse_files) for name in _FILE_SCHEMES},
+    "text": _Scheme("text:DIR", _SOURCES, _parse_files),
     "kafka": _Scheme("kafka://HOST:PORT[,HOST:PORT]/TOPIC", _ALL, _parse_kafka),
     "socket": _Scheme("socket://HOST:PORT", _SOURCES, _parse_socket),
     "amqp": _Scheme("amqp://USER:PASS@HOST:PORT/VHOST/QUEUE", _SOURCES, _parse_queue),

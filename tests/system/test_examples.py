@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
 
-def story(example: str) -> str:
+def story(example: str, *arguments: str) -> str:
     """What an example prints, as plain text."""
+    return printed(str(ROOT / "examples" / example / "run.py"), *arguments)
+
+
+def printed(*arguments: str) -> str:
+    """What Python prints, as plain text."""
     finished = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / example / "run.py")],
+        [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=240,
@@ -24,6 +34,14 @@ def story(example: str) -> str:
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
     return finished.stdout
+
+
+def beside(example: str, module: str) -> Any:
+    """A module of an example, such as its reference."""
+    folder = str(ROOT / "examples")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(f"{example}.{module}")
 
 
 def cells(out: str, first: str) -> list[str]:
@@ -76,3 +94,84 @@ def test_flags_hold_from_the_time_they_say() -> None:
         assert versions == ("2", second, third)
     assert cells(out, "kill-1")[3] == cells(out, "kill-2")[3] == "APPLIED"
     assert "lost the new checkout while its share grew: 0." in out
+
+
+def test_words_of_a_folder_are_counted_in_windows(tmp_path: Path) -> None:
+    """Each word is in the five windows that are open when it comes, and the end of the text ends them."""
+    feed = beside("wordcount", "feed")
+    feed.write(tmp_path / "text", files=2, count=20)
+    out = printed(
+        *("-m", "penstock.cli", "run", str(ROOT / "examples" / "wordcount" / "windowed_job.py")),
+        *("--bounded", "-o", "json"),
+        *("-D", f"lines=text:{tmp_path / 'text'}", "-D", f"counts=jsonl:{tmp_path / 'counts'}"),
+    )
+    assert json.loads(out.splitlines()[-1])["records_in"] == {"lines": 40}
+    texts = [path.read_text() for path in (tmp_path / "text").iterdir()]
+    wanted = Counter(re.findall(r"\w+", " ".join(texts).lower()))
+    found: Counter[str] = Counter()
+    for path in (tmp_path / "counts").glob("*.jsonl"):
+        for line in path.open():
+            found[json.loads(line)["word"]] += json.loads(line)["count"]
+    assert found == Counter({word: 5 * count for word, count in wanted.items()})
+
+
+def test_the_profit_of_each_month_is_told_while_sales_come(tmp_path: Path) -> None:
+    """From a server of their own, all sales once; and lines that are no sales are set aside."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    out = story(
+        "profit_per_month",
+        "--port",
+        str(port),
+        "--sales",
+        "300",
+        "--per-second",
+        "200",
+        "--to",
+        str(tmp_path),
+    )
+    assert "and 3 lines of the server were no sales" in out
+    header, *rows = (tmp_path / "profitPerMonthWindowed.txt").read_text().splitlines()
+    assert header == '"month","window_start","window_end","profit","count"'
+    found: dict[str, Counter[str]] = {}
+    for row in rows:
+        month, _, _, profit, count = row.split(",")
+        found.setdefault(month.strip('"'), Counter()).update(profit=int(profit), count=int(count))
+    wanted: dict[str, Counter[str]] = {}
+    for line in beside("profit_per_month", "sales_server").sales(300):
+        if re.fullmatch(r"[-\d]+,\w+,\w+,\w+,\d+", line):
+            _, month, _, _, profit = line.split(",")
+            wanted.setdefault(month, Counter()).update(profit=int(profit), count=1)
+    assert found == wanted
+
+
+def test_top_speeds_are_those_of_the_reference() -> None:
+    """As many of each car, and the first ones."""
+    out = story("car_events")
+    told = beside("car_events", "reference").top_speeds(beside("car_events", "feed").reports(3, 240))
+    speeds: dict[int, list[int]] = {}
+    for one in told:
+        speeds.setdefault(one["car"], []).append(one["speed"])
+    for car, wanted in speeds.items():
+        table = out.partition(f"Car {car}: {len(wanted)} top speeds")[2].partition("└")[0]
+        assert [int(speed) for speed in re.findall(r"^│ (\d+)", table, re.MULTILINE)] == wanted[:8]
+
+
+def test_sessions_and_late_clicks_are_those_of_the_model() -> None:
+    """An hour of clicks is a micro-batch, and what is late depends on those before."""
+    out = story("sessions")
+    model = beside("sessions", "reference").Model()
+    for clicks in beside("sessions", "feed").hours(12):
+        model.take(clicks)
+    model.end()
+    clicks = sum(session["clicks"] for session in model.sessions)
+    sums = f"{len(model.sessions)} sessions with {clicks} clicks; {len(model.late)} clicks came too late"
+    assert sums in out
+    assert model.late
+    for user in ("U00", "U01"):
+        mine = sorted((one for one in model.sessions if one["user"] == user), key=lambda one: one["start"])
+        table = out.partition(f"Sessions of {user}")[2].partition("└")[0]
+        found = re.findall(r"^│ (\S+) │ (\S+) │ (\d+)", table, re.MULTILINE)
+        assert found == [
+            (f"{one['start']:%H:%M:%S}", f"{one['end']:%H:%M:%S}", str(one["clicks"])) for one in mine
+        ]

@@ -42,6 +42,15 @@ def test_files_take_relative_and_absolute_directories(scheme: str) -> None:
         assert absolute.directory == "/data/in"
 
 
+def test_folders_of_text_are_only_read() -> None:
+    """Any folder of text can be a source; a sink needs a format with fields."""
+    binding = parse_binding("lines", "text:/data/in?max_files_per_batch=1", "data")
+    assert isinstance(binding, FilesBinding)
+    assert (binding.format, binding.directory, binding.max_files_per_batch) == ("text", "/data/in", 1)
+    with pytest.raises(BindingError, match="text: is only for data streams and control streams"):
+        parse_binding("lines", "text:/data/out", "sink")
+
+
 def test_files_take_escaped_names_and_the_home_directory() -> None:
     """`%3F` stands for a question mark in a name, and `~` for the home directory, which the shell leaves."""
     escaped = parse_binding("r", "jsonl:/a%3Fb%20c", "data")

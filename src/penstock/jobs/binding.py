@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.bindings import (
+    LINE_FORMATS,
     Binding,
     ConsoleBinding,
     FilesBinding,
@@ -221,7 +222,7 @@ def _cores(master: str) -> int:
 
 def _has_raw(binding: Binding) -> bool:
     """Whether the source has bytes for each record."""
-    return not isinstance(binding, FilesBinding) or binding.format == "jsonl"
+    return not isinstance(binding, FilesBinding) or binding.format in LINE_FORMATS
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
     elif isinstance(binding, FilesBinding):
         files = FileLog(binding, where / f"{node.name}.files")
         files.check()
-        log, name = files, "json" if binding.format == "jsonl" else None
+        log, name = files, _file_format(node, binding)
     else:
         assert not isinstance(binding, ConsoleBinding)
         folder = where / f"{node.name}.journal"
@@ -285,10 +286,27 @@ def _command_source(source: BoundSource, binding: Binding, place: _Place, most_b
     return BoundSource(COMMAND_NODE, source.input, reader)
 
 
+def _file_format(node: SourceNode, binding: FilesBinding) -> str | None:
+    """What a line of a file is; None for files that are tables."""
+    if binding.format != "text":
+        return "json" if binding.format == "jsonl" else None
+    if not _is_one_text(node.record_type):
+        raise BindingError(
+            f"Stream {node.name!r} is bound to {binding.uri!r}, and its records are not lines of text: they need a "
+            "schema with a single field, of str or bytes. Bind it to jsonl:DIR, or take such a schema and parse the "
+            "lines in the job (map)."
+        )
+    return "bytes"
+
+
 def _line_format(record_type: RecordType) -> str:
     """Lines are JSON, but for records of a single text or bytes field, which are the line itself."""
+    return "bytes" if _is_one_text(record_type) else "json"
+
+
+def _is_one_text(record_type: RecordType) -> bool:
     fields = record_type.fields
-    return "bytes" if len(fields) == 1 and fields[0].arrow_type in (pa.string(), pa.binary()) else "json"
+    return len(fields) == 1 and fields[0].arrow_type in (pa.string(), pa.binary())
 
 
 def _format(name: Any, node: SourceNode) -> Format | None:

@@ -164,11 +164,9 @@ class Follower:
             elif report.kind in ("late", "without_window"):
                 found = getattr(progress, report.kind)
                 found[report.name] = found.get(report.name, 0) + report.total
-            elif report.kind in (REPORTS, STORIES, "watermark"):
-                continue
-            elif report.name == DEAD_LETTERS:
+            elif report.kind == "out" and report.name == DEAD_LETTERS:
                 progress.dead_letters += report.total
-            else:
+            elif report.kind == "out":
                 progress.records_out[report.name] += report.total
 
     @property

@@ -271,10 +271,10 @@ class JobRunner:
                     running = start_query(run.session, dataclasses.replace(query, bounded=True))
                     self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
                 drains = request is not None and request.drain
-                if bound.plan.has_event_time and (drains or status == "finished"):
-                    # Nothing will follow, so that what waits for the watermark is done now.
+                if bound.plan.awaits_end and (drains or status == "finished"):
+                    # Nothing will follow, so that what waits for the watermark, or windows for the clock, is done now.
                     last = dataclasses.replace(query, bounded=True, ends=True, holds_data=True)
-                    self._follow(run, start_query(run.session, last), holds_data=True, heeds_requests=False)
+                    self._follow(run, start_query(run.session, last), heeds_requests=False)
                 if status != _OTHERWISE:
                     break
                 query = dataclasses.replace(query, holds_data=not query.holds_data)
@@ -292,8 +292,14 @@ class JobRunner:
         return not self._settings.bounded and follower.held_bytes > self._settings.max_held_bytes
 
     def _follow(
-        self, run: _Run, query: StreamingQuery, *, holds_data: bool, heeds_requests: bool = True
+        self,
+        run: _Run,
+        query: StreamingQuery,
+        *,
+        holds_data: bool | None = None,
+        heeds_requests: bool = True,
     ) -> tuple[str, Request | None]:
+        """Wait for the query, and give how it went; without `holds_data` it goes on however much waits."""
         follower = run.follower
         while query.isActive:
             stops = run.stop.wait(_POLL_S)
@@ -302,7 +308,7 @@ class JobRunner:
                 follower.closing = True
                 _stop_between_batches(query)
                 return "stopped", request
-            if self._should_hold(follower) != holds_data:
+            if holds_data is not None and self._should_hold(follower) != holds_data:
                 # Spark's sources take no word while they run, so the query goes on as another one.
                 follower.closing = True
                 _stop_between_batches(query)

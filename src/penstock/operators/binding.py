@@ -24,7 +24,7 @@ class Clock(NamedTuple):
     """What time it is for a slot: that of the micro-batch, and the largest event time of earlier ones.
 
     `watermark_ms` is the watermark of the earlier ones, and `after_ms` the one behind the data of this one;
-    `has_watermarks` tells whether there ever is one.
+    `has_watermarks` tells whether there ever is one, and `ends` that time ends behind the data.
     """
 
     now_ms: int
@@ -32,6 +32,7 @@ class Clock(NamedTuple):
     watermark_ms: int | None = None
     after_ms: int | None = None
     has_watermarks: bool = False
+    ends: bool = False
 
     @property
     def after_us(self) -> int:

@@ -21,7 +21,7 @@ from penstock.operators.group_run import Due, GroupRun
 from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
 from penstock.operators.steering import Steering
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
-from penstock.operators.watermarks import EventClock, Pace, Progress, Tick
+from penstock.operators.watermarks import END_MS, EventClock, Pace, Progress, Tick
 from penstock.operators.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.operators.window_run import WindowRun
 from penstock.state.group_table import GroupTable
@@ -123,7 +123,9 @@ class SlotRun:
     def begin_data(self) -> None:
         """Take note of the ticks, and look which keys have timers that are due; `process` calls them."""
         clock = self._clock
-        if self._moment.paces:
+        # Windows are done at the end also where there is no event time.
+        ends = self._core.windows is not None and any(tick.ends for tick in self._moment.ticks)
+        if self._moment.paces or ends:
             self.event_clock = EventClock(
                 self._moment.paces,
                 self.header.progress or Progress(),
@@ -131,8 +133,9 @@ class SlotRun:
                 clock.now_ms,
                 stands=self.header.paused,
             )
-            self.header.progress = self.event_clock.progress
-            self._clock = clock._replace(after_ms=self.event_clock.after_ms)
+            if self._moment.paces:
+                self.header.progress = self.event_clock.progress
+            self._clock = clock._replace(after_ms=self.event_clock.after_ms, ends=self.event_clock.ends)
         if self._core.timers is None or self.header.paused:
             return
         for group, table in self._tables.tables.items():
@@ -145,7 +148,11 @@ class SlotRun:
         if self.event_clock is None or not self.event_clock.moved or self._clock.after_ms is None:
             return pa.array([], self._core.key_type)
         assert self._core.timers is not None
-        return table.timeline("event", self._core.timers).take_due(self._clock.after_us)
+        found = table.timeline("event", self._core.timers).take_due(self._clock.after_us)
+        if not self._clock.ends or self._core.windows is None or not self._core.windows.is_by_clock:
+            return found
+        by_clock = table.timeline("processing", self._core.timers).take_due(END_MS)
+        return pa.concat_arrays([found, by_clock])
 
     @property
     def due_groups(self) -> list[int]:

@@ -63,7 +63,7 @@ class EventClock:
     """The event time of a slot in one micro-batch. `progress` is what was kept; that of afterwards is here.
 
     `before_ms` is the watermark while the records of the micro-batch are processed, `after_ms` the one behind them.
-    With `stands` it is the same: the step is paused, and its inputs go on without it.
+    With `stands` it is the same: the step is paused, and its inputs go on without it. `ends` tells that time ends.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class EventClock:
         least_ms = None if stands else self._least(partitions)
         self.progress: Final = Progress(partitions, _later(progress.watermark_ms, least_ms))
         self.before_ms: Final = progress.watermark_ms
-        self.after_ms: Final = END_MS if ends and not stands else self.progress.watermark_ms
+        self.ends: Final = ends and not stands
+        self.after_ms: Final = END_MS if self.ends else self.progress.watermark_ms
 
     def _is_idle(self, pace: Pace, moved_ms: int) -> bool:
         return pace.idle_ms is not None and self._now_ms - moved_ms >= pace.idle_ms

@@ -18,6 +18,7 @@ from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block
 from penstock.operators.functions import Context
 from penstock.operators.step import MAIN, Emission
+from penstock.operators.watermarks import END_MS
 from penstock.operators.window_run import WindowRun
 from penstock.operators.window_step import LATE, ResultOutput, WindowStep
 from penstock.state.group_table import GroupTable
@@ -211,6 +212,8 @@ class WindowColumnsRun(WindowRun):
         if self._by_event and clock.after_ms != clock.watermark_ms:
             self._clock.watermark_ms = clock.after_ms
             self._fire_columns(clock.after_ms)
+        elif not self._by_event and clock.ends:
+            self._fire_columns(END_MS)
 
     def _fire_columns(self, until_ms: int) -> None:
         """Emit the windows that end, in the order of time and key, and take out those that are over."""

@@ -16,7 +16,7 @@ from penstock.operators.blocks import Block, DeadLetter
 from penstock.operators.functions import Context
 from penstock.operators.group_run import GroupRun, times_ms
 from penstock.operators.step import MAIN, Emission, reason_of
-from penstock.operators.watermarks import INGESTION_TIME
+from penstock.operators.watermarks import END_MS, INGESTION_TIME
 from penstock.operators.window_step import LATE
 from penstock.records import VERSION_FIELD
 from penstock.state.group_table import GroupTable
@@ -118,6 +118,9 @@ class WindowRun(GroupRun):
         self._clock.watermark_ms = clock.after_ms
         keys = [*key_values(due), *self._open.changed]
         self._fire_all(keys, next_event_timer, self._operator.fire_event_timer, clock.after_ms)
+        if clock.ends and self._step.is_by_clock:
+            # Windows by the clock have no later timers than their ends, so this ends as well.
+            self._fire_all(keys, next_processing_timer, self._operator.fire_processing_timer, END_MS)
 
     def _fire_all(self, keys: Sequence[Any], next_timer: NextTimer, fire: Any, until_ms: int) -> None:
         """Fire what is due, in the order of time and key; one that raises is spent, and leaves a dead letter."""

@@ -169,14 +169,27 @@ class WindowStep(ProcessFunction):
         if self.spec.assigner.is_event_time:
             return True
         trigger = _inside(self.operator.trigger)
+        if isinstance(self.spec.assigner, GlobalWindows):
+            # The end of time, which is all that an EventTimeTrigger waits for there, comes without them as well.
+            return isinstance(trigger, ContinuousEventTimeTrigger)
         return isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
 
     @property
     def wants_clock(self) -> bool:
         """Whether windows may fire while nothing comes."""
+        return self.is_by_clock or not isinstance(_inside(self.operator.trigger), _WITHOUT_CLOCK)
+
+    @property
+    def is_by_clock(self) -> bool:
+        """Whether windows begin and end by the clock."""
         assigner = self.spec.assigner
-        by_clock = not assigner.is_event_time and not isinstance(assigner, GlobalWindows)
-        return by_clock or not isinstance(_inside(self.operator.trigger), _WITHOUT_CLOCK)
+        return not assigner.is_event_time and not isinstance(assigner, GlobalWindows)
+
+    @property
+    def awaits_end(self) -> bool:
+        """Whether windows may have something to do when time ends, also where records have no event time."""
+        trigger = _inside(self.operator.trigger)
+        return self.wants_clock or isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
 
     def state(self) -> WindowState:
         """The hidden state that holds the open windows."""

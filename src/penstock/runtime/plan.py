@@ -47,9 +47,15 @@ def has_timers(node: ProcessNode) -> bool:
     return type(node.function).on_timer is not ProcessFunction.on_timer
 
 
+def awaits_end(node: ProcessNode) -> bool:
+    """Whether a step has windows that may have something to do when time ends."""
+    return isinstance(node.function, WindowStep) and node.function.awaits_end
+
+
 def wants_starts(graph: Graph) -> bool:
-    """Whether a job must be told when it starts, and when time ends: it has timers, or goes by event time."""
-    return any(map(has_timers, graph.steps())) or any(node.watermarks is not None for node in graph.sources())
+    """Whether a job must be told when it starts and when time ends: it has timers or windows, or goes by event time."""
+    by_step = any(has_timers(node) or awaits_end(node) for node in graph.steps())
+    return by_step or any(node.watermarks is not None for node in graph.sources())
 
 
 @dataclass(frozen=True)
@@ -125,9 +131,9 @@ class JobPlan:
         return [Pace(origin.id, partitions, origin.watermarks.idle_ms, grows=origin.name in self.partitions)]
 
     @property
-    def has_event_time(self) -> bool:
-        """Whether a step goes by event time."""
-        return any(map(self.paces, self.graph.steps()))
+    def awaits_end(self) -> bool:
+        """Whether a step may have something to do when time ends: it goes by event time, or has windows."""
+        return any(self.paces(node) or awaits_end(node) for node in self.graph.steps())
 
     def has_steps_behind(self, node: ProcessNode) -> bool:
         """Whether data of a step goes on to another one."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.bindings import FilesBinding
+from penstock.bindings import LINE_FORMATS, FilesBinding
 from penstock.durable import sync_folder
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records import RecordType, empty_like
@@ -132,9 +132,9 @@ class FileLog:
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
         """The records of a split. A file that cannot be read gives a bad record that names it."""
         try:
-            if self._binding.format == "jsonl" and split.start == split.end:
+            if self._binding.format in LINE_FORMATS and split.start == split.end:
                 yield from _appended(split)
-            elif self._binding.format == "jsonl":
+            elif self._binding.format in LINE_FORMATS:
                 yield from read_lines(split.path, split.partition, split.start, split.end)
             elif self._binding.format == "csv":
                 yield from read_csv(split.path, split.partition, record_type)
@@ -163,7 +163,7 @@ class FileLog:
 
     def _bad(self, split: Split, reason: str, offset: int, record_type: RecordType) -> SourceChunk:
         chunk = bad_chunk(split.partition, reason, offset, _beginning(split.path))
-        if self._binding.format == "jsonl":
+        if self._binding.format in LINE_FORMATS:
             return chunk
         return dataclasses.replace(chunk, raw=None, batch=empty_like(record_type.schema))
 
@@ -311,7 +311,7 @@ def _cut(files: Sequence[LoggedFile], file_format: str, parallelism: int) -> lis
     for file, size, points in zip(files, sizes, cuts, strict=True):
         for low, high in itertools.pairwise([0, *points, size]):
             splits.append(Split(file.partition, file.path, low, high))
-        if file_format == "jsonl" and size and _has_grown(file):
+        if file_format in LINE_FORMATS and size and _has_grown(file):
             # An empty split at the file's end, which reports what was appended.
             splits.append(Split(file.partition, file.path, size, size))
     return splits

@@ -66,6 +66,17 @@ def test_each_stream_and_sink_gets_its_place(folder: Path) -> None:
     assert bind(plain_job(), folder, readings=f"csv:{folder / 'in'}").plan.raw_streams == set()
 
 
+def test_lines_of_text_need_a_record_of_one_text(folder: Path) -> None:
+    """Other records are refused, with what would fit; the bytes of a line are there for dead letters."""
+    job = ps.Job("job", key_groups=3)
+    job.data_stream("readings", schema="text STRING").sink_to("out")
+    assert bind(job, folder, readings=f"text:{folder / 'in'}").plan.raw_streams == {"readings"}
+    with pytest.raises(
+        BindingError, match=r"Stream 'readings' .* single field, of str or bytes. Bind it to jsonl:DIR"
+    ):
+        bind(plain_job(), folder, readings=f"text:{folder / 'in'}")
+
+
 def test_dead_letters_may_have_another_place(folder: Path) -> None:
     """`-D dead-letters=URI` is optional."""
     bound = bind(plain_job(), folder, **{"dead-letters": f"jsonl:{folder / 'bad'}"})
