@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.bindings import KafkaBinding, Role, parse_binding
@@ -71,8 +73,13 @@ def test_the_check_connects_as_spark_would_or_not_at_all(
 ) -> None:
     """Settings of Kafka's Java client are put into librdkafka's words; where there are none, Spark will tell."""
     seen: list[dict[str, str]] = []
-    monkeypatch.setattr(kafka, "check_topic", lambda _, settings: seen.append(settings))
-    preflight(bind(query))
+
+    def check(_: Any, settings: dict[str, str]) -> int:
+        seen.append(settings)
+        return 2
+
+    monkeypatch.setattr(kafka, "check_topic", check)
+    assert preflight(bind(query)) == (() if checked_with is None else ("00000", "00001"))
     assert seen == ([] if checked_with is None else [checked_with])
 
 
