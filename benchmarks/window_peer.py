@@ -1,41 +1,68 @@
-"""Spark's own windows, as the peer of the benchmark of windows: groupBy(window), or plain Python for each record."""
+"""Spark's own windows, as the peer of the benchmark of windows: groupBy(window), or plain Python for each record.
+
+Not a benchmark of its own: `benchmarks.windows` starts it. It gets penstock's own Spark settings: the same state store,
+file system and number of partitions.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
-from pyspark.sql import SparkSession, functions
+from pyspark.sql import DataFrame, Row, functions
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.window_jobs import SIZE_MS
+from penstock.runtime.session import SessionSettings, open_session
 
 __all__ = ["main"]
 
-_DDL = "key BIGINT, at BIGINT, value DOUBLE"
+_READING: Final = "key BIGINT, at BIGINT, value DOUBLE"
+_MEAN: Final = "key BIGINT, window_start BIGINT, mean DOUBLE"
 
 
-def main() -> None:
-    """Run to the end of the input."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--readings", required=True, type=Path)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--checkpoint", required=True, type=Path)
-    parser.add_argument("--cores", type=int, default=2)
-    arguments = parser.parse_args()
-    spark = (
-        SparkSession.builder.master(f"local[{arguments.cores}]")
-        .config("spark.sql.shuffle.partitions", arguments.cores)
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.memory", "4g")
-        .getOrCreate()
-    )
-    readings = spark.readStream.schema(_DDL).option("maxFilesPerTrigger", 1).parquet(str(arguments.readings))
-    means = (
-        readings.withColumn("time", functions.timestamp_millis("at"))
-        .withWatermark("time", "2 seconds")
-        .groupBy(functions.window("time", f"{SIZE_MS} milliseconds"), "key")
+class Means(StatefulProcessor):
+    """The mean of each window, record by record with `transformWithState`, as its documentation shows.
+
+    The totals of a key's windows are read and written once in a micro-batch, since every state call is a round trip
+    between the worker and the JVM.
+    """
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self._handle = handle
+        self._totals = handle.getMapState("totals", "start BIGINT", "count BIGINT, total DOUBLE")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        """All rows of one key in a micro-batch."""
+        found: dict[int, tuple[int, float]] = {}
+        for row in rows:
+            start = row.at - row.at % SIZE_MS
+            if start not in found:
+                found[start] = self._totals.getValue((start,)) or (0, 0.0)
+            count, total = found[start]
+            found[start] = count + 1, total + row.value
+        for start, totals in found.items():
+            self._totals.updateValue((start,), totals)
+            self._handle.registerTimer(start + SIZE_MS - 1)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        """The end of a window."""
+        start = expiredTimerInfo.getExpiryTimeInMs() + 1 - SIZE_MS
+        count, total = self._totals.getValue((start,))
+        self._totals.removeKey((start,))
+        yield Row(key=key[0], window_start=start, mean=total / count)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _native(readings: DataFrame) -> DataFrame:
+    return (
+        readings.groupBy(functions.window("time", f"{SIZE_MS} milliseconds"), "key")
         .agg(
             functions.count("value").alias("count"),
             functions.sum("value").alias("sum"),
@@ -45,15 +72,40 @@ def main() -> None:
         )
         .selectExpr("key", "window.start AS window_start", "window.end AS window_end", "count", "mean")
     )
-    query = (
-        means.writeStream.format("parquet")
-        .option("checkpointLocation", str(arguments.checkpoint))
-        .trigger(availableNow=True)
-        .start(str(arguments.out))
+
+
+def _record_by_record(readings: DataFrame) -> DataFrame:
+    return readings.groupBy("key").transformWithState(Means(), _MEAN, "Append", "EventTime")
+
+
+def main() -> None:
+    """Run to the end of the input."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("road", choices=["native", "python"])
+    parser.add_argument("--readings", required=True, type=Path)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--checkpoint", required=True, type=Path)
+    parser.add_argument("--cores", type=int, default=2)
+    arguments = parser.parse_args()
+    arguments.checkpoint.mkdir(parents=True)
+    settings = SessionSettings(
+        app_name="peer",
+        master=f"local[{arguments.cores}]",
+        parallelism=arguments.cores,
+        needs_kafka=False,
+        log_file=arguments.checkpoint / "spark.log",
     )
-    query.awaitTermination()
-    print(json.dumps({"batches": query.lastProgress["batchId"] + 1 if query.lastProgress else 0}), flush=True)
-    spark.stop()
+    with open_session(settings) as spark:
+        files = spark.readStream.schema(_READING).option("maxFilesPerTrigger", 1)
+        readings = files.parquet(str(arguments.readings))
+        readings = readings.withColumn("time", functions.timestamp_millis("at")).withWatermark(
+            "time", "2 seconds"
+        )
+        means = _native(readings) if arguments.road == "native" else _record_by_record(readings)
+        writer = means.writeStream.format("parquet").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(arguments.checkpoint))
+        writer.start(str(arguments.out)).awaitTermination()
+    print("{}", flush=True)
 
 
 if __name__ == "__main__":

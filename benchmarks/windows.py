@@ -33,23 +33,26 @@ __all__ = ["Sizes", "main", "measure"]
 
 _JOBS: Final = Path(__file__).with_name("window_jobs.py")
 _BOUND_MS: Final = 2000
+_ROADS: Final = {"spark": "native", "pyspark": "python"}
 
 
 @dataclass(frozen=True)
 class Sizes:
     """How much is measured: `files` of `file_rows` readings of `keys` keys, over `span_ms` of event time.
 
-    The contestants that run record by record get the first `slow_files` of them.
+    The contestants that run record by record get the first `slow_files` of them, and `peer_files` the one that does so
+    in PySpark.
     """
 
     keys: int = 100_000
     files: int = 20
     file_rows: int = 500_000
     span_ms: int = 100_000
-    slow_files: int = 6
+    slow_files: int = 8
+    peer_files: int = 2
     rounds: int = 3
     cores: int = 2
-    contestants: Sequence[str] = ("spark", "columns", "records", "custom")
+    contestants: Sequence[str] = ("spark", "columns", "records", "custom", "pyspark")
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,16 @@ def run(name: str, readings: Path, work: Path, sizes: Sizes) -> tuple[Path, int]
     """Run a contestant; gives where its windows are, and its peak memory."""
     out = work / "out"
     out.mkdir(parents=True)
-    if name == "spark":
-        arguments = ["--readings", str(readings), "--out", str(out), "--checkpoint", str(work / "checkpoint")]
+    if name in _ROADS:
+        arguments = [
+            _ROADS[name],
+            "--readings",
+            str(readings),
+            "--out",
+            str(out),
+            "--checkpoint",
+            str(work / "checkpoint"),
+        ]
         arguments += ["--cores", str(sizes.cores)]
         _, rss_mb = run_module("benchmarks.window_peer", arguments, work / "stderr.log")
         return out, rss_mb
@@ -137,13 +148,15 @@ def check(name: str, out: Path, expected: Expected) -> None:
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     """Measure each contestant in turn; RuntimeError when an output is not the fold's."""
     inputs = {}
-    for files in {sizes.files, sizes.slow_files}:
+    files_of = dict.fromkeys(sizes.contestants, sizes.slow_files)
+    files_of |= {"spark": sizes.files, "columns": sizes.files, "pyspark": sizes.peer_files}
+    for files in sorted({files_of[name] for name in sizes.contestants}):
         inputs[files] = work / f"readings-{files}", write_input(work / f"readings-{files}", sizes, files)
     rates: dict[str, list[float]] = {name: [] for name in sizes.contestants}
     memory: dict[str, int] = {}
     for _ in range(sizes.rounds):
         for name in sizes.contestants:
-            files = sizes.files if name in ("spark", "columns") else sizes.slow_files
+            files = files_of[name]
             readings, expected = inputs[files]
             place = work / name
             out, rss_mb = run(name, readings, place, sizes)
@@ -161,7 +174,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         "rows_per_s": found,
         "rss_mb": memory,
         "by_spark": round(found["columns"] / found["spark"], 2) if "spark" in found else None,
-        "by_records": round(found["columns"] / found["records"], 1) if "records" in found else None,
+        "by_python": round(found["columns"] / found["pyspark"], 1) if "pyspark" in found else None,
     }
 
 
@@ -169,7 +182,7 @@ def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.windows", description=__doc__)
     default = Sizes()
-    for name in ("keys", "files", "file_rows", "span_ms", "slow_files", "rounds", "cores"):
+    for name in ("keys", "files", "file_rows", "span_ms", "slow_files", "peer_files", "rounds", "cores"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(default, name))
     parser.add_argument("--contestants", nargs="+", default=list(default.contestants))
     parser.add_argument("--json", action="store_true")
@@ -189,6 +202,7 @@ def show(result: dict[str, Any]) -> None:
         "columns": "penstock, statistics",
         "records": "penstock, a function in Python",
         "custom": "penstock, a trigger in Python",
+        "pyspark": "PySpark transformWithState",
     }
     rows = [
         [told[name], f"{rate:,}", f"{result['rss_mb'][name]:,}"]

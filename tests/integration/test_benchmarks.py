@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import control, kafka, keyed_state, latency, state_dump, state_growth
+from benchmarks import control, kafka, keyed_state, latency, state_dump, state_growth, windows
 from benchmarks.workload import OFF, ON, Commands, Mismatch, Readings, Rooms, expected_commands, mismatch
 
 
@@ -135,3 +135,19 @@ def test_state_dump_in_its_small_form(tmp_path: Path) -> None:
     assert result["batches_during"] > 0
     assert 0 < result["seconds"] < result["process_s"]
     state_dump.show(result)
+
+
+def test_windows_in_their_small_form(tmp_path: Path) -> None:
+    """The contestants emit the fold's windows (`measure` raises otherwise), and the JSON has its keys."""
+    sizes = windows.Sizes(
+        keys=100,
+        files=3,
+        file_rows=2_000,
+        span_ms=30_000,
+        rounds=1,
+        contestants=("spark", "columns"),
+    )
+    result = json.loads(json.dumps(windows.measure(sizes, tmp_path)))
+    assert set(result["rows_per_s"]) == {"spark", "columns"}
+    assert result["by_spark"] > 0
+    windows.show(result)

@@ -1,0 +1,152 @@
+"""Event time and windows on Spark: restarted and rescaled while windows are open, with idle partitions, to the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from integration_support import read_lines, write_lines
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.rescaling import rescale
+from penstock.jobs.runner import JobRunner, RunSummary
+from penstock.jobs.settings import RunSettings
+from penstock.local.kafka import KafkaBroker
+from penstock.runtime.cuts import batch_numbers, read_cut
+
+FILES = 6
+
+
+@dataclass
+class Click:
+    user: str
+    at: int
+    number: int
+
+
+@dataclass
+class Session:
+    user: str
+    start: int
+    end: int
+    numbers: list[int]
+
+
+class Show(ps.WindowFunction):
+    def process(self, key: str, records: Sequence[Click], ctx: ps.WindowContext) -> Iterator[Session]:
+        yield Session(key, ctx.window.start, ctx.window.end, sorted(one.number for one in records))
+
+
+def described() -> ps.Job:
+    """Sessions and counts of clicks, and behind the sessions how many of them begin in each ten seconds."""
+    job = ps.Job("clicks", key_groups=8)
+    strategy = ps.Watermarks.bounded("1s").with_idleness("2s")
+    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=strategy).key_by("user")
+    sessions = clicks.window(ps.SessionWindows("3s")).process("sessions", Show())
+    sessions.sink_to("sessions")
+    sessions.side_output("late").sink_to("late")
+    clicks.window(ps.TumblingWindows("4s")).count("counts").sink_to("counts")
+    return job
+
+
+def clicks_of(number: int) -> list[dict[str, Any]]:
+    """The clicks of one file: five seconds of some users, the last of them a second after the others have gone."""
+    start = 5000 * number
+    return [
+        {"user": f"user {n % 7}", "at": start + (n * 700) % 5000, "number": 100 * number + n}
+        for n in range(20)
+        if (n + number) % 5
+    ]
+
+
+class Runs:
+    """Runs of the job over one folder of clicks."""
+
+    def __init__(self, folder: Path, clicks: str = "") -> None:
+        self.folder = folder
+        self.checkpoint = Checkpoint(folder / "checkpoint")
+        self._clicks = clicks or f"jsonl:{folder / 'clicks'}?max_files_per_batch=1"
+        (folder / "clicks").mkdir(parents=True)
+
+    def run(self, until: Callable[[], bool] | None = None, **settings: Any) -> RunSummary:
+        """Run to the end, or until something holds."""
+        bindings = {name: f"jsonl:{self.folder / name}" for name in ("sessions", "late", "counts")}
+        run = RunSettings(
+            bindings={"clicks": self._clicks, **bindings},
+            bounded=until is None,
+            checkpoint=str(self.checkpoint.folder),
+            **settings,
+        )
+        stop = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(until, stop))
+        watcher.start()
+        runner = JobRunner(described(), run, code=tuple(sorted(Path(__file__).parent.glob("*.py"))))
+        summary = runner.run(stop)
+        watcher.join()
+        return summary
+
+    def _watch(self, until: Callable[[], bool] | None, stop: threading.Event) -> None:
+        deadline = time.monotonic() + 120
+        while until is not None and not until() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if until is not None:
+            stop.set()
+
+    def has_read(self, files: int) -> bool:
+        """Whether so many files are in micro-batches that are committed."""
+        done = batch_numbers(self.checkpoint.folder / "commits")
+        if not done:
+            return False
+        first = json.loads((self.checkpoint.folder / "streams.json").read_text())["first_batch"]
+        return read_cut(self.checkpoint.folder, first + done[-1]).ends.get("clicks", 0) == files
+
+    def out(self, name: str) -> list[str]:
+        return sorted(json.dumps(record) for record in read_lines(self.folder / name))
+
+
+def test_panes_are_the_same_restarted_and_rescaled(spark: SparkSession, tmp_path: Path) -> None:
+    """With sessions and windows open: stopped, given three tasks, then one, and run to the end."""
+    straight, moved = Runs(tmp_path / "straight"), Runs(tmp_path / "moved")
+    for number in range(FILES):
+        write_lines(straight.folder / "clicks", f"{number}.jsonl", clicks_of(number))
+    summary = straight.run(parallelism=2)
+    assert summary.dead_letters == 0
+    assert straight.out("sessions")
+    for number in range(FILES):
+        write_lines(moved.folder / "clicks", f"{number}.jsonl", clicks_of(number))
+        if number in (1, 3):
+            moved.run(lambda files=number + 1: moved.has_read(files), parallelism=2 if number == 1 else None)
+            rescale(spark, moved.checkpoint, 3 if number == 1 else 1)
+    moved.run()
+    for name in ("sessions", "counts", "late"):
+        assert moved.out(name) == straight.out(name)
+    numbers = [number for session in read_lines(moved.folder / "sessions") for number in session["numbers"]]
+    late = [click["number"] for click in read_lines(moved.folder / "late")]
+    assert sorted(numbers + late) == sorted(click["number"] for n in range(FILES) for click in clicks_of(n))
+
+
+def test_an_idle_partition_holds_nothing_back(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    """Windows fire while nothing comes, once the partition without records is idle; and what is open at the end."""
+    topic = f"clicks-{time.time_ns()}"
+    kafka.create_topic(topic, 2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for click in (Click("a", 1000, 1), Click("a", 20_000, 2)):
+        value = json.dumps({"user": click.user, "at": click.at, "number": click.number})
+        producer.produce(topic, value.encode(), partition=0)
+    assert producer.flush(30) == 0
+    runs = Runs(tmp_path, f"kafka://{kafka.bootstrap}/{topic}?start=earliest")
+    runs.run(lambda: bool(runs.out("sessions")))
+    assert [session["numbers"] for session in read_lines(tmp_path / "sessions")] == [[1]]
+    runs.run()
+    assert [session["numbers"] for session in read_lines(tmp_path / "sessions")] == [[1], [2]]
+    assert [count["value"] for count in read_lines(tmp_path / "counts")] == [1.0, 1.0]
