@@ -52,7 +52,7 @@ class Means(StatefulProcessor):
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """The end of a window."""
         start = expiredTimerInfo.getExpiryTimeInMs() + 1 - SIZE_MS
-        count, total = self._totals.getValue((start,))
+        count, total = self._totals.getValue((start,)) or (0, 0.0)
         self._totals.removeKey((start,))
         yield Row(key=key[0], window_start=start, mean=total / count)
 
