@@ -45,6 +45,7 @@ __all__ = [
     "ResultOutput",
     "WindowOutput",
     "WindowStep",
+    "key_fields",
     "window_output",
     "window_step",
 ]
@@ -92,9 +93,9 @@ class ResultOutput(WindowOutput):
     then those of the result.
     """
 
-    def __init__(self, record_type: RecordType, key_fields: int, result: RecordType | Field) -> None:
+    def __init__(self, record_type: RecordType, parts: int, result: RecordType | Field) -> None:
         super().__init__(record_type)
-        self._key_fields: Final = key_fields
+        self.key_fields: Final = key_fields
         self._result: Final = result
 
     def batch(self, panes: Sequence[Emission], key_type: pa.DataType) -> tuple[pa.RecordBatch, pa.Array]:  # noqa: D102  # as declared
@@ -120,7 +121,7 @@ class ResultOutput(WindowOutput):
 
     def _together(self, keys: pa.Array, bounds: list[pa.Array], values: list[pa.Array]) -> pa.RecordBatch:
         key_columns = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
-        columns = [*key_columns[: self._key_fields], *bounds, *values]
+        columns = [*key_columns[: self.key_fields], *bounds, *values]
         cast = [column.cast(f.arrow_type) for column, f in zip(columns, self.record_type.fields, strict=True)]
         return pa.RecordBatch.from_arrays(cast, schema=self.record_type.schema)
 
@@ -228,7 +229,7 @@ def window_output(
         return ObjectOutput(record_type)
     assert isinstance(contents, Aggregated)
     result = without_none(declared if declared is not None else contents.result_type)[0]
-    fields = _key_fields(key)
+    fields = key_fields(key)
     bounds = [Field(name, dt.datetime, _TIME, nullable=True) for name in ("window_start", "window_end")]
     spec = value_spec("value", result)
     if spec.record_type is not None:
@@ -242,7 +243,7 @@ def _who(function: WindowFunction) -> str:
     return f"{type(function).__name__}.process"
 
 
-def _key_fields(key: KeySelector) -> list[Field]:
+def key_fields(key: KeySelector) -> list[Field]:
     """The fields that hold the key in a result, as the key holds them."""
     if key.fields:
         return [dataclasses.replace(key.record_type.field(name), nullable=False) for name in key.fields]

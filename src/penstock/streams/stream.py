@@ -25,6 +25,7 @@ from penstock.operators.functions import (
 )
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector, key_selector, place_selector
+from penstock.operators.rolling import RollingAggregate
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.operators.window_step import window_output, window_step
 from penstock.records import ProtobufSource, RecordType, record_type
@@ -331,6 +332,30 @@ class KeyedStream:
         check_function(function, step, connected=False)
         return _process(step, function, [self], output)
 
+    def sum(self, step: str, field: str) -> ProcessedStream:
+        """After each record the sum of a numeric field over all records of its key so far.
+
+        Emits the fields of the key and `value`, a double; null values change nothing.
+        """
+        return self._rolling(step, "sum", field)
+
+    def min(self, step: str, field: str) -> ProcessedStream:
+        """The smallest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
+        return self._rolling(step, "min", field)
+
+    def max(self, step: str, field: str) -> ProcessedStream:
+        """The largest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
+        return self._rolling(step, "max", field)
+
+    def mean(self, step: str, field: str) -> ProcessedStream:
+        """The mean of a numeric field so far, as `sum` gives the sum; null as long as there is no value."""
+        return self._rolling(step, "mean", field)
+
+    def _rolling(self, step: str, aggregate: str, field: str) -> ProcessedStream:
+        _check_number(step, aggregate, self.stream.record_type, field)
+        function = RollingAggregate(FieldAggregate(aggregate, field), self.key)
+        return _process(step, function, [self], function.output)
+
     def window(self, assigner: WindowAssigner) -> WindowedStream:
         """Put the records of each key into windows, such as `ps.TumblingWindows("10s")`."""
         return WindowedStream(self, assigner)
@@ -440,21 +465,13 @@ class WindowedStream:
 
     def statistics(self, step: str, field: str) -> ProcessedStream:
         """All of `count`, `sum`, `min`, `max` and `mean` of a numeric field, as fields of these names; see `count`."""
-        self._check_number(step, "statistics", field)
+        _check_number(step, "statistics", self._keyed.stream.record_type, field)
         return self._step(step, Aggregated(FieldStatistics(field)), None)
 
     def _aggregate(self, step: str, aggregate: str, field: str | None) -> ProcessedStream:
         if field is not None:
-            self._check_number(step, aggregate, field)
+            _check_number(step, aggregate, self._keyed.stream.record_type, field)
         return self._step(step, Aggregated(FieldAggregate(aggregate, field)), None)
-
-    def _check_number(self, step: str, aggregate: str, field: str) -> None:
-        kind = self._keyed.stream.record_type.field(field).arrow_type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            raise JobDefinitionError(
-                f"Step {step!r}: the field {field!r} is {kind}, and only numbers have that ({aggregate}). Name another "
-                "one, or use aggregate() with a function of your own."
-            )
 
     def process(self, step: str, function: WindowFunction, *, output: Any = None) -> ProcessedStream:
         """Keep all records of a window, and give them to a function when it fires."""
@@ -479,6 +496,16 @@ class WindowedStream:
             _check_event_time(step, stream)
         protobuf = protobuf_source(None, output, f"Step {step!r}")
         return _step(step, function, [self._keyed], made.record_type, protobuf)
+
+
+def _check_number(step: str, aggregate: str, kind: RecordType, field: str) -> None:
+    """JobDefinitionError when a field has no numbers to aggregate."""
+    arrow = kind.field(field).arrow_type
+    if not (pa.types.is_integer(arrow) or pa.types.is_floating(arrow)):
+        raise JobDefinitionError(
+            f"Step {step!r}: the field {field!r} is {arrow}, and only numbers have that ({aggregate}). Name another "
+            "one, or use a function of your own."
+        )
 
 
 def _check_event_time(step: str, stream: DataStream) -> None:
