@@ -95,7 +95,7 @@ class ResultOutput(WindowOutput):
 
     def __init__(self, record_type: RecordType, parts: int, result: RecordType | Field) -> None:
         super().__init__(record_type)
-        self.key_fields: Final = key_fields
+        self._parts: Final = parts
         self._result: Final = result
 
     def batch(self, panes: Sequence[Emission], key_type: pa.DataType) -> tuple[pa.RecordBatch, pa.Array]:  # noqa: D102  # as declared
@@ -121,7 +121,7 @@ class ResultOutput(WindowOutput):
 
     def _together(self, keys: pa.Array, bounds: list[pa.Array], values: list[pa.Array]) -> pa.RecordBatch:
         key_columns = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
-        columns = [*key_columns[: self.key_fields], *bounds, *values]
+        columns = [*key_columns[: self._parts], *bounds, *values]
         cast = [column.cast(f.arrow_type) for column, f in zip(columns, self.record_type.fields, strict=True)]
         return pa.RecordBatch.from_arrays(cast, schema=self.record_type.schema)
 
