@@ -148,7 +148,7 @@ def test_the_profit_of_each_month_is_told_while_sales_come(tmp_path: Path) -> No
 def test_top_speeds_are_those_of_the_reference() -> None:
     """As many of each car, and the first ones."""
     out = story("car_events")
-    told = beside("car_events", "reference").top_speeds(beside("car_events", "feed").reports(3, 240))
+    told = beside("car_events", "car_reference").top_speeds(beside("car_events", "feed").reports(3, 240))
     speeds: dict[int, list[int]] = {}
     for one in told:
         speeds.setdefault(one["car"], []).append(one["speed"])
@@ -160,7 +160,7 @@ def test_top_speeds_are_those_of_the_reference() -> None:
 def test_sessions_and_late_clicks_are_those_of_the_model() -> None:
     """An hour of clicks is a micro-batch, and what is late depends on those before."""
     out = story("sessions")
-    model = beside("sessions", "reference").Model()
+    model = beside("sessions", "session_reference").Model()
     for clicks in beside("sessions", "feed").hours(12):
         model.take(clicks)
     model.end()

@@ -13,7 +13,7 @@ from in_process_job import InProcessJob
 
 JOB, top_speed_job = loaded("car_events", "top_speed_job")
 feed = beside("car_events", "feed")
-reference = beside("car_events", "reference")
+reference = beside("car_events", "car_reference")
 
 Record = dict[str, Any]
 

@@ -14,7 +14,7 @@ from in_process_job import InProcessJob
 
 JOB, sessions_job = loaded("sessions", "sessions_job")
 feed = beside("sessions", "feed")
-reference = beside("sessions", "reference")
+reference = beside("sessions", "session_reference")
 
 Record = dict[str, Any]
 
