@@ -96,6 +96,8 @@ def main() -> None:
         log_file=arguments.checkpoint / "spark.log",
     )
     with open_session(settings) as spark:
+        # Else the windows that the last micro-batch ends would not be emitted.
+        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
         files = spark.readStream.schema(_READING).option("maxFilesPerTrigger", 1)
         readings = files.parquet(str(arguments.readings))
         readings = readings.withColumn("time", functions.timestamp_millis("at")).withWatermark(
