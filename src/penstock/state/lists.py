@@ -35,6 +35,7 @@ __all__ = [
     "column_of_parts",
     "inside",
     "offsets_of",
+    "offsets_of_lengths",
     "parts_of_column",
     "runs",
 ]
@@ -221,7 +222,13 @@ def runs(parts: list[Any], column: pa.Array) -> Iterator[list[Any] | None]:
 
 def offsets_of(values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
     """Where the parts of each list or map begin and end; null for an empty one."""
-    lengths = np.fromiter((len(value) if value else 0 for value in values), np.int64, len(values))
+    return offsets_of_lengths(
+        np.fromiter((len(value) if value else 0 for value in values), np.int64, len(values))
+    )
+
+
+def offsets_of_lengths(lengths: npt.NDArray[np.int64]) -> pa.Array:
+    """The same of lists that are so long."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     return pa.array(offsets, pa.int32(), mask=np.append(lengths == 0, False))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.records import OwnForm, RecordType
+from penstock.state.lists import offsets_of, offsets_of_lengths, runs
 from penstock.state.values import BoundState, BoundValueState, KeyedState, StateSpec, value_spec
 from penstock.windows.panes import OpenWindows, Pane
 from penstock.windows.triggers import RECORD
@@ -151,13 +151,7 @@ class WindowsForm(OwnForm):
                 for pane, value in zip(panes, spec.to_python(columns[spec.name]), strict=True):
                     setattr(pane, attribute, value)
         pairs = list(zip(windows, panes, strict=True))
-        bounds = np.concatenate(
-            [[0], np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy())]
-        ).tolist()
-        return [
-            OpenWindows.of(pairs[low:high]) if high > low else None
-            for low, high in itertools.pairwise(bounds)
-        ]
+        return [None if found is None else OpenWindows.of(found) for found in runs(pairs, column)]
 
     def _contents(self, columns: dict[str, pa.Array]) -> list[Any]:
         if self.folded is not None:
@@ -168,22 +162,19 @@ class WindowsForm(OwnForm):
         times = pc.struct_field(flat, "time").to_pylist()
         records = self.record.to_python(pc.struct_field(flat, "record"))
         entries = list(zip(times, records, strict=True))
-        bounds = np.concatenate(
-            [[0], np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy())]
-        ).tolist()
-        return [entries[low:high] if high > low else None for low, high in itertools.pairwise(bounds)]
+        return list(runs(entries, lists))
 
     def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
         panes: list[Pane] = []
         windows: list[Window] = []
-        lengths = []
+        by_key: list[list[Window]] = []
         for value in values:
             found = {} if value is None else value.panes
             # In order, so that equal windows are stored alike.
             ordered = sorted(found)
             windows += ordered
             panes += [found[window] for window in ordered]
-            lengths.append(len(ordered))
+            by_key.append(ordered)
         arrays = {
             "start": pa.array([window.start for window in windows], pa.int64()),
             "end": pa.array([window.end for window in windows], pa.int64()),
@@ -202,7 +193,7 @@ class WindowsForm(OwnForm):
             arrays["function"] = self.function.to_arrow([pane.window_state for pane in panes])
         fields = list(self.arrow_type.value_type)
         structs = pa.StructArray.from_arrays([arrays[field.name] for field in fields], fields=fields)
-        return pa.ListArray.from_arrays(_offsets(lengths), structs)
+        return pa.ListArray.from_arrays(offsets_of(by_key), structs)
 
     def _entries(self, panes: list[Pane]) -> pa.Array:
         assert self.record is not None
@@ -210,7 +201,7 @@ class WindowsForm(OwnForm):
         times = pa.array([time_ms for time_ms, _ in entries], pa.int64())
         records = self.record.to_arrow([record for _, record in entries])
         structs = pa.StructArray.from_arrays([times, records], names=["time", "record"])
-        return pa.ListArray.from_arrays(_offsets([len(pane.contents or ()) for pane in panes]), structs)
+        return pa.ListArray.from_arrays(offsets_of([pane.contents for pane in panes]), structs)
 
 
 @dataclass(frozen=True)
@@ -308,7 +299,7 @@ class PaneColumns:
             "processing_timers": none if by_event else timers,
         }
         structs = pa.StructArray.from_arrays([arrays[field.name] for field in fields], fields=fields)
-        return pa.ListArray.from_arrays(_offsets(np.bincount(self.slots, minlength=keys)), structs)
+        return pa.ListArray.from_arrays(offsets_of_lengths(np.bincount(self.slots, minlength=keys)), structs)
 
     def _timers(self) -> pa.Array:
         """Of each window its end, unless it has fired, and when it is cleaned up, unless that is the same."""
@@ -333,12 +324,6 @@ def _first(lists: pa.Array) -> pa.Array:
     places = np.cumsum(has_some) - 1
     firsts = pc.list_element(lists.filter(pa.array(has_some)), 0)
     return firsts.take(pa.array(places, mask=~has_some))
-
-
-def _offsets(lengths: Sequence[int] | Ints) -> pa.Array:
-    """Where each list begins and ends; null for an empty one."""
-    sizes = np.asarray(lengths, np.int64)
-    return pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32(), mask=np.append(sizes == 0, False))
 
 
 def earliest_window_timers(rows: pa.RecordBatch, domain: str) -> tuple[npt.NDArray[np.int64], pa.Array]:
