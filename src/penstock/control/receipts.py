@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from penstock.instants import instant_of
+
 __all__ = [
     "FINAL",
     "Batch",
@@ -29,7 +31,6 @@ FINAL: Final = ("REJECTED", "APPLIED", "DEGRADED")
 """After one of these nothing more becomes of a command."""
 
 _MOST_REPLIES: Final = 1000
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -238,7 +239,7 @@ def _time(times: list[tuple[int | None, str | None]]) -> dict[str, Any]:
     watermark: Any = None
     if watermark_ms is not None:
         try:
-            watermark = _EPOCH + dt.timedelta(milliseconds=watermark_ms)
+            watermark = instant_of(watermark_ms)
         except OverflowError:
             watermark = f"{watermark_ms} ms"
     return {"watermark": watermark, "held_by": held_by}

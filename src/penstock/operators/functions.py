@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, StateError
+from penstock.instants import instant_of, milliseconds_of
 from penstock.records import RecordType, record_type
 from penstock.state.state_column import Cursor
 from penstock.state.timers import Timer, Timers
@@ -23,8 +24,7 @@ from penstock.state.values import KeyedState
 
 __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_LAST_MS: Final = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
+_LAST_MS: Final = milliseconds_of(dt.datetime.max.replace(tzinfo=dt.UTC))
 
 
 class Context:
@@ -68,7 +68,7 @@ class Context:
         at_ms = self._cursor.watermark_ms
         if at_ms is None:
             return None
-        return _EPOCH + dt.timedelta(milliseconds=min(at_ms, _LAST_MS))
+        return instant_of(min(at_ms, _LAST_MS))
 
     @property
     def timers(self) -> Timers:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import SchemaError
+from penstock.instants import instant_of
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
@@ -30,7 +31,6 @@ from penstock.state.timers import StoredTimer, Timer
 __all__ = ["Due", "GroupRun", "event_times", "times_ms"]
 
 _BEFORE_ALL: Final = -(2**63)
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def event_times(column: pa.Array) -> list[dt.datetime | None]:
@@ -279,7 +279,7 @@ class GroupRun:
         if not source.is_control and not (self._core.judges_by_time or self._binding.shared.timed):
             return None
         if source.time == INGESTION_TIME:
-            now = _EPOCH + dt.timedelta(milliseconds=self._binding.clock.now_ms)
+            now = instant_of(self._binding.clock.now_ms)
             return [now] * block.batch.num_rows
         return event_times(block.batch.column(source.time))
 
@@ -305,7 +305,7 @@ class GroupRun:
         for block in data:
             self._clocks(block)
         if self._result.newest_ms is not None:
-            self._binding.cursor.time = _EPOCH + dt.timedelta(milliseconds=self._result.newest_ms)
+            self._binding.cursor.time = instant_of(self._result.newest_ms)
 
     def _versions(self, block: Block) -> list[int | None] | None:
         """The version that each control record carries."""

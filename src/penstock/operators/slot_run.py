@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +14,7 @@ from penstock.control.commands import COMMANDS
 from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Report, Trace
 from penstock.errors import UnstorableValueError
+from penstock.instants import milliseconds_of
 from penstock.operators.actions import Standing, greeting
 from penstock.operators.binding import Binding, Clock, Surroundings
 from penstock.operators.blocks import Block, DeadLetter
@@ -32,8 +34,6 @@ from penstock.state.unions import Unions
 from penstock.state.values import BoundValueState, CheckedValueState
 
 __all__ = ["Moment", "SlotRun"]
-
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SlotRun:
         self._tables: Final = tables
         self._now: Final = moment.now
         self._moment: Final = moment
-        now_ms = (moment.now - _EPOCH) // dt.timedelta(milliseconds=1)
+        now_ms = milliseconds_of(moment.now)
         self.header = Header.of(tables.header)
         progress = self.header.progress or Progress()
         has_watermarks = bool(moment.paces)
@@ -72,8 +72,17 @@ class SlotRun:
         self._due: dict[int, Due] = {}
         self._begun: set[int] = set()
         self.records = 0
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+        self._runs: Final = self._kind_of_runs()
         self.dead_letters = self._cleared_cache()
+
+    def _kind_of_runs(self) -> type[GroupRun]:
+        """How the step is run in each key group."""
+        if self._core.windows is None:
+            return GroupRun
+        # Of which version a row is, is told one by one.
+        in_columns = runs_as_columns(self._core.windows) and not self._core.stamped
+        return WindowColumnsRun if in_columns else WindowRun
 
     def _around(self, shared: SharedStates) -> Surroundings:
         return Surroundings(shared, self._unions, self._clock)
@@ -211,8 +220,7 @@ class SlotRun:
                 self._plain = None
                 binding = Binding(self._core, self._around(self._shared), CheckedValueState)
                 result = self._processed(binding, key_group, ordered, due)
-        for what, count in result.counts.items():
-            self.counts[what] = self.counts.get(what, 0) + count
+        self.counts += result.counts
         if result.newest_ms is not None:
             self._tables.advance_clock(result.newest_ms)
         if result.changes is not None:
@@ -224,12 +232,7 @@ class SlotRun:
     ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
-        runs: type[GroupRun] = GroupRun
-        if self._core.windows is not None:
-            # Of which version a row is, is told one by one.
-            in_columns = runs_as_columns(self._core.windows) and not self._core.stamped
-            runs = WindowColumnsRun if in_columns else WindowRun
-        run = runs(binding, context, key_group, self._tables.table(key_group))
+        run = self._runs(binding, context, key_group, self._tables.table(key_group))
         letters: list[DeadLetter] = []
         greet = None
         if self.header.standing:

@@ -11,6 +11,7 @@ import dataclasses
 import gc
 import os
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,7 +90,7 @@ class StepResult:
     dead_letters: list[DeadLetter] = field(default_factory=list)
     changes: pa.RecordBatch | None = None
     newest_ms: int | None = None
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 class StepCore:

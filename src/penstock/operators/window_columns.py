@@ -155,7 +155,7 @@ class WindowColumnsRun(WindowRun):
         without = int((~taken).sum()) - len(late)
         for what, count in (("late", len(late)), ("without_window", without)):
             if count:
-                self._result.counts[what] = self._result.counts.get(what, 0) + count
+                self._result.counts[what] += count
         if len(late):
             names = list(self._step.record_type.field_names)
             records = pa.concat_batches([block.batch.select(names) for block in data])

@@ -156,7 +156,7 @@ class WindowRun(GroupRun):
             self._result.emissions.append(Emission(name, batch, keys))
         for what, count in (("late", emitted.late_records), ("without_window", emitted.without_window)):
             if count:
-                self._result.counts[what] = self._result.counts.get(what, 0) + count
+                self._result.counts[what] += count
         emitted.clear()
 
     def _emit_panes(self, panes: list[Pane]) -> None:

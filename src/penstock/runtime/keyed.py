@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from penstock.instants import instant_of
 from penstock.runtime.level import Level
 from penstock.runtime.packing import PACKED_DDL, PackedRow
 from penstock.runtime.plan import JobPlan
@@ -36,8 +36,6 @@ def keyed_level(rows: DataFrame, plan: JobPlan, level: list[ProcessNode]) -> Dat
         timeMode="ProcessingTime" if any(map(plan.wants_clock, level)) else "None",
     )
 
-
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 # As a type and not as text, since Spark would ask the JVM to parse the text in every task.
 _NAME: Final = StructType([StructField("name", StringType())])
@@ -75,7 +73,7 @@ class LevelProcessor(StatefulProcessor):
     def _run(self, slot: int, packed: Iterable[PackedRow], now_ms: int) -> Iterator[Row]:
         """Run the level on a slot, and let Spark call again when the next timer is due."""
         level = self._level
-        now = _EPOCH + dt.timedelta(milliseconds=now_ms)
+        now = instant_of(now_ms)
         for row in level.run(packed, self._states, now, level.slot_of(slot)):
             # Spark's serialiser of rows wants bytes.
             yield Row(slot=slot, **row._replace(body=bytes(row.body))._asdict())

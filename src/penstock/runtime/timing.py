@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.instants import instant_of
 from penstock.operators.blocks import DeadLetter, Records
 from penstock.operators.group_run import times_ms
 from penstock.streams.graph import SourceNode
 from penstock.streams.watermarks import WatermarkTeller
 
 __all__ = ["Timing"]
-
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Timing:
@@ -78,6 +76,6 @@ class Timing:
 
 def _shown(time_ms: int) -> str:
     try:
-        return (_EPOCH + dt.timedelta(milliseconds=time_ms)).isoformat()
+        return instant_of(time_ms).isoformat()
     except OverflowError:
         return f"{time_ms} ms"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.instants import EPOCH
 from penstock.records import OwnForm
 from penstock.state.blocks import EXPIRES
 from penstock.state.state_column import Cursor, StateColumn
@@ -25,7 +26,6 @@ __all__ = ["NEVER", "ExpiringColumn", "expires_name", "gone_rows", "without_expi
 NEVER: Final = 2**63 - 1
 """When a value expires that does not, in memory; stored it is null."""
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 Times = npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ class ExpiringColumn(StateColumn):
         at_ms = self._clock_ms
         time = self._cursor.time
         if self._by_event and time is not None:
-            at_ms = (time - _EPOCH) // _MILLISECOND
+            at_ms = (time - EPOCH) // _MILLISECOND
         return NEVER if at_ms is None else expires_at_ms(self._ttl, at_ms)
 
     def _hide_gone(self, start: int) -> None:

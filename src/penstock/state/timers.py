@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import StateError
+from penstock.instants import EPOCH
 from penstock.state.lists import BoundListState, ListState
 from penstock.state.timeline import TIMERS, Domain
 from penstock.state.values import BoundState, BoundValueState
 
 __all__ = ["BoundTimers", "StoredTimer", "Timer", "TimerState", "Timers"]
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-_FIRST_US: Final = (dt.datetime.min.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
-_LAST_US: Final = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
+_FIRST_US: Final = (dt.datetime.min.replace(tzinfo=dt.UTC) - EPOCH) // _MICROSECOND
+_LAST_US: Final = (dt.datetime.max.replace(tzinfo=dt.UTC) - EPOCH) // _MICROSECOND
 
 
 @dataclass(frozen=True, order=True)
@@ -99,7 +99,7 @@ class BoundTimers(BoundListState, Timers):
 
     def due(self, domain: Domain, now_us: int) -> list[StoredTimer]:
         """The timers of the current key that are due by one clock, in order."""
-        now = _EPOCH + dt.timedelta(microseconds=min(max(now_us, _FIRST_US), _LAST_US))
+        now = EPOCH + dt.timedelta(microseconds=min(max(now_us, _FIRST_US), _LAST_US))
         return [timer for timer in self._held() or () if timer.at <= now and timer.domain == domain]
 
     @property
