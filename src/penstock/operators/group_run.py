@@ -19,7 +19,7 @@ from penstock.instants import instant_of
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
-from penstock.operators.step import MAIN, Emission, StepResult, reason_of
+from penstock.operators.step import MAIN, Emission, StepResult, reason_of, unfit
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
@@ -420,9 +420,7 @@ class GroupRun:
                 output_type.batch([record])
                 kept.append((record, row))
             except SchemaError as e:
-                self._dead_letter(
-                    block, row, f"the emitted record {record!r} does not fit {output_type!r}: {e}"
-                )
+                self._dead_letter(block, row, unfit(record, output_type, e))
         return [record for record, _ in kept], [row for _, row in kept]
 
     def _dead_letter(self, block: Block | _FiredTimers, row: int, reason: str) -> None:

@@ -30,7 +30,7 @@ from penstock.operators.functions import (
 )
 from penstock.operators.group_run import event_times
 from penstock.operators.slot import Header, Slot, dead_letter_of, letter_of, report_of
-from penstock.operators.step import MAIN, Emission, StepResult, reason_of
+from penstock.operators.step import MAIN, Emission, StepResult, reason_of, unfit
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
@@ -408,8 +408,7 @@ class Steering:
         try:
             output_type.batch([one.record])
         except SchemaError as e:
-            reason = f"the emitted record {one.record!r} does not fit {output_type!r}: {e}"
-            self.result.dead_letters.append(one.origin(reason))
+            self.result.dead_letters.append(one.origin(unfit(one.record, output_type, e)))
             return False
         return True
 

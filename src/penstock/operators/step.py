@@ -21,6 +21,7 @@ from typing import Final
 import pyarrow as pa
 
 import penstock.errors
+from penstock.errors import SchemaError
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.functions import ProcessFunction, declared_states, is_vectorised
 from penstock.operators.handlers import declared_handlers
@@ -45,6 +46,7 @@ __all__ = [
     "StepResult",
     "no_cyclic_collection",
     "reason_of",
+    "unfit",
 ]
 
 MAIN: Final = ""
@@ -191,6 +193,11 @@ def no_cyclic_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def unfit(record: object, kind: RecordType, error: SchemaError) -> str:
+    """Why an emitted record is a dead letter: it does not fit the type of the output."""
+    return f"the emitted record {record!r} does not fit {kind!r}: {error}"
 
 
 def reason_of(error: Exception) -> str:

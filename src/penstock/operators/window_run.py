@@ -15,17 +15,18 @@ from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block, DeadLetter
 from penstock.operators.functions import Context
 from penstock.operators.group_run import GroupRun, times_ms
-from penstock.operators.step import MAIN, Emission, reason_of
+from penstock.operators.step import MAIN, Emission, reason_of, unfit
 from penstock.operators.watermarks import END_MS, INGESTION_TIME
 from penstock.operators.window_step import LATE
-from penstock.records import VERSION_FIELD
+from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
 from penstock.windows.contexts import Clock
 from penstock.windows.emissions import Emission as Pane
+from penstock.windows.emissions import SideRecord
 from penstock.windows.timers import NextTimer, in_time_order, next_event_timer, next_processing_timer
-from penstock.windows.window import MIN_TIME
-from penstock.windows.window_state import WINDOWS, BoundWindowState
+from penstock.windows.window import MIN_TIME, Window
+from penstock.windows.window_state import WINDOWS, BoundWindowState, CheckedWindowState
 
 __all__ = ["WindowRun"]
 
@@ -40,6 +41,7 @@ class WindowRun(GroupRun):
         self._step: Final = windows
         self._operator: Final = windows.operator
         self._open: Final[BoundWindowState] = binding.states[WINDOWS]
+        self._operator.check = self._open.check if isinstance(self._open, CheckedWindowState) else None
         watermark_ms = binding.clock.watermark_ms
         self._clock: Final = Clock(MIN_TIME if watermark_ms is None else watermark_ms, binding.clock.now_ms)
         for name, parameter in windows.parameters.items():
@@ -150,31 +152,56 @@ class WindowRun(GroupRun):
             batch = self._step.record_type.batch([late.record for late in emitted.late])
             self._result.emissions.append(Emission(LATE, batch, keys))
         for name in dict.fromkeys(one.name for one in emitted.side_outputs):
-            found = [one for one in emitted.side_outputs if one.name == name]
-            keys = pa.array([one.key for one in found], self._core.key_type)
-            batch = self._core.outputs[name].batch([one.record for one in found])
-            self._result.emissions.append(Emission(name, batch, keys))
+            self._emit_aside(name, [one for one in emitted.side_outputs if one.name == name])
         for what, count in (("late", emitted.late_records), ("without_window", emitted.without_window)):
             if count:
                 self._result.counts[what] += count
         emitted.clear()
 
     def _emit_panes(self, panes: list[Pane]) -> None:
+        key_type = self._core.key_type
         try:
-            batch, keys = self._step.output.batch(panes, self._core.key_type)
-        except SchemaError as e:
-            if len(panes) == 1:
-                pane = panes[0]
-                self._window_letter(pane.key, pane, f"what the window emitted does not fit: {e}")
-                return
-            for pane in panes:
-                self._emit_panes([pane])
-            return
+            batch, keys = self._step.output.batch(panes, key_type)
+        except SchemaError:
+            batch, keys = self._step.output.batch(self._fitting_panes(panes), key_type)
         if not len(keys):
             return
         if self._core.stamped:
             batch = batch.append_column(VERSION_FIELD, self._versions_of(keys))
         self._result.emissions.append(Emission(MAIN, batch, keys))
+
+    def _fitting_panes(self, panes: list[Pane]) -> list[Pane]:
+        """What was emitted and fits, result by result; the others become dead letters."""
+        kept = []
+        for pane in panes:
+            for result in pane.results:
+                one = pane._replace(results=[result])
+                try:
+                    self._step.output.batch([one], self._core.key_type)
+                    kept.append(one)
+                except SchemaError as e:
+                    self._window_letter(one.key, one.window, unfit(result, self._step.output.record_type, e))
+        return kept
+
+    def _emit_aside(self, name: str, found: list[SideRecord]) -> None:
+        """Emit to a side output what fits; the others become dead letters."""
+        kind = self._core.outputs[name]
+        try:
+            batch = kind.batch([one.record for one in found])
+        except SchemaError:
+            found = [one for one in found if self._fits(one, kind)]
+            batch = kind.batch([one.record for one in found])
+        if found:
+            keys = pa.array([one.key for one in found], self._core.key_type)
+            self._result.emissions.append(Emission(name, batch, keys))
+
+    def _fits(self, one: SideRecord, kind: RecordType) -> bool:
+        try:
+            kind.batch([one.record])
+        except SchemaError as e:
+            self._window_letter(one.key, one.window, unfit(one.record, kind, e))
+            return False
+        return True
 
     def _versions_of(self, keys: pa.Array) -> pa.Array:
         """The control version under which each window fired."""
@@ -184,10 +211,10 @@ class WindowRun(GroupRun):
             versions.append(self._binding.version())
         return pa.array(versions, VERSION_FIELD.type)
 
-    def _window_letter(self, key: Any, pane: Pane | None, reason: str) -> None:
+    def _window_letter(self, key: Any, window: Window | None, reason: str) -> None:
         """The dead letter of a window."""
         told = {"key": key}
-        if pane is not None:
-            told |= {"start": pane.window.start, "end": pane.window.end}
+        if window is not None:
+            told |= {"start": window.start, "end": window.end}
         raw = msgspec.json.encode(told)
         self._result.dead_letters.append(DeadLetter(reason, WINDOWS, self._core.step, "", 0, raw))

@@ -18,9 +18,14 @@ from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, 
 from penstock.runtime.plan import JobPlan
 from penstock.state.key_groups import key_groups
 from penstock.state.parts import part_keys, part_of
+from penstock.state.timeline import TIMERS
 from penstock.streams.graph import Port, ProcessNode, SinkNode, TransformNode
+from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
+
+# What no record brings, by the stream that its dead letters name.
+_DUE: Final = {TIMERS: "timer", WINDOWS: "window"}
 
 
 def dead_letter_rows(letters: list[DeadLetter], plan: JobPlan) -> Iterator[PackedRow]:
@@ -36,9 +41,11 @@ def dead_letter_rows(letters: list[DeadLetter], plan: JobPlan) -> Iterator[Packe
 
 def describe(letter: DeadLetter) -> str:
     """A dead letter in a sentence."""
-    where = f"record {letter.offset} of {letter.partition!r} in stream {letter.stream!r}"
     step = f" at step {letter.step!r}" if letter.step else ""
     raw = letter.raw[:200].decode("utf-8", "backslashreplace")
+    if letter.stream in _DUE:
+        return f"The {_DUE[letter.stream]} {raw} could not be processed{step}: {letter.reason}"
+    where = f"record {letter.offset} of {letter.partition!r} in stream {letter.stream!r}"
     return f"The {where} could not be processed{step}: {letter.reason} (record: {raw})"
 
 

@@ -30,6 +30,7 @@ class SideRecord(NamedTuple):
     """A record that a window function has emitted to a side output; `timestamp_ms` is its event time."""
 
     key: Any
+    window: Window
     name: str
     record: Any
     timestamp_ms: int

@@ -75,6 +75,8 @@ class WindowOperator:
         evictor: their evictor, or None.
         folds: whether the records of a window are folded into one value as they come; else all of them are kept.
         lateness: how long behind its end a window by event time still takes records.
+        check: is given the windows of a key whenever code has worked on them, and raises when they cannot be kept: as
+            if the code had. None where that is looked at later.
 
     Raises JobDefinitionError for parts that do not fit each other.
 
@@ -82,6 +84,7 @@ class WindowOperator:
 
     def __init__(self, spec: WindowSpec) -> None:
         self.emitted = Emitted()
+        self.check: Callable[[OpenWindows], None] | None = None
         self.trigger = spec.trigger or spec.assigner.default_trigger()
         self.evictor = spec.evictor or spec.assigner.default_evictor()
         self._assigner = spec.assigner
@@ -121,6 +124,8 @@ class WindowOperator:
         mark = len(windows.journal)
         try:
             accepted = self._process(windows, key, time_ms, record, clock)
+            if self.check is not None:
+                self.check(windows)
         except BaseException:
             windows.roll_back(mark)
             raise
@@ -271,12 +276,14 @@ class WindowOperator:
         ctx.enter(windows, clock)
         ctx.turn_to(window, pane)
         try:
-            result = due.ask(due.time_ms, window, ctx)
+            result = self._asked(windows, due, ctx)
             fires = result is not _CONTINUE and self._fires(result)
             # What the trigger did stands, also when the function raises, so that it goes on firing.
             mark = len(windows.journal)
             if fires:
                 self._fire(windows, key, window, pane, clock)
+                if self.check is not None:
+                    self.check(windows)
         except Exception as e:
             windows.roll_back(mark)
             failed = e
@@ -292,6 +299,12 @@ class WindowOperator:
             self._drop_idle(windows, window, pane)
         if failed is not None:
             raise failed
+
+    def _asked(self, windows: OpenWindows, due: _Due, ctx: TriggerContext) -> TriggerResult:
+        result = due.ask(due.time_ms, due.window, ctx)
+        if self.check is not None:
+            self.check(windows)
+        return result
 
     # --- what both do ---
 
@@ -321,7 +334,7 @@ class WindowOperator:
         emitted.panes.append(Emission(key, window, results, timestamp_ms))
         journal.append((emitted.panes.pop,))
         for name, record in ctx.emitted_aside:
-            emitted.side_outputs.append(SideRecord(key, name, record, timestamp_ms))
+            emitted.side_outputs.append(SideRecord(key, window, name, record, timestamp_ms))
             journal.append((emitted.side_outputs.pop,))
 
     def _evicted(self, windows: OpenWindows, key: Any, pane: Pane, evictor: Evictor) -> list[Any]:

@@ -12,9 +12,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import UnstorableValueError
 from penstock.records import OwnForm, RecordType
 from penstock.state.lists import offsets_of, offsets_of_lengths, runs
-from penstock.state.values import BoundState, BoundValueState, KeyedState, StateSpec, value_spec
+from penstock.state.values import (
+    BoundState,
+    BoundValueState,
+    CheckedValueState,
+    KeyedState,
+    StateSpec,
+    value_spec,
+)
 from penstock.windows.panes import OpenWindows, Pane
 from penstock.windows.triggers import RECORD
 from penstock.windows.window import Window
@@ -22,6 +30,7 @@ from penstock.windows.window import Window
 __all__ = [
     "WINDOWS",
     "BoundWindowState",
+    "CheckedWindowState",
     "PaneColumns",
     "WindowState",
     "earliest_window_timers",
@@ -64,9 +73,9 @@ class WindowState(KeyedState):
         """How the state is stored: as an Arrow list of windows."""
         return StateSpec(self.name, self._form, self._form.arrow_type, None)
 
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:  # noqa: ARG002  # as KeyedState
+    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
         """The class of the state at work."""
-        return BoundWindowState
+        return CheckedWindowState if issubclass(kind, CheckedValueState) else BoundWindowState
 
 
 class BoundWindowState(BoundState, KeyedState):
@@ -89,6 +98,19 @@ class BoundWindowState(BoundState, KeyedState):
     def changed(self) -> dict[Any, None]:
         """The keys whose windows were changed and not written back yet; who changes them puts them there."""
         return self._dirty
+
+
+class CheckedWindowState(BoundWindowState):
+    """Open windows that are tried whenever code has worked on them, whether they can be stored."""
+
+    __slots__ = ()
+
+    def check(self, windows: OpenWindows) -> None:
+        """Raise UnstorableValueError when the windows of a key cannot be stored."""
+        try:
+            self._column.spec.python_type.to_arrow([windows])
+        except Exception as e:  # what users keep may raise anything when it is looked at
+            raise UnstorableValueError(f"what the windows of the key keep cannot be stored: {e}") from e
 
 
 @dataclass(frozen=True)

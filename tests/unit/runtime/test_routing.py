@@ -16,10 +16,10 @@ from in_process_job import InProcessJob, Input
 
 import penstock as ps
 from penstock.errors import StrictModeError
-from penstock.operators.blocks import Records
+from penstock.operators.blocks import DeadLetter, Records
 from penstock.runtime.packing import PackedRow, from_bytes
 from penstock.runtime.plan import JobPlan
-from penstock.runtime.routing import Router
+from penstock.runtime.routing import Router, dead_letter_rows
 from penstock.streams.graph import Port
 from penstock.streams.stream import DataStream
 
@@ -322,3 +322,12 @@ def test_records_of_a_source_without_keys_have_none() -> None:
     job.data_stream("items", schema=Item).sink_to("out")
     result = InProcessJob(job, keyed_sinks=["out"]).run({"items": [("file", [Item(1), Item(2)])]})
     assert result.sinks["out"].keys == [None, None]
+
+
+def test_strict_jobs_name_the_timer_that_raised() -> None:
+    """Which no record has brought."""
+    letter = DeadLetter("it is broken", "@timers", "alarms", "", 0, b'{"key":5}')
+    plan = InProcessJob(make_job(), strict=True).plan
+    with pytest.raises(StrictModeError) as raised:
+        list(dead_letter_rows([letter], plan))
+    assert str(raised.value) == "The timer {\"key\":5} could not be processed at step 'alarms': it is broken"

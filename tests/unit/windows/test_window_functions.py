@@ -168,7 +168,7 @@ def test_a_function_emits_aside() -> None:
     windows = Windows(AllRecords(Aside()))
     windows.add(5, "alarms")
     assert windows.until(999) == []
-    assert windows.operator.emitted.side_outputs == [("a", "alarms", 1, 999), ("a", "alarms", 1, 999)]
+    assert windows.operator.emitted.side_outputs == [("a", Window(0, 1_000), "alarms", 1, 999)] * 2
     windows.add(1_005, "alerts")
     with pytest.raises(ValueError, match="'alerts' is not declared; declared are: alarms"):
         windows.until(1_999)

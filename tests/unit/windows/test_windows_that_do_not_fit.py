@@ -1,0 +1,227 @@
+"""What windows emit and keep where it is not of the declared type: a dead letter, and the job goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from in_process_job import BatchResult, InProcessJob
+
+import penstock as ps
+from penstock.errors import StrictModeError
+
+
+@dataclass
+class Reading:
+    sensor: str
+    at: int
+    value: Any = 0
+
+
+@dataclass
+class Told:
+    number: int
+
+
+SCHEMA = "sensor STRING, at BIGINT, value BIGINT"
+
+
+def made(
+    describe: Callable[[ps.WindowedStream], ps.DataStream], *, strict: bool = False, **options: Any
+) -> InProcessJob:
+    """A job of windows of ten milliseconds that fire at the watermark and take records five longer."""
+    job = ps.Job("job", key_groups=2)
+    stream = job.data_stream("in", schema=SCHEMA, event_time="at", watermarks=ps.Watermarks.monotonous())
+    windows = stream.key_by("sensor").window(ps.TumblingWindows("10ms")).allowed_lateness("5ms")
+    out = describe(windows)
+    out.sink_to("out")
+    if "aside" in options:
+        out.side_output(options["aside"]).sink_to("aside")
+    return InProcessJob(job, strict=strict)
+
+
+def run(job: InProcessJob, *readings: tuple[str, int], ends: bool = False) -> BatchResult:
+    records = [Reading(sensor, at) for sensor, at in readings]
+    return job.run({"in": [("p", records)]} if records else {}, ends=ends)
+
+
+def letters(result: BatchResult) -> list[tuple[str, Any]]:
+    """The stream of each dead letter, and what it is of."""
+    found = sorted(result.dead_letters, key=lambda letter: (letter.stream, letter.raw))
+    return [(letter.stream, msgspec.json.decode(letter.raw)) for letter in found]
+
+
+def window(sensor: str, start: int) -> tuple[str, Any]:
+    return "@windows", {"key": sensor, "start": start, "end": start + 10}
+
+
+class Emits(ps.WindowFunction):
+    """For the sensor a one record that fits between others that do not, on both ways; for others what fits."""
+
+    side_outputs = {"aside": Told}
+    firings = ps.ValueState(int)
+
+    def process(self, key: str, found: Sequence[Any], ctx: ps.WindowContext) -> Iterable[Told]:
+        self.firings.set((self.firings.get() or 0) + 1)
+        wrong: list[Any] = [Told("one"), None] if key == "a" else []  # type: ignore[arg-type]
+        for told in [*wrong, Told(self.firings.get() or 0)]:
+            ctx.side_output("aside", told)
+            yield told
+
+
+def test_what_a_window_emits_and_does_not_fit_is_a_dead_letter_of_the_window() -> None:
+    """Record by record, also aside; what fits leaves, and the states of the key are as the function left them."""
+    job = made(lambda windows: windows.process("windows", Emits()), aside="aside")
+    run(job, ("a", 1), ("b", 2))
+    result = run(job, ("b", 11))
+    assert letters(result) == [window("a", 0)] * 4
+    assert {letter.step for letter in result.dead_letters} == {"windows"}
+    assert {letter.reason.split(":")[0] for letter in result.dead_letters} == {
+        "the emitted record Told(number='one') does not fit Told(number",
+        "the emitted record None does not fit Told(number",
+    }
+    assert result.records("out") == result.records("aside") == [Told(1), Told(1)]
+    assert run(job, ("a", 12), ends=True).records("out") == [Told(2), Told(2)]
+
+
+def test_a_window_that_emits_nothing_that_fits_emits_nothing() -> None:
+    """And its job goes on."""
+
+    class Nothing(ps.WindowFunction):
+        side_outputs = {"aside": Told}
+
+        def process(self, key: str, found: Sequence[Any], ctx: ps.WindowContext) -> Iterable[Told]:
+            ctx.side_output("aside", 5)
+            return [Told(None)]  # type: ignore[arg-type]
+
+    job = made(lambda windows: windows.process("windows", Nothing()), aside="aside")
+    run(job, ("a", 1))
+    result = run(job, ("a", 21))
+    assert (letters(result), result.sinks.keys()) == ([window("a", 0)] * 2, {"dead-letters"})
+    assert letters(run(job, ends=True)) == [window("a", 20)] * 2
+
+
+def test_strict_jobs_end_at_what_does_not_fit() -> None:
+    """With the window and the reason."""
+    job = made(lambda windows: windows.process("windows", Emits()), aside="aside", strict=True)
+    run(job, ("a", 1), ("b", 2))
+    said = (
+        'The window {"key":"a","start":0,"end":10} could not be processed at step \'windows\': the emitted record '
+        "Told(number='one') does not fit Told(number: int64)"
+    )
+    with pytest.raises(StrictModeError, match=re.escape(said)):
+        run(job, ("b", 11))
+
+
+class Total(ps.AggregateFunction[Any, int, int]):
+    """Adds up the times; what becomes of an odd total is up to its kinds."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return accumulator + int(value.at)
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+
+class WrongResult(Total):
+    def get_result(self, accumulator: int) -> int:
+        return "odd" if accumulator % 2 else accumulator  # type: ignore[return-value]
+
+
+def test_a_result_that_does_not_fit_is_a_dead_letter_of_the_window() -> None:
+    """With the key and the bounds; the results of other windows leave."""
+    job = made(lambda windows: windows.aggregate("windows", WrongResult()))
+    run(job, ("a", 1), ("b", 2))
+    result = run(job, ("b", 12))
+    assert (letters(result), [one.value for one in result.records("out")]) == ([window("a", 0)], [2])
+
+
+class WrongAccumulator(Total):
+    def add(self, value: Any, accumulator: int) -> int:
+        return "odd" if value.at % 2 else super().add(value, accumulator)  # type: ignore[return-value]
+
+
+def test_a_record_that_makes_what_cannot_be_kept_leaves_no_trace() -> None:
+    """But a dead letter: the window holds what it held."""
+    job = made(lambda windows: windows.aggregate("windows", WrongAccumulator()))
+    result = run(job, ("a", 2), ("a", 3), ("a", 4), ("b", 5))
+    records = [{"sensor": sensor, "at": at, "value": 0} for sensor, at in (("a", 3), ("b", 5))]
+    assert letters(result) == [("in", record) for record in records]
+    for letter in result.dead_letters:
+        assert letter.reason.startswith(
+            "penstock.errors.UnstorableValueError: what the windows of the key keep cannot be stored: field 'result' "
+            "(int64) cannot hold a value: "
+        )
+    (total,) = run(job, ends=True).records("out")
+    assert (total.sensor, total.value) == ("a", 6)
+
+
+class WrongTrigger(ps.Trigger):
+    """Fires at each record, and keeps text in place of a number at odd times and when a timer says so."""
+
+    state_type = int
+
+    def on_record(
+        self, record: Any, time_ms: int, window: ps.Window, ctx: ps.TriggerContext
+    ) -> ps.TriggerResult:
+        ctx.state = "odd" if time_ms % 2 else time_ms
+        ctx.register_event_timer(time_ms)
+        ctx.register_event_timer(time_ms + 1)
+        return ps.TriggerResult.FIRE
+
+    def on_event_time(self, time_ms: int, window: ps.Window, ctx: ps.TriggerContext) -> ps.TriggerResult:
+        if time_ms % 2:
+            ctx.state = "odd"
+        return ps.TriggerResult.FIRE_AND_PURGE
+
+
+class Numbers(ps.WindowFunction):
+    """Tells how many firings and records there are; keeps text in place of a number at three records."""
+
+    window_state = int
+    firings = ps.ValueState(int)
+
+    def process(self, key: str, found: Sequence[Any], ctx: ps.WindowContext) -> Iterable[Told]:
+        ctx.state = len(found)
+        self.firings.set((self.firings.get() or 0) + 1)
+        if len(found) == 3:
+            ctx.state = "three"
+        yield Told(10 * (self.firings.get() or 0) + len(found))
+
+
+def test_a_trigger_that_keeps_what_cannot_be_kept_changes_nothing() -> None:
+    """Neither at a record nor at a timer: what was emitted for it is gone, and the timer is spent."""
+    job = made(lambda windows: windows.trigger(WrongTrigger()).process("windows", Numbers()))
+    result = run(job, ("a", 2), ("a", 3))
+    assert letters(result) == [("in", {"sensor": "a", "at": 3, "value": 0})]
+    # At the record, and at the timer at its own time, which purges.
+    assert result.records("out") == [Told(11), Told(21)]
+    result = run(job, ("b", 4))
+    assert (letters(result), result.records("out")) == ([("@windows", {"key": "a"})], [Told(11)])
+    assert "field 'trigger'" in result.dead_letters[0].reason
+
+
+def test_a_function_that_keeps_what_cannot_be_kept_emits_nothing() -> None:
+    """The firing is spent, and its states are as they were; a late firing with another count emits again."""
+    job = made(lambda windows: windows.process("windows", Numbers()))
+    run(job, ("a", 1), ("a", 2), ("a", 3), ("b", 4))
+    result = run(job, ("b", 10))
+    assert (letters(result), result.records("out")) == ([("@windows", {"key": "a"})], [Told(11)])
+    assert "field 'function'" in result.dead_letters[0].reason
+    result = run(job, ("a", 5))
+    assert (letters(result), result.records("out")) == ([], [Told(14)])
+
+
+def test_what_does_not_fit_is_the_same_on_any_number_of_tasks() -> None:
+    """And in a replay, to the byte."""
+    job = made(lambda windows: windows.process("windows", Emits()), aside="aside")
+    run(job, *((sensor, at) for sensor in "abcd" for at in range(3)))
+    again = job.copy()
+    assert run(job, ("a", 30)).data == again.run({"in": [("p", [Reading("a", 30)])]}, seed=3).data
