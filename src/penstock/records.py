@@ -296,7 +296,9 @@ class RecordType:
         for f in self.fields:
             try:
                 values = list(map(operator.attrgetter(f.name), objects))
-            except AttributeError as e:
+            except (
+                Exception
+            ) as e:  # objects come from user code, and may raise anything when they are looked at
                 raise SchemaError(f"a record is not a {self.name}: {e}") from None
             columns.append(f.to_arrow(values, check=check))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)

@@ -19,7 +19,8 @@ from penstock.instants import instant_of
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
-from penstock.operators.step import MAIN, Emission, StepResult, reason_of, unfit
+from penstock.operators.reasons import reason_of, unfit
+from penstock.operators.step import MAIN, Emission, StepResult
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState

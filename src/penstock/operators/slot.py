@@ -13,7 +13,7 @@ from penstock.control.orders import Order
 from penstock.control.receipts import Outcome, Report
 from penstock.control.register import merged_registers
 from penstock.operators.blocks import DeadLetter
-from penstock.operators.step import reason_of
+from penstock.operators.reasons import reason_of
 from penstock.operators.watermarks import Progress, merged_progress
 
 __all__ = [

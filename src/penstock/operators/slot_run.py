@@ -20,9 +20,10 @@ from penstock.operators.binding import Binding, Clock, Surroundings
 from penstock.operators.blocks import Block, DeadLetter
 from penstock.operators.functions import Context, PartContext
 from penstock.operators.group_run import Due, GroupRun
+from penstock.operators.reasons import reason_of
 from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
 from penstock.operators.steering import Steering
-from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection, reason_of
+from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection
 from penstock.operators.watermarks import END_MS, EventClock, Pace, Progress, Tick
 from penstock.operators.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.operators.window_run import WindowRun

@@ -29,8 +29,9 @@ from penstock.operators.functions import (
     PartContext,
 )
 from penstock.operators.group_run import event_times
+from penstock.operators.reasons import reason_in_short, reason_of, unfit
 from penstock.operators.slot import Header, Slot, dead_letter_of, letter_of, report_of
-from penstock.operators.step import MAIN, Emission, StepResult, reason_of, unfit
+from penstock.operators.step import MAIN, Emission, StepResult
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
@@ -164,7 +165,7 @@ class Steering:
             first = failed[min(failed)]
             self.result.dead_letters.append(dead_letter_of(order, first, self._core.step))
             self.reports.append(
-                report_of(order, "degraded", _in_short(first), failed=sorted(failed), **counts)
+                report_of(order, "degraded", reason_in_short(first), failed=sorted(failed), **counts)
             )
         elif refused and not touched and command.target.scope != "all":
             self.reports.append(report_of(order, "refused", refused, alone=counts["alone"]))
@@ -204,7 +205,7 @@ class Steering:
         if self._first or self._raised_at_key:
             self.result.dead_letters.append(dead_letter_of(order, error, self._core.step))
         self.reports.append(
-            report_of(order, "degraded", _in_short(error), failed=list(self._key_groups), **counts)
+            report_of(order, "degraded", reason_in_short(error), failed=list(self._key_groups), **counts)
         )
 
     def _whole_step(self, action: Action, context: Context, order: Order) -> Exception | None:
@@ -269,7 +270,7 @@ class Steering:
             except Exception as e:  # user code may raise anything
                 groups = list(self._key_groups)
                 self.result.dead_letters.append(dead_letter_of(order, e, self._core.step))
-                self.reports.append(report_of(order, "degraded", _in_short(e), failed=groups))
+                self.reports.append(report_of(order, "degraded", reason_in_short(e), failed=groups))
                 return
             # Other workers clear theirs when they next see the slot.
             self.header.cache_generation += 1
@@ -411,9 +412,3 @@ class Steering:
             self.result.dead_letters.append(one.origin(unfit(one.record, output_type, e)))
             return False
         return True
-
-
-def _in_short(error: Exception) -> str:
-    """What was raised, in a line."""
-    text = f"{type(error).__name__}: {error}"
-    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())[:500]

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import os
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
-import penstock.errors
-from penstock.errors import SchemaError
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.functions import ProcessFunction, declared_states, is_vectorised
 from penstock.operators.handlers import declared_handlers
@@ -45,14 +40,11 @@ __all__ = [
     "StepInput",
     "StepResult",
     "no_cyclic_collection",
-    "reason_of",
-    "unfit",
 ]
 
 MAIN: Final = ""
 # The state under which control versions are kept; users' own states cannot begin with two underscores.
 CONTROL_VERSION: Final = "__control_version"
-_PENSTOCK: Final = str(Path(penstock.errors.__file__).parent) + os.sep
 
 
 @dataclass(frozen=True)
@@ -193,16 +185,3 @@ def no_cyclic_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def unfit(record: object, kind: RecordType, error: SchemaError) -> str:
-    """Why an emitted record is a dead letter: it does not fit the type of the output."""
-    return f"the emitted record {record!r} does not fit {kind!r}: {error}"
-
-
-def reason_of(error: Exception) -> str:
-    """The traceback without penstock's own frames, as text that can be written anywhere."""
-    frames = traceback.extract_tb(error.__traceback__)
-    user = [frame for frame in frames if not frame.filename.startswith(_PENSTOCK)]
-    lines = traceback.format_list(user) + traceback.format_exception_only(error)
-    return "".join(lines).strip().encode("utf-8", "backslashreplace").decode()

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.errors import SchemaError
 from penstock.operators.blocks import DeadLetter, Records
-from penstock.operators.step import reason_of
+from penstock.operators.reasons import reason_of, unfit
 from penstock.records import RecordType
 
 __all__ = ["apply_transform"]
@@ -80,6 +80,6 @@ def _fitting(
             output_type.batch([result])
             kept.append(place)
         except SchemaError as e:
-            reason = f"the result {result!r} does not fit {output_type!r}: {e}"
+            reason = unfit(result, output_type, e, "the result")
             letters.append(records.dead_letter(int(rows[place]), reason, input_type, name))
     return [results[place] for place in kept], rows[kept]

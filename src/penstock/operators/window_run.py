@@ -15,7 +15,8 @@ from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block, DeadLetter
 from penstock.operators.functions import Context
 from penstock.operators.group_run import GroupRun, times_ms
-from penstock.operators.step import MAIN, Emission, reason_of, unfit
+from penstock.operators.reasons import reason_of, unfit
+from penstock.operators.step import MAIN, Emission
 from penstock.operators.watermarks import END_MS, INGESTION_TIME
 from penstock.operators.window_step import LATE
 from penstock.records import VERSION_FIELD, RecordType

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.errors import StrictModeError
 from penstock.operators.blocks import MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
 from penstock.operators.keys import KeySelector
-from penstock.operators.step import reason_of
+from penstock.operators.reasons import reason_of
 from penstock.operators.transforms import apply_transform
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, split_by_key_group, to_bytes
 from penstock.runtime.plan import JobPlan
