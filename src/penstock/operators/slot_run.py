@@ -212,21 +212,27 @@ class SlotRun:
         with no_cyclic_collection():
             try:
                 if self._plain is None:
-                    self._plain = Binding(self._core, self._around(self._shared), BoundValueState)
+                    self._plain = self._bound(BoundValueState)
                 result = self._processed(self._plain, key_group, ordered, due)
             except UnstorableValueError:
                 # What is found when the states are stored does not say which record did it. So once more, and every
                 # value is tried when it is set; that would be too slow to do always. (In the first form, a value that
                 # another one replaces within the same micro-batch is never stored, and so never tried.)
                 self._plain = None
-                binding = Binding(self._core, self._around(self._shared), CheckedValueState)
-                result = self._processed(binding, key_group, ordered, due)
+                result = self._processed(self._bound(CheckedValueState), key_group, ordered, due)
         self.counts += result.counts
         if result.newest_ms is not None:
             self._tables.advance_clock(result.newest_ms)
         if result.changes is not None:
             self._tables.put(key_group, result.changes)
         return result
+
+    def _bound(self, kind: type[BoundValueState]) -> Binding:
+        """The function at work on data, for all key groups."""
+        binding = Binding(self._core, self._around(self._shared), kind)
+        if self._core.windows is not None:
+            self._core.windows.begin(binding.shared_states, binding.states)
+        return binding
 
     def _processed(
         self, binding: Binding, key_group: int, blocks: list[Block], due: Due | None

@@ -81,6 +81,8 @@ class WindowColumnsRun(WindowRun):
         self._assigner: Final = self._step.spec.assigner
         self._by_event: Final = self._assigner.is_event_time
         self._lateness_ms: Final = self._operator.lateness.value if self._by_event else 0
+        # The open windows, and the column that holds them.
+        self._known: tuple[pa.Array, PaneColumns] | None = None
 
     def _preload(self) -> None:
         """Nothing becomes an object, unless it has to."""
@@ -108,7 +110,7 @@ class WindowColumnsRun(WindowRun):
         is_late = _cleanup(ends, self._lateness_ms) <= watermark_ms
         if (~is_late & (ends - 1 <= watermark_ms)).any():
             return False
-        panes = PaneColumns.of(self._column.stored)
+        panes = self._panes()
         if not self._are_usual(panes):
             return False
         kept = ~is_late
@@ -194,10 +196,18 @@ class WindowColumnsRun(WindowRun):
     def _column(self) -> Any:
         return self._state.columns[WINDOWS]
 
+    def _panes(self) -> PaneColumns:
+        """The open windows of all keys of the run."""
+        stored = self._column.stored
+        if self._known is None or self._known[0] is not stored:
+            self._known = stored, PaneColumns.of(stored)
+        return self._known[1]
+
     def _store(self, panes: PaneColumns, changed: Ints) -> None:
         keys = len(self._state.keys)
         column = panes.to_arrow(keys, self._column.spec.arrow_type, by_event=self._by_event)
         self._column.replace(column, changed)
+        self._known = column, panes
         self._binding.refresh()
 
     # -- timers --
@@ -217,7 +227,7 @@ class WindowColumnsRun(WindowRun):
 
     def _fire_columns(self, until_ms: int) -> None:
         """Emit the windows that end, in the order of time and key, and take out those that are over."""
-        panes = PaneColumns.of(self._column.stored)
+        panes = self._panes()
         fires = ~panes.fired & (panes.ends - 1 <= until_ms) & (panes.counts > 0)
         if fires.any():
             self._emit_columns(panes.take(np.flatnonzero(fires)))

@@ -27,7 +27,7 @@ from penstock.windows.emissions import Emission as Pane
 from penstock.windows.emissions import SideRecord
 from penstock.windows.timers import NextTimer, in_time_order, next_event_timer, next_processing_timer
 from penstock.windows.window import MIN_TIME, Window
-from penstock.windows.window_state import WINDOWS, BoundWindowState, CheckedWindowState
+from penstock.windows.window_state import WINDOWS, BoundWindowState
 
 __all__ = ["WindowRun"]
 
@@ -42,17 +42,8 @@ class WindowRun(GroupRun):
         self._step: Final = windows
         self._operator: Final = windows.operator
         self._open: Final[BoundWindowState] = binding.states[WINDOWS]
-        self._operator.check = self._open.check if isinstance(self._open, CheckedWindowState) else None
         watermark_ms = binding.clock.watermark_ms
         self._clock: Final = Clock(MIN_TIME if watermark_ms is None else watermark_ms, binding.clock.now_ms)
-        for name, parameter in windows.parameters.items():
-            value = binding.shared_states[name].get()
-            if value != parameter.given:
-                parameter.set(value)
-        function = windows.spec.contents.function
-        if function is not None:
-            for name in binding.states.keys() & vars(type(windows)).keys():
-                setattr(function, name, binding.states[name])
 
     # -- data --
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 import msgspec
@@ -37,7 +37,7 @@ from penstock.windows.triggers import (
     Trigger,
 )
 from penstock.windows.window import GLOBAL
-from penstock.windows.window_state import WindowState
+from penstock.windows.window_state import WINDOWS, CheckedWindowState, WindowState
 
 __all__ = [
     "LATE",
@@ -191,6 +191,19 @@ class WindowStep(ProcessFunction):
         """Whether windows may have something to do when time ends, also where records have no event time."""
         trigger = _inside(self.operator.trigger)
         return self.wants_clock or isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
+
+    def begin(self, settings: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+        """Called once for all key groups of a slot: the parameters are as they are in force, the states at work."""
+        for name, parameter in self.parameters.items():
+            value = settings[name].get()
+            if value != parameter.given:
+                parameter.set(value)
+        windows = states[WINDOWS]
+        self.operator.check = windows.check if isinstance(windows, CheckedWindowState) else None
+        function = self.spec.contents.function
+        if function is not None:
+            for name in states.keys() & vars(type(self)).keys():
+                setattr(function, name, states[name])
 
     def state(self) -> WindowState:
         """The hidden state that holds the open windows."""

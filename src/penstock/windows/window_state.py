@@ -342,10 +342,8 @@ def _stored_times(timers: list[tuple[int, ...]]) -> pa.Array:
 
 def _first(lists: pa.Array) -> pa.Array:
     """The first of each list, null for an empty one."""
-    has_some = pc.greater(pc.list_value_length(lists).fill_null(0), 0).to_numpy(zero_copy_only=False)
-    places = np.cumsum(has_some) - 1
-    firsts = pc.list_element(lists.filter(pa.array(has_some)), 0)
-    return firsts.take(pa.array(places, mask=~has_some))
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return pc.list_flatten(lists).take(pa.array(np.cumsum(lengths) - lengths, mask=lengths == 0))
 
 
 def earliest_window_timers(rows: pa.RecordBatch, domain: str) -> tuple[npt.NDArray[np.int64], pa.Array]:
