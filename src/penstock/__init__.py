@@ -36,6 +36,7 @@ from penstock.windows.assigners import (
 from penstock.windows.contexts import EvictorContext, TriggerContext, WindowContext
 from penstock.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
 from penstock.windows.functions import WindowFunction
+from penstock.windows.parameters import Parameter, count_of, duration_of, number_of
 from penstock.windows.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -80,6 +81,7 @@ __all__ = [
     "MapState",
     "NeverTrigger",
     "OperatorListState",
+    "Parameter",
     "PenstockError",
     "ProcessFunction",
     "ProcessingTimeTrigger",
@@ -108,6 +110,9 @@ __all__ = [
     "WindowContext",
     "WindowFunction",
     "WindowedStream",
+    "count_of",
+    "duration_of",
+    "number_of",
     "on_command",
 ]
 

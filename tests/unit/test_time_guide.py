@@ -189,7 +189,9 @@ def test_the_parts_of_the_guide_do_what_they_say(guide: dict[str, Any]) -> None:
     shop = Shop(guide)
     long = shop.run((1, "tea", 0, 70.0), (2, "tea", 10, 5.0), (1, "tea", 20, 5.0))
     assert counted(long, "long-visits") == [("tea", 0, 1)]
-    receipt = shop.command("set", {"trigger_seconds": 4.5}, target={"step": "long-visits"})
+    shown = re.search(r"--kind set --target long-visits --json '(.*)' --wait", GUIDE.read_text())
+    assert shown is not None
+    receipt = shop.command("set", msgspec.json.decode(shown[1]), target={"step": "long-visits"})
     assert receipt.status == "APPLIED", receipt.reason
     assert counted(shop.run((2, "tea", 30, 5.0)), "long-visits") == [("tea", 0, 4)]
     last = shop.run(ends=True)
@@ -200,6 +202,25 @@ def test_the_parts_of_the_guide_do_what_they_say(guide: dict[str, Any]) -> None:
         dt.date(2026, 12, 1),
         2,
     )
+
+
+def test_the_assigner_of_the_guide_has_a_setting(guide: dict[str, Any]) -> None:
+    """Windows that are open when it changes go on; one that cannot be is refused."""
+    job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
+    pages.window(guide["Shifts"]("1h")).aggregate("views", guide["Views"]()).sink_to("views")
+    shop = Shop(guide, job)
+    shop.run((1, "tea", 600))
+    target = {"step": "views"}
+    assert shop.command("set", {"length": "0s"}, target=target).status == "REJECTED"
+    receipt = shop.command("set", {"length": "7h"}, target=target)
+    assert receipt.status == "APPLIED", receipt.reason
+    shop.run((2, "tea", 660), (1, "jam", 600))
+    # Noon is in the second shift of seven hours, in which the open window of tea is; both of them take its visit.
+    last = sorted(
+        (one.page, one.window_start.hour, one.window_end.hour, one.value)
+        for one in shop.run((2, "jam", 10 * 3600), ends=True).records("views")
+    )
+    assert last == [("jam", 7, 14, 1), ("jam", 21, 0, 1), ("tea", 7, 14, 1), ("tea", 12, 13, 2)]
 
 
 def delta(one: Any, other: Any) -> float:

@@ -78,17 +78,33 @@ class Parameter:
 
 
 def duration_of(given: Any, what: str, *, least_ms: int = 1) -> Parameter:
-    """The parameter of a duration, in milliseconds. JobDefinitionError, which names `what` it is, for anything else."""
+    """The parameter of a duration in a part of windows of your own, a setting of the step.
+
+    >>> from penstock.windows.triggers import Trigger
+    >>> class Pause(Trigger):
+    ...     def __init__(self, length):
+    ...         self._length = duration_of(length, "the length of a Pause")
+    >>> Pause("5s")._length.value
+    5000
+
+    Args:
+        given: what the part was given: a timedelta, a number with a unit, or a `Parameter`.
+        what: what it is, for errors.
+        least_ms: the least that it can be, in milliseconds.
+
+    JobDefinitionError, which names `what` it is, when it is no such duration.
+
+    """
     return _parameter(given, functools.partial(_read_duration, what, least_ms))
 
 
 def count_of(given: Any, what: str, *, least: int = 1) -> Parameter:
-    """The parameter of a number of records. JobDefinitionError, which names `what` it is, for anything else."""
+    """As `duration_of`, of a whole number, such as one of records, that is at least `least`."""
     return _parameter(given, functools.partial(_read_count, what, least))
 
 
 def number_of(given: Any, what: str) -> Parameter:
-    """The parameter of a threshold. JobDefinitionError for what is no number."""
+    """As `duration_of`, of any number, such as a threshold."""
     found = _parameter(given, functools.partial(_read_number, what))
     found.is_fractional = True
     return found
