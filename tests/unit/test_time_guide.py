@@ -18,6 +18,7 @@ from memory_entries import MemoryEntries
 from rescaling import rescaled
 
 import penstock as ps
+from penstock.control.receipts import StepTime, slowest_time
 from penstock.errors import JobDefinitionError
 from penstock.operators.watermarks import Tick
 from penstock.snapshots.formats import decode, encode
@@ -498,11 +499,13 @@ def test_what_a_window_function_cannot_have_is_refused(
 
 def test_a_watermark_that_no_date_can_tell_is_told() -> None:
     """By a trace, as it is."""
-    from penstock.control.receipts import _time
-
-    assert _time([(5, "a"), (2**62, None)])["watermark"] == EPOCH + dt.timedelta(milliseconds=5)
-    assert _time([(2**62, None)]) == {"watermark": f"{2**62} ms", "held_by": None}
-    assert _time([(2**62, None), (None, "visits")]) == {"watermark": None, "held_by": "visits"}
+    early, late, none = StepTime(5, "a"), StepTime(2**62), StepTime(None, "visits")
+    assert slowest_time([late, early]) == early
+    assert early.watermark == EPOCH + dt.timedelta(milliseconds=5)
+    assert late.watermark == f"{2**62} ms"
+    assert slowest_time([late, none, early]) == none
+    assert none.watermark is None
+    assert slowest_time([]) is None
 
 
 def named_tests(page: Path) -> list[tuple[str, str]]:

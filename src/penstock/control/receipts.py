@@ -19,8 +19,10 @@ __all__ = [
     "Receipt",
     "Report",
     "Status",
+    "StepTime",
     "Story",
     "Trace",
+    "slowest_time",
     "stories",
 ]
 
@@ -41,11 +43,39 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
     offset: int
 
 
+class StepTime(msgspec.Struct, frozen=True, array_like=True):
+    """How far the event time of a step is: its watermark in milliseconds since 1970, None before the first.
+
+    `held_by` is the stream and partition, or the step, that holds it; None when nothing does.
+    """
+
+    watermark_ms: int | None
+    held_by: str | None = None
+
+    @property
+    def watermark(self) -> dt.datetime | str | None:
+        """The watermark for people; as text what no datetime can tell."""
+        if self.watermark_ms is None:
+            return None
+        try:
+            return instant_of(self.watermark_ms)
+        except OverflowError:
+            return f"{self.watermark_ms} ms"
+
+
+def slowest_time(times: Iterable[StepTime]) -> StepTime | None:
+    """That of the slowest of some slots; None of none."""
+    return min(times, key=_slowest_first, default=None)
+
+
+def _slowest_first(time: StepTime) -> tuple[Any, ...]:
+    return time.watermark_ms is not None, time.watermark_ms or 0, time.held_by or ""
+
+
 class Trace(msgspec.Struct, frozen=True, array_like=True):
     """What a slot of a step says of itself when it is asked for a trace.
 
-    `time` is there in a step that goes by event time: its watermark in milliseconds since 1970, None before the first,
-    and what holds it, None when nothing does.
+    `time` is there in a step that goes by event time.
     """
 
     step: str
@@ -54,7 +84,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
     keys: int
     paused: bool
     settings: Any = None
-    time: tuple[int | None, str | None] | None = None
+    time: StepTime | None = None
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
@@ -217,7 +247,7 @@ def _steps(traces: list[Trace], batch: Batch) -> list[dict[str, Any]]:
     for level, step in sorted({(trace.level, trace.step) for trace in traces}):
         parts = [trace for trace in traces if trace.step == step]
         settings: Any = next((trace.settings for trace in parts if trace.settings is not None), {})
-        times = [trace.time for trace in parts if trace.time is not None]
+        slowest = slowest_time(trace.time for trace in parts if trace.time is not None)
         found.append(
             {
                 "step": step,
@@ -228,21 +258,9 @@ def _steps(traces: list[Trace], batch: Batch) -> list[dict[str, Any]]:
                 "paused": any(trace.paused for trace in parts),
                 "settings": settings,
             }
-            | (_time(times) if times else {})
+            | ({"watermark": slowest.watermark, "held_by": slowest.held_by} if slowest else {})
         )
     return found
-
-
-def _time(times: list[tuple[int | None, str | None]]) -> dict[str, Any]:
-    """How far the slowest slot of a step is."""
-    watermark_ms, held_by = min(times, key=lambda time: (time[0] is not None, time[0] or 0, time[1] or ""))
-    watermark: Any = None
-    if watermark_ms is not None:
-        try:
-            watermark = instant_of(watermark_ms)
-        except OverflowError:
-            watermark = f"{watermark_ms} ms"
-    return {"watermark": watermark, "held_by": held_by}
 
 
 def _encoded(value: Any) -> str:

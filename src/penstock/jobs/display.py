@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from penstock.jobs.following import EventTime
     from penstock.jobs.runner import Progress, RunSummary
 
 __all__ = ["RunDisplay"]
@@ -44,7 +46,7 @@ class RunDisplay:
     def update(self, progress: Progress) -> None:
         """Show the progress of a run."""
         if self._live is not None:
-            self._live.update(_table(self._job, progress))
+            self._live.update(_view(self._job, progress))
             return
         now = time.monotonic()
         if progress.batch_id != self._last_batch and now - self._last_plain >= _PLAIN_INTERVAL_S:
@@ -70,6 +72,11 @@ class RunDisplay:
         ):
             for name, count in counts.items():
                 table.add_row(kind, name, f"{count:,}")
+        for step, found in summary.event_time.items():
+            table.add_row("watermark", step, _watermark(found))
+            table.add_row("behind the clock", step, _behind(found))
+            if found.held_by is not None:
+                table.add_row("held by", step, found.held_by)
         if summary.commands:
             table.add_row("commands", "", f"{summary.commands:,}")
         table.add_row(
@@ -90,14 +97,57 @@ def _amount(lag: dict[str, Any]) -> str:
     return " ".join(f"{count:,} {unit}" for unit, count in lag.items())
 
 
+def _watermark(found: EventTime) -> str:
+    at = found.watermark
+    if isinstance(at, dt.datetime):
+        return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d} UTC"
+    return at or "none yet"
+
+
+def _behind(found: EventTime) -> str:
+    """How far a step is behind the clock, in the largest unit of which there are two."""
+    if found.behind_s is None:
+        return "-"
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if abs(found.behind_s) >= 2 * seconds:
+            return f"{found.behind_s / seconds:,.0f} {unit}"
+    return f"{found.behind_s:.1f} s"
+
+
+def _times(progress: Progress) -> Table:
+    """How far the event time of each step is."""
+    table = Table()
+    table.add_column("event time of")
+    for title in ("watermark", "behind the clock", "held by", "late"):
+        table.add_column(title, justify="right")
+    for step, found in progress.event_time.items():
+        late = f"{progress.late.get(step, 0):,}"
+        table.add_row(step, _watermark(found), _behind(found), found.held_by or "-", late)
+    return table
+
+
+def _time_in_line(step: str, found: EventTime, late: int) -> str:
+    held = "" if found.held_by is None else f", held by {found.held_by}"
+    return f"; {step}: watermark {_watermark(found)}, behind the clock {_behind(found)}{held}, late={late:,}"
+
+
 def _line(progress: Progress) -> str:
     counts = " ".join(
         f"{name}={count:,}" for name, count in (progress.records_in | progress.records_out).items()
     )
+    times = (
+        _time_in_line(step, found, progress.late.get(step, 0)) for step, found in progress.event_time.items()
+    )
     return (
         f"batch {progress.batch_id}: {counts} commands={progress.commands:,} dead-letters={progress.dead_letters:,} "
         f"{progress.rows_per_s:,.0f} rows/s, batch time {progress.batch_ms:,.0f} ms, lag: {_lag(progress)}"
+        f"{''.join(times)}"
     )
+
+
+def _view(job: str, progress: Progress) -> RenderableType:
+    table = _table(job, progress)
+    return Group(table, _times(progress)) if progress.event_time else table
 
 
 def _table(job: str, progress: Progress) -> Table:

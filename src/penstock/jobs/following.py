@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 from collections.abc import Mapping
@@ -12,16 +13,16 @@ import msgspec
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
-from penstock.control.receipts import Batch, Story, stories
+from penstock.control.receipts import Batch, StepTime, Story, slowest_time, stories
 from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.dumping import Dumps
 from penstock.jobs.own_files import COUNTS_FILE, mark_begun, stored_counts
 from penstock.jobs.ownership import Ownership
-from penstock.runtime.packing import DEAD_LETTERS, REPORTS, STORIES, reports_of
+from penstock.runtime.packing import DEAD_LETTERS, REPORTS, STORIES, TIME, reports_of, time_of
 
-__all__ = ["STOPPING", "Follower", "Progress", "RunSummary"]
+__all__ = ["STOPPING", "EventTime", "Follower", "Progress", "RunSummary"]
 
 STOPPING: Final = "The job is stopping and begins no other micro-batch."
 _stories: Final = msgspec.msgpack.Decoder(list[Story])
@@ -39,12 +40,27 @@ class _StepCounts(msgspec.Struct):
     records: dict[str, int] = {}
 
 
+@dataclass(frozen=True)
+class EventTime:
+    """How far the event time of a step is.
+
+    `watermark` is None before the first, and text where no datetime can tell it. `behind_s` is how far it is behind the
+    clock, less than 0 when it is ahead, None where one cannot say. `held_by` is the stream and partition, or the step,
+    that holds it back, None when nothing does.
+    """
+
+    watermark: dt.datetime | str | None
+    behind_s: float | None
+    held_by: str | None
+
+
 @dataclass
 class Progress:
     """How a run is going. Counts are totals since the start of the run.
 
     `commands` counts those that came to their end: applied, degraded or rejected. `batch_ms` is how long the last
     micro-batch took, `rows_per_s` the rate of records in over the last seconds, `lag` what waits in each source.
+    `event_time` has the steps that go by event time, once they have told how far it is.
     """
 
     batch_id: int = -1
@@ -57,13 +73,15 @@ class Progress:
     lag: dict[str, Any] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
+    event_time: dict[str, EventTime] = field(default_factory=dict)
 
 
 @dataclass
 class RunSummary:
     """What a run did. `state` has the number of keys that each step holds, `dead_letters_at` where dead letters go.
 
-    `late` and `without_window` have, of each step where there were any, how many records its windows did not take.
+    `late` and `without_window` have, of each step where there were any, how many records its windows did not take;
+    `event_time` how far event time was at the end.
     """
 
     job_id: str
@@ -77,6 +95,7 @@ class RunSummary:
     dead_letters_at: str
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
+    event_time: dict[str, EventTime] = field(default_factory=dict)
 
 
 class Follower:
@@ -90,6 +109,8 @@ class Follower:
         self.dumps: Final = dumps
         self._batches = 0
         self._rates: list[tuple[float, int]] = []
+        # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.
+        self._times: dict[str, dict[int, StepTime]] = {}
         self.closing = False
         # The newest micro-batch that was not refused.
         self.begun = -1
@@ -161,6 +182,8 @@ class Follower:
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
+            elif report.kind == TIME:
+                self._times.setdefault(report.name, {})[report.partition] = time_of(bytes(report.body))
             elif report.kind in ("late", "without_window"):
                 found = getattr(progress, report.kind)
                 found[report.name] = found.get(report.name, 0) + report.total
@@ -176,6 +199,7 @@ class Follower:
 
     def refresh(self, query: StreamingQuery) -> None:
         """Bring rate, batch time and lag up to date."""
+        self.progress.event_time = self._event_time()
         now = time.monotonic()
         self._rates.append((now, sum(self.progress.records_in.values())))
         while now - self._rates[0][0] > 5:
@@ -186,6 +210,20 @@ class Follower:
         if last is not None:
             self.progress.batch_ms = float(last["durationMs"].get("triggerExecution", 0))
             self.progress.lag = _lags(self.bound, last)
+
+    def _event_time(self) -> dict[str, EventTime]:
+        """How far each step is that has told it, in the order of the steps."""
+        now = dt.datetime.now(dt.UTC)
+        found = {}
+        for step in self.bound.plan.graph.steps():
+            # A copy, since micro-batches are counted in another thread.
+            slowest = slowest_time(list(self._times.get(step.step, {}).values()))
+            if slowest is not None:
+                watermark = slowest.watermark
+                behind = now - watermark if isinstance(watermark, dt.datetime) else None
+                behind_s = None if behind is None else round(behind.total_seconds(), 3)
+                found[step.step] = EventTime(watermark, behind_s, slowest.held_by)
+        return found
 
     def summary(self, job_id: str, status: str) -> RunSummary:
         """What the run did."""
@@ -206,6 +244,7 @@ class Follower:
             dead_letters_at=self.bound.dead_letters_at,
             late=progress.late,
             without_window=progress.without_window,
+            event_time=self._event_time(),
         )
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.control.commands import COMMANDS
 from penstock.control.orders import Glimpse, Order
-from penstock.control.receipts import Report, Trace
+from penstock.control.receipts import Report, StepTime, Trace
 from penstock.errors import UnstorableValueError
 from penstock.instants import milliseconds_of
 from penstock.operators.actions import Standing, greeting
@@ -263,20 +263,23 @@ class SlotRun:
             self._tables.keys,
             self.header.paused,
             settings,
-            None if self.event_clock is None else (self.event_clock.progress.watermark_ms, self._held_by()),
+            self.time,
         )
         return [
             report_of(order, "applied", key_groups=[], keys=self._tables.keys, trace=trace)
             for order in self._traced
         ]
 
-    def _held_by(self) -> str | None:
-        """The stream and partition, or the step, that hold event time."""
-        held = None if self.event_clock is None else self.event_clock.held_by
-        if held is None:
+    @property
+    def time(self) -> StepTime | None:
+        """How far event time is, where there is any, and the stream and partition or the step that hold it."""
+        if self.event_clock is None or not self._moment.paces:
             return None
+        watermark_ms, held = self.event_clock.progress.watermark_ms, self.event_clock.held_by
+        if held is None:
+            return StepTime(watermark_ms)
         kind, _, name = held[0].partition("/")
-        return f"{name}/{held[1]}" if kind == "source" and held[1] else name
+        return StepTime(watermark_ms, f"{name}/{held[1]}" if kind == "source" and held[1] else name)
 
     def close(self) -> None:
         """Take out some of what has expired, and put what is kept once for the slot beside the tables."""

@@ -31,6 +31,7 @@ from penstock.runtime.packing import (
     split_by_key_group,
     tick_rows,
     ticks_of,
+    time_row,
     to_bytes,
 )
 from penstock.runtime.plan import JobPlan, emission_destination
@@ -213,13 +214,13 @@ class _StepRunner:
         kept_slots.put(name, tables.keep())
 
     def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
-        """Tell how far event time is, once it has moved: the steps behind this one, and people."""
-        clock = run.event_clock
-        watermark_ms = None if clock is None else clock.progress.watermark_ms
-        if clock is None or watermark_ms is None or watermark_ms == clock.before_ms:
+        """Tell people how far event time is, and the steps behind this one once it has moved."""
+        time, clock = run.time, run.event_clock
+        if time is None or clock is None:
             return
-        yield counts_row("watermark", self.node.step, watermark_ms, first)
-        if self._tells_time:
+        yield time_row(self.node.step, first, time)
+        watermark_ms = time.watermark_ms
+        if self._tells_time and watermark_ms is not None and watermark_ms != clock.before_ms:
             yield from tick_rows(
                 Tick(self.node.id, {f"{first:05d}": watermark_ms}), self._plan.first_key_groups
             )

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.control.receipts import Report
+from penstock.control.receipts import Report, StepTime
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.watermarks import Tick
 from penstock.records import record_type
@@ -32,6 +32,7 @@ __all__ = [
     "REPORTS",
     "STORIES",
     "TICKS",
+    "TIME",
     "WAKE",
     "PackedRow",
     "counts_row",
@@ -42,6 +43,8 @@ __all__ = [
     "split_by_key_group",
     "tick_rows",
     "ticks_of",
+    "time_of",
+    "time_row",
     "to_bytes",
 ]
 
@@ -64,8 +67,10 @@ ORDERS: Final = "orders"
 REPORTS: Final = "reports"
 STORIES: Final = "stories"
 TICKS: Final = "ticks"
+TIME: Final = "time"
 WAKE: Final = "wake"
 _ticks: Final = msgspec.msgpack.Decoder(Tick)
+_times: Final = msgspec.msgpack.Decoder(StepTime)
 _reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report]])
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 
@@ -94,9 +99,20 @@ def from_bytes(body: Any, schema: pa.Schema) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(body), schema)
 
 
-def counts_row(kind: str, name: str, count: int, key_group: int = 0) -> PackedRow:
+def counts_row(kind: str, name: str, count: int, key_group: int = 0, body: bytes = b"") -> PackedRow:
     """A row that reports a count: records in of a stream, or keys of a step in a key group."""
-    return PackedRow(COUNTS, key_group, 0, name, 0, msgspec.msgpack.encode((kind, name, key_group, count)))
+    told = msgspec.msgpack.encode((kind, name, key_group, count, body))
+    return PackedRow(COUNTS, key_group, 0, name, 0, told)
+
+
+def time_row(step: str, key_group: int, time: StepTime) -> PackedRow:
+    """A row that reports how far the event time of a slot of a step is, and what holds it."""
+    return counts_row(TIME, step, 0, key_group, msgspec.msgpack.encode(time))
+
+
+def time_of(body: bytes) -> StepTime:
+    """What `time_row` was given."""
+    return _times.decode(body)
 
 
 def reports_row(step: str, key_group: int, at: dt.datetime, reports: list[Report]) -> PackedRow:

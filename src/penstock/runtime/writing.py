@@ -145,8 +145,7 @@ class Writer:
         try:
             for row in rows:
                 if row.destination == COUNTS:
-                    kind, name, key_group, count = msgspec.msgpack.decode(row.body)
-                    reports.append((kind, name, key_group, count, b""))
+                    reports.append(tuple(msgspec.msgpack.decode(row.body)))
                 elif row.destination == REPORTS:
                     reports += _told(row, batch_id)
                 else:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 import penstock as ps
+from penstock.control.receipts import StepTime
+from penstock.instants import instant_of
 from penstock.jobs.binding import bind_job
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.following import Follower
 from penstock.jobs.settings import RunSettings
+from penstock.runtime.packing import time_row
 
 
 def report(kind: str, name: str, total: int, partition: int = 0) -> Any:
     return SimpleNamespace(kind=kind, name=name, partition=partition, total=total, body=b"")
+
+
+def time(step: str, watermark_ms: int | None, held_by: str | None = None, partition: int = 0) -> Any:
+    row = time_row(step, partition, StepTime(watermark_ms, held_by))
+    kind, name, slot, total, body = msgspec.msgpack.decode(row.body)
+    return SimpleNamespace(kind=kind, name=name, partition=slot, total=total, body=body)
 
 
 class Latest(ps.WindowFunction):
@@ -23,7 +36,47 @@ class Latest(ps.WindowFunction):
 
 
 def test_what_windows_did_not_take_is_counted_by_step(tmp_path: Path) -> None:
-    """Over micro-batches and tasks; a watermark that moved is no record that left."""
+    """Over micro-batches and tasks; how far time is counts no record that left."""
+    follower = following(tmp_path)
+    follower.on_batch(0, [time("windows", 1_000), report("late", "windows", 2)])
+    follower.on_batch(1, [report("late", "windows", 3, 1), report("without_window", "windows", 1)])
+    summary = follower.summary("id", "finished")
+    assert (summary.late, summary.without_window) == ({"windows": 5}, {"windows": 1})
+    assert (summary.records_out, summary.dead_letters) == ({"out": 0}, 0)
+
+
+def test_event_time_is_that_of_the_slowest_task(tmp_path: Path) -> None:
+    """What it told last; with how far that is behind the clock, and what holds it."""
+    follower = following(tmp_path)
+    assert follower.summary("id", "stopped").event_time == {}
+    follower.on_batch(0, [time("windows", None, "visits/0"), time("windows", 5_000, "visits/1", 1)])
+    found = follower.summary("id", "stopped").event_time["windows"]
+    assert (found.watermark, found.behind_s, found.held_by) == (None, None, "visits/0")
+    follower.on_batch(1, [time("windows", 9_000, "visits/0")])
+    before = dt.datetime.now(dt.UTC)
+    found = follower.summary("id", "stopped").event_time["windows"]
+    assert (found.watermark, found.held_by) == (instant_of(5_000), "visits/1")
+    assert found.behind_s is not None
+    assert -0.001 <= found.behind_s - (before - instant_of(5_000)).total_seconds() < 60
+    told = msgspec.json.decode(msgspec.json.encode(dataclasses.asdict(follower.summary("id", "stopped"))))
+    assert told["event_time"]["windows"].keys() == {"watermark", "behind_s", "held_by"}
+    assert told["event_time"]["windows"]["watermark"] == "1970-01-01T00:00:05Z"
+    follower.on_batch(2, [time("windows", 2**62, None), time("windows", 2**62, None, 1)])
+    found = follower.summary("id", "stopped").event_time["windows"]
+    assert (found.watermark, found.behind_s, found.held_by) == (f"{2**62} ms", None, None)
+
+
+def test_progress_shows_event_time(tmp_path: Path) -> None:
+    """As the summary does, while the job runs."""
+    follower = following(tmp_path)
+    follower.on_batch(0, [time("windows", 5_000)])
+    query: Any = SimpleNamespace(lastProgress=None)
+    follower.refresh(query)
+    assert follower.progress.event_time["windows"].watermark == instant_of(5_000)
+
+
+def following(tmp_path: Path) -> Follower:
+    """Of a job with windows."""
     job = ps.Job("job", key_groups=3)
     visits = job.data_stream(
         "visits", schema="page INT, at BIGINT", event_time="at", watermarks=ps.Watermarks.monotonous()
@@ -36,9 +89,4 @@ def test_what_windows_did_not_take_is_counted_by_step(tmp_path: Path) -> None:
     bound = bind_job(job, RunSettings(bindings=bindings), checkpoint)
     ownership: Any = SimpleNamespace(check=lambda: None)
     dumps: Any = SimpleNamespace(want=lambda batch_id, told: None)
-    follower = Follower(bound, checkpoint, ownership, dumps)
-    follower.on_batch(0, [report("watermark", "windows", 1_000), report("late", "windows", 2)])
-    follower.on_batch(1, [report("late", "windows", 3, 1), report("without_window", "windows", 1)])
-    summary = follower.summary("id", "finished")
-    assert (summary.late, summary.without_window) == ({"windows": 5}, {"windows": 1})
-    assert (summary.records_out, summary.dead_letters) == ({"out": 0}, 0)
+    return Follower(bound, checkpoint, ownership, dumps)

@@ -1,0 +1,88 @@
+"""The display of a run: what it shows of counts and event time, live, as lines and at the end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from penstock.jobs.display import RunDisplay
+from penstock.jobs.following import EventTime, Progress, RunSummary
+
+NOON = dt.datetime(2026, 11, 21, 12, 0, 4, 999_000, dt.UTC)
+TIMES = {
+    "views": EventTime(NOON, 5.25, "visits/1"),
+    "busiest": EventTime(None, None, "views"),
+    "ahead": EventTime(NOON, -7_200.0, None),
+}
+
+
+def progress(**changed: Any) -> Progress:
+    return Progress(7, {"visits": 1_000}, {"out": 3}, lag={"visits": {"records": 0}}, **changed)
+
+
+def shown(what: Any, *, terminal: bool = False) -> str:
+    """What a display prints of a progress or a summary."""
+    console = Console(file=io.StringIO(), width=200, force_terminal=terminal, no_color=True)
+    with RunDisplay(console, "shop") as display:
+        if isinstance(what, Progress):
+            display.update(what)
+        else:
+            display.print_summary(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_line_shows_event_time() -> None:
+    """Of each step that goes by it: the watermark, how far it is behind, what holds it, and what was late."""
+    line = shown(progress(event_time=TIMES, late={"views": 1_234}))
+    assert len(line.splitlines()) == 1
+    assert line.startswith("batch 7: visits=1,000 out=3 ")
+    assert line.endswith(
+        "lag: -; views: watermark 2026-11-21 12:00:04.999 UTC, behind the clock 5.2 s, held by visits/1, late=1,234"
+        "; busiest: watermark none yet, behind the clock -, held by views, late=0"
+        "; ahead: watermark 2026-11-21 12:00:04.999 UTC, behind the clock -2 h, late=0\n"
+    )
+
+
+def test_jobs_without_event_time_show_none() -> None:
+    """Neither in a line nor in the table."""
+    assert shown(progress()).endswith("lag: -\n")
+    assert "event time" not in shown(progress(), terminal=True)
+
+
+def test_the_table_shows_event_time() -> None:
+    """A row for each step, below the counts."""
+    text = shown(progress(event_time=TIMES, late={"views": 1_234}), terminal=True)
+    rows = {row[0]: row[1:] for line in text.splitlines() if len(row := line.replace("│", " ").split()) > 4}
+    assert rows["views"] == ["2026-11-21", "12:00:04.999", "UTC", "5.2", "s", "visits/1", "1,234"]
+    assert rows["busiest"] == ["none", "yet", "-", "views", "0"]
+
+
+@pytest.mark.parametrize(
+    ("behind_s", "told"),
+    [(0.0, "0.0 s"), (119.94, "119.9 s"), (120.0, "2 min"), (7_199.0, "120 min"), (1e9, "11,574 d")],
+)
+def test_how_far_behind_has_a_fitting_unit(behind_s: float, told: str) -> None:
+    """Seconds at first, days in the end."""
+    line = shown(progress(event_time={"views": EventTime(NOON, behind_s, None)}))
+    assert f"behind the clock {told}, late=0" in line
+
+
+def test_the_summary_shows_event_time() -> None:
+    """As it was at the end; also a watermark that no date can tell."""
+    times = {**TIMES, "far": EventTime("4611686018427387904 ms", None, None)}
+    summary = RunSummary(
+        "shop-1", "finished", 3, {}, {}, 0, 0, {}, "", late={"views": 2}, without_window={}, event_time=times
+    )
+    text = shown(summary)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
+    assert ["late", "views", "2"] in rows
+    assert ["watermark", "views", "2026-11-21 12:00:04.999 UTC"] in rows
+    assert ["behind the clock", "views", "5.2 s"] in rows
+    assert ["held by", "views", "visits/1"] in rows
+    assert ["watermark", "far", "4611686018427387904 ms"] in rows
+    assert ["held by", "ahead"] not in [row[:2] for row in rows]
