@@ -25,6 +25,8 @@ from penstock.local.java import JavaHome
 __all__ = ["archived_classes", "class_archive", "make_class_archive"]
 
 _TIMEOUT_S: Final = 600
+_OWNER: Final = ".owner"
+"""Of a file beside the archive that says for which PySpark it is."""
 
 _JOB: Final = '''
 import penstock as ps
@@ -48,12 +50,11 @@ values.key_by("key").process("last", Last(), output="key INT, value DOUBLE").sin
 
 def class_archive(java: JavaHome) -> Path:
     """Where the archive of a Java is, or would be. Another Java or PySpark has another one."""
-    spark = importlib.util.find_spec("pyspark")
     release = java.home / "release"
     parts = [
         str(java.home),
         release.read_text() if release.is_file() else str(java.version),
-        str(spark.origin if spark is not None else ""),
+        str(_pyspark()),
         importlib.metadata.version("pyspark"),
         str(bare_filesystem_jar()),
     ]
@@ -79,13 +80,30 @@ def make_class_archive(java: JavaHome) -> Path | None:
         made = Path(folder) / archive.name
         if not _run_job(Path(folder), [f"-XX:ArchiveClassesAtExit={made}"]) or not made.is_file():
             return None
-        for old in archive.parent.glob("spark-classes-*.jsa"):
-            old.unlink(missing_ok=True)
+        _remove_unused(archive.parent)
         # The cache may be on another disk than the temporary folder.
         beside = archive.with_name(f".{archive.name}.{os.getpid()}")
         beside.write_bytes(made.read_bytes())
         beside.replace(archive)
+        archive.with_suffix(_OWNER).write_text(str(_pyspark()))
     return archive
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the archives of a PySpark that is gone, or that is this one, which gets a new archive."""
+    for note in folder.glob(f"spark-classes-*{_OWNER}"):
+        owner = Path(note.read_text())
+        if owner == _pyspark() or not owner.exists():
+            note.with_suffix(".jsa").unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
+
+
+def _pyspark() -> Path:
+    """Where PySpark is, with its jars."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def _run_job(folder: Path, options: Sequence[str]) -> bool:

@@ -40,8 +40,8 @@ def test_another_java_has_another_archive(java: JavaHome) -> None:
     assert class_archive(java) != before
 
 
-def test_an_archive_is_made_once_and_replaces_older_ones(
-    java: JavaHome, monkeypatch: pytest.MonkeyPatch
+def test_an_archive_is_made_once_and_those_of_no_use_are_removed(
+    java: JavaHome, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A job that runs to its end leaves it."""
     runs = []
@@ -52,13 +52,25 @@ def test_an_archive_is_made_once_and_replaces_older_ones(
         return True
 
     monkeypatch.setattr(archives, "_run_job", run)
-    old = class_archive(java).with_name("spark-classes-old.jsa")
-    old.touch()
+    # One of this PySpark for another Java, of one that has been removed, and of one that is in use.
+    folder = class_archive(java).parent
+    (tmp_path / "elsewhere").touch()
+    for name, owner in {
+        "mine": archives._pyspark(),
+        "gone": tmp_path / "gone",
+        "elsewhere": tmp_path / "elsewhere",
+    }.items():
+        (folder / f"spark-classes-{name}.jsa").touch()
+        (folder / f"spark-classes-{name}.owner").write_text(str(owner))
     assert make_class_archive(java) == class_archive(java)
     assert make_class_archive(java) == class_archive(java)
     assert class_archive(java).read_bytes() == b"classes"
     assert len(runs) == 1
-    assert sorted(class_archive(java).parent.iterdir()) == [class_archive(java)]
+    kept = class_archive(java).with_name("spark-classes-elsewhere.jsa")
+    assert sorted(folder.glob("*.jsa")) == sorted([class_archive(java), kept])
+    assert sorted(folder.iterdir()) == sorted(
+        [*folder.glob("*.jsa"), *(path.with_suffix(".owner") for path in folder.glob("*.jsa"))]
+    )
 
 
 def test_a_java_that_keeps_no_archive_is_done_without(
