@@ -27,6 +27,7 @@ from penstock.runtime.packing import (
     PackedRow,
     counts_row,
     from_bytes,
+    place_of,
     reports_row,
     split_by_key_group,
     tick_rows,
@@ -274,7 +275,8 @@ class _StepRunner:
 
     def _block(self, row: PackedRow) -> Block:
         body = from_bytes(row.body, self._schemas[row.input])
-        return Block(row.input, row.partition, row.first_offset, body)
+        branch, stream, partition = place_of(row.partition)
+        return Block(row.input, stream, partition, row.first_offset, body, branch)
 
     def _batch(self, emission: Emission) -> pa.RecordBatch:
         if not self._carries_keys[emission.output]:

@@ -30,7 +30,16 @@ from penstock.runtime.slots import slots, slots_of_key_groups
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.transient import declared_transient
-from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
+from penstock.streams.graph import (
+    Graph,
+    Port,
+    ProcessNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    inputs,
+)
 
 __all__ = ["JobPlan", "emission_destination", "has_timers", "wants_starts"]
 
@@ -97,12 +106,8 @@ class JobPlan:
         """The keyed steps by depth; steps of one level do not depend on each other."""
         depth: dict[str, int] = {}
         for node in self.graph.nodes.values():
-            if isinstance(node, SourceNode):
-                depth[node.id] = 0
-            elif isinstance(node, ProcessNode):
-                depth[node.id] = 1 + max(depth[edge.port.node] for edge in node.edges)
-            else:
-                depth[node.id] = depth[node.upstream.node]
+            before = max((depth[port.node] for port in inputs(node)), default=0)
+            depth[node.id] = before + isinstance(node, ProcessNode)
         steps = self.graph.steps()
         return [[s for s in steps if depth[s.id] == d] for d in range(1, max(depth.values(), default=0) + 1)]
 
@@ -118,8 +123,11 @@ class JobPlan:
         return any(map(self.wants_clock, self.graph.steps()))
 
     def paces(self, node: ProcessNode) -> list[Pace]:
-        """How event time is put together in a step; empty for one without."""
-        origin = self.graph.origin(node.edges[-1].port)
+        """How event time is put together in a step, of all streams of its data; empty for one without."""
+        return [pace for origin in self.graph.origins(node.edges[-1].port) for pace in self._pace(origin)]
+
+    def _pace(self, origin: SourceNode | ProcessNode) -> list[Pace]:
+        """How what comes from a source or a step counts for event time."""
         if isinstance(origin, ProcessNode):
             slots = tuple(f"{group:05d}" for group in self.first_key_groups)
             return [Pace(origin.id, slots)] if self.paces(origin) else []
@@ -138,14 +146,15 @@ class JobPlan:
     def has_steps_behind(self, node: ProcessNode) -> bool:
         """Whether data of a step goes on to another one."""
         return any(
-            self.graph.origin(step.edges[-1].port) is node for step in self.graph.steps() if step is not node
+            origin is node
+            for step in self.graph.steps()
+            if step is not node
+            for origin in self.graph.origins(step.edges[-1].port)
         )
 
     def core(self, node: ProcessNode) -> StepCore:
         """The step's core."""
-        inputs = [
-            StepInput(e.stream, e.record_type, e.key, e.is_control, e.time, e.version) for e in node.edges
-        ]
+        inputs = [StepInput(e.record_type, e.key, e.is_control, e.time, e.version) for e in node.edges]
         return StepCore(node.step, node.function, inputs, node.emitted, stamped=node.stamped)
 
     @functools.cached_property
@@ -178,7 +187,7 @@ class JobPlan:
         for node, _ in self.graph.consumers(port):
             if isinstance(node, SinkNode) and node.name in self.keyed_sinks:
                 return True
-            if isinstance(node, TransformNode) and self.wants_keys(Port(node.id)):
+            if isinstance(node, TransformNode | UnionNode) and self.wants_keys(Port(node.id)):
                 return True
         return False
 
@@ -189,7 +198,7 @@ class JobPlan:
                 key = node.edges[number].key
                 if key is not None and key.by_place:
                     return True
-            if isinstance(node, TransformNode) and self.wants_key_groups(Port(node.id)):
+            if isinstance(node, TransformNode | UnionNode) and self.wants_key_groups(Port(node.id)):
                 return True
         return False
 
@@ -197,8 +206,8 @@ class JobPlan:
         node = self.graph.nodes[port.node]
         if isinstance(node, SourceNode):
             return node.name in self.raw_streams
-        if isinstance(node, TransformNode):
-            return self._has_raw(node.upstream)
+        if isinstance(node, TransformNode | UnionNode):
+            return any(map(self._has_raw, inputs(node)))
         return False
 
 
