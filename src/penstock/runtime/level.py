@@ -134,7 +134,7 @@ class _StepRunner:
         self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
         self._data = len(node.edges) - 1
         self._paces: Final = plan.paces(node)
-        self._tells_time: Final = plan.has_steps_behind(node)
+        self._tells_time: Final = plan.tells_time(node)
         self.goes_by_time: Final = self._core.timers is not None or bool(self._paces)
         self.next_timer_ms: int | None = None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
@@ -214,16 +214,16 @@ class _StepRunner:
         kept_slots.put(name, tables.keep())
 
     def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
-        """Tell how far event time is, once it has moved: the steps behind this one, and people."""
+        """Tell how far event time is, once that has changed: the steps behind this one, and people."""
         clock = run.event_clock
-        watermark_ms = None if clock is None else clock.progress.watermark_ms
-        if clock is None or watermark_ms is None or watermark_ms == clock.before_ms:
+        if clock is None or not self._paces:
             return
-        yield counts_row("watermark", self.node.step, watermark_ms, first)
-        if self._tells_time:
-            yield from tick_rows(
-                Tick(self.node.id, {f"{first:05d}": watermark_ms}), self._plan.first_key_groups
-            )
+        watermark_ms = clock.progress.watermark_ms
+        if watermark_ms is not None and watermark_ms != clock.before_ms:
+            yield counts_row("watermark", self.node.step, watermark_ms, first)
+        tick = clock.tell(self.node.id, f"{first:05d}") if self._tells_time else None
+        if tick is not None:
+            yield from tick_rows(tick, self._plan.first_key_groups)
 
     def _records(
         self, rows: Iterable[PackedRow], run: SlotRun, *, more_follows: bool = False

@@ -124,13 +124,25 @@ class JobPlan:
 
     def paces(self, node: ProcessNode) -> list[Pace]:
         """How event time is put together in a step, of all streams of its data; empty for one without."""
-        return [pace for origin in self.graph.origins(node.edges[-1].port) for pace in self._pace(origin)]
+        return self._paces[node.id]
 
-    def _pace(self, origin: SourceNode | ProcessNode) -> list[Pace]:
-        """How what comes from a source or a step counts for event time."""
+    @functools.cached_property
+    def _paces(self) -> dict[str, list[Pace]]:
+        found: dict[str, list[Pace]] = {}
+        for node in self.graph.steps():
+            origins = self.graph.origins(node.edges[-1].port)
+            found[node.id] = [pace for origin in origins for pace in self._pace(origin, found)]
+        return found
+
+    def _pace(self, origin: SourceNode | ProcessNode, known: Mapping[str, list[Pace]]) -> list[Pace]:
+        """How what comes from a source or a step counts for event time; `known` has the paces of earlier steps."""
         if isinstance(origin, ProcessNode):
+            before = known[origin.id]
+            if before and all(pace.by_arrival for pace in before):
+                # Slots of it to which nothing comes do not run, and would hold time.
+                return [Pace(origin.id, (), by_arrival=True)]
             slots = tuple(f"{group:05d}" for group in self.first_key_groups)
-            return [Pace(origin.id, slots)] if self.paces(origin) else []
+            return [Pace(origin.id, slots)] if before else []
         if origin.watermarks is None:
             return []
         if origin.time == INGESTION_TIME:
@@ -143,14 +155,10 @@ class JobPlan:
         """Whether a step may have something to do when time ends: it goes by event time, or has windows."""
         return any(self.paces(node) or awaits_end(node) for node in self.graph.steps())
 
-    def has_steps_behind(self, node: ProcessNode) -> bool:
-        """Whether data of a step goes on to another one."""
-        return any(
-            origin is node
-            for step in self.graph.steps()
-            if step is not node
-            for origin in self.graph.origins(step.edges[-1].port)
-        )
+    def tells_time(self, node: ProcessNode) -> bool:
+        """Whether other steps go by the watermark of a step."""
+        paces = [pace for found in self._paces.values() for pace in found]
+        return any(pace.origin == node.id and not pace.by_arrival for pace in paces)
 
     def core(self, node: ProcessNode) -> StepCore:
         """The step's core."""
