@@ -247,3 +247,80 @@ def test_letters_on_the_way_through_a_union_tell_from_where_as_well() -> None:
         ("app", "transform/divide"),
         ("web", "transform/divide"),
     ]
+
+
+class Steered(ps.ConnectedProcessFunction):
+    """Lets records through whose number is at least what was asked for their key and for all."""
+
+    least = ps.ValueState(int)
+    least_of_all = ps.BroadcastState(str, int)
+
+    def process_control(self, control: Visit, ctx: ps.Context) -> None:
+        if ctx.stream == "everywhere":
+            self.least_of_all.put("", control.number)
+        else:
+            self.least.set(control.number)
+
+    def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Seen]:
+        least = max(self.least.get() or 0, self.least_of_all.get("") or 0)
+        if visit.number >= least:
+            yield Seen(visit.user, ctx.stream, visit.number, least)
+
+
+def test_a_union_is_steered_as_any_stream() -> None:
+    """Control records come before the data of all its streams."""
+    job, web, app = web_and_app()
+    everywhere, users = (job.control_stream(name, schema=Visit) for name in ("everywhere", "users"))
+    keyed = web.union(app).key_by("user").connect(everywhere.broadcast(), users.key_by("user"))
+    keyed.process("steered", Steered()).sink_to("seen")
+    running = InProcessJob(job, partitions=2)
+    visits = [("p", [Visit(user, 0, number) for user in "ab" for number in range(4)])]
+    inputs = {
+        "app": visits,
+        "web": visits,
+        "users": [("p", [Visit("b", 0, 3)])],
+        "everywhere": [("p", [Visit("", 0, 2)])],
+    }
+    seen = running.run(inputs).records("seen")
+    assert sorted((one.user, one.stream, one.number) for one in seen) == [
+        ("a", "app", 2),
+        ("a", "app", 3),
+        ("a", "web", 2),
+        ("a", "web", 3),
+        ("b", "app", 3),
+        ("b", "web", 3),
+    ]
+
+
+def test_what_waits_for_a_paused_step_still_tells_from_where_it_is() -> None:
+    job, web, app = web_and_app()
+    web.union(app).key_by("user").process("count", Count()).sink_to("seen")
+    running = InProcessJob(job, partitions=2)
+    command = '{{"id": "{}", "kind": "{}", "target": {{"step": "count"}}}}'
+    running.run({"commands": [("c", [command.format(1, "pause").encode()])]})
+    inputs = {
+        name: [("p", [Visit("a", 0, number), Visit("a", 0, -1)])] for name, number in (("app", 1), ("web", 2))
+    }
+    assert not running.run(inputs).records("seen")
+    result = running.run({"commands": [("c", [command.format(2, "resume").encode()])]})
+    assert result.records("seen") == [Seen("a", "web", 2, 1), Seen("a", "app", 1, 2)]
+    assert [(letter.stream, letter.partition, letter.offset) for letter in result.dead_letters] == [
+        ("web", "p", 1),
+        ("app", "p", 1),
+    ]
+
+
+def test_all_records_of_a_union_are_in_the_same_windows() -> None:
+    job = ps.Job("shop", key_groups=4)
+    marks = ps.Watermarks.monotonous()
+    web, app = (
+        job.data_stream(name, schema=Visit, event_time="at", watermarks=marks) for name in ("web", "app")
+    )
+    web.union(app).window_all(ps.TumblingWindows("10ms")).sum("total", "number").sink_to("totals")
+    running = InProcessJob(job, partitions=2)
+    inputs = {
+        name: [("p", [Visit(name, at, 10 * at + place) for at in (1, 12)])]
+        for place, name in enumerate(("web", "app"))
+    }
+    (total,) = running.run(inputs).records("totals")
+    assert total.value == 10 + 11
