@@ -14,7 +14,7 @@ ARGS ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.jars-stamp ## make .venv from the lock file, find a Java, fetch Spark's connectors once
+setup: $(VENV)/.jars-stamp ## make .venv from the lock file, find a Java, fetch and prepare what jobs need once
 
 $(BIN)/uv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -28,7 +28,7 @@ $(VENV)/.packages-stamp: pyproject.toml uv.lock scripts/java_extra | $(BIN)/uv
 	@UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --frozen --inexact --quiet $$(scripts/java_extra)
 	@touch $@
 
-$(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/local/jars.py
+$(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/local/jars.py src/penstock/local/class_archive.py
 	@$(BIN)/python -m penstock.local.setup
 	@touch $@
 

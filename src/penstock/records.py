@@ -267,6 +267,19 @@ class RecordType:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    def difference(self, other: RecordType) -> str:
+        """What is different in another type, for people; "" when records of both are alike."""
+        if repr(self) != repr(other):
+            return f"{self!r} and {other!r}"
+        for mine, its in zip(self.fields, other.fields, strict=True):
+            if mine.nullable != its.nullable:
+                return f"the field {mine.name!r} of {self.name} may be null in one of them only"
+            if mine != its:
+                return (
+                    f"the field {mine.name!r} of {self.name} is {mine.python_type!r} and {its.python_type!r}"
+                )
+        return ""
+
     @property
     def field_names(self) -> tuple[str, ...]:
         """Names of the fields, in order."""

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,32 @@ def described() -> ps.Job:
     return job
 
 
+class Checked(ps.ProcessFunction):
+    def process_record(self, click: Click, ctx: ps.Context) -> Iterator[Click]:
+        if click.number < 0:
+            raise ValueError("negative")
+        yield click
+
+
+def united() -> ps.Job:
+    """Sessions over two streams, one of which comes through a step."""
+    job = ps.Job("united", key_groups=8)
+    clicks, taps = (
+        job.data_stream(name, schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("1s"))
+        for name in ("clicks", "taps")
+    )
+    everything = clicks.union(taps.key_by("user").process("checked", Checked())).key_by("user")
+    sessions = everything.window(ps.SessionWindows("3s")).process("sessions", Show())
+    sessions.sink_to("sessions")
+    sessions.side_output("late").sink_to("late")
+    sessions.union(sessions.filter(is_long, name="long"), name="told").sink_to("counts")
+    return job
+
+
+def is_long(session: Session) -> bool:
+    return len(session.numbers) > 2
+
+
 def clicks_of(number: int) -> list[dict[str, Any]]:
     """The clicks of one file: five seconds of some users, the last of them a second after the others have gone."""
     start = 5000 * number
@@ -68,19 +94,22 @@ def clicks_of(number: int) -> list[dict[str, Any]]:
 
 
 class Runs:
-    """Runs of the job over one folder of clicks."""
+    """Runs of a job over folders, with the files of each stream."""
 
-    def __init__(self, folder: Path, clicks: str = "") -> None:
+    def __init__(self, folder: Path, clicks: str = "", job: ps.Job | None = None) -> None:
         self.folder = folder
         self.checkpoint = Checkpoint(folder / "checkpoint")
-        self._clicks = clicks or f"jsonl:{folder / 'clicks'}?max_files_per_batch=1"
-        (folder / "clicks").mkdir(parents=True)
+        self._job = job or described()
+        self._streams = {}
+        for source in self._job.graph.sources():
+            (folder / source.name).mkdir(parents=True)
+            self._streams[source.name] = clicks or f"jsonl:{folder / source.name}?max_files_per_batch=1"
 
     def run(self, until: Callable[[], bool] | None = None, **settings: Any) -> RunSummary:
         """Run to the end, or until something holds."""
         bindings = {name: f"jsonl:{self.folder / name}" for name in ("sessions", "late", "counts")}
         run = RunSettings(
-            bindings={"clicks": self._clicks, **bindings},
+            bindings=self._streams | bindings,
             bounded=until is None,
             checkpoint=str(self.checkpoint.folder),
             **settings,
@@ -88,7 +117,7 @@ class Runs:
         stop = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(until, stop))
         watcher.start()
-        runner = JobRunner(described(), run, code=tuple(sorted(Path(__file__).parent.glob("*.py"))))
+        runner = JobRunner(self._job, run, code=tuple(sorted(Path(__file__).parent.glob("*.py"))))
         summary = runner.run(stop)
         watcher.join()
         return summary
@@ -101,12 +130,13 @@ class Runs:
             stop.set()
 
     def has_read(self, files: int) -> bool:
-        """Whether so many files are in micro-batches that are committed."""
+        """Whether so many files of each stream are in micro-batches that are committed."""
         done = batch_numbers(self.checkpoint.folder / "commits")
         if not done:
             return False
         first = json.loads((self.checkpoint.folder / "streams.json").read_text())["first_batch"]
-        return read_cut(self.checkpoint.folder, first + done[-1]).ends.get("clicks", 0) == files
+        ends = read_cut(self.checkpoint.folder, first + done[-1]).ends
+        return all(ends.get(name, 0) == files for name in self._streams)
 
     def out(self, name: str) -> list[str]:
         return sorted(json.dumps(record) for record in read_lines(self.folder / name))
@@ -131,6 +161,42 @@ def test_panes_are_the_same_restarted_and_rescaled(spark: SparkSession, tmp_path
     numbers = [number for session in read_lines(moved.folder / "sessions") for number in session["numbers"]]
     late = [click["number"] for click in read_lines(moved.folder / "late")]
     assert sorted(numbers + late) == sorted(click["number"] for n in range(FILES) for click in clicks_of(n))
+
+
+def sessions_of(clicks: list[dict[str, Any]]) -> list[Session]:
+    """The sessions of clicks none of which is late."""
+    found: list[Session] = []
+    for click in sorted(clicks, key=lambda one: (one["user"], one["at"])):
+        if not found or found[-1].user != click["user"] or found[-1].end <= click["at"]:
+            found.append(Session(click["user"], click["at"], 0, []))
+        found[-1].end = click["at"] + 3000
+        found[-1].numbers.append(click["number"])
+    return [replace(session, numbers=sorted(session.numbers)) for session in found]
+
+
+def test_windows_over_a_union_are_those_of_all_its_streams(spark: SparkSession, tmp_path: Path) -> None:
+    """Stopped and given three tasks while sessions are open; a dead letter names the stream that it came from."""
+    runs = Runs(tmp_path, job=united())
+    everything = []
+    for number in range(4):
+        taps = [{**tap, "at": tap["at"] + 100, "number": tap["number"] + 1000} for tap in clicks_of(number)]
+        bad = {"user": "bad", "at": 5000 * number, "number": -1}
+        write_lines(tmp_path / "clicks", f"{number}.jsonl", clicks_of(number))
+        write_lines(tmp_path / "taps", f"{number}.jsonl", [bad, *taps])
+        everything += [*clicks_of(number), *taps]
+        if number == 1:
+            runs.run(lambda: runs.has_read(2), parallelism=2)
+            rescale(spark, runs.checkpoint, 3)
+    runs.run()
+    assert not runs.out("late")
+    expected = [json.dumps(asdict(session)) for session in sessions_of(everything)]
+    assert runs.out("sessions") == sorted(expected)
+    long = [json.dumps(asdict(session)) for session in sessions_of(everything) if is_long(session)]
+    assert runs.out("counts") == sorted(expected + long)
+    letters = read_lines(runs.checkpoint.folder / "dead-letters")
+    assert [(letter["stream"], letter["step"], letter["offset"]) for letter in letters] == [
+        ("taps", "checked", 0)
+    ] * 4
 
 
 def test_an_idle_partition_holds_nothing_back(

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import pika
 import pytest
+from free_ports import free_port
 
 SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_S: Final = 90.0
@@ -39,11 +40,6 @@ def require_rabbitmq() -> None:
     )
     if not SERVER.exists():
         pytest.skip(f"RabbitMQ cannot be installed: {installed.stderr.strip()[-300:]}")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class RabbitNode:

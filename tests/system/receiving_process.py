@@ -27,7 +27,7 @@ def receiver(folder: Path, uri: str, *, bounded: bool = False) -> Receiver:  # t
 
 
 def main() -> None:
-    """Receive until killed; writes a line when the first messages are durable."""
+    """Receive until killed; writes a line when connected, and one whenever messages have become durable."""
     folder, uri, waits = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "waits"
     append = JournalWriter.append
 
@@ -41,6 +41,7 @@ def main() -> None:
 
     JournalWriter.append = append_and_tell  # type: ignore[method-assign,assignment]
     with receiver(folder, uri):
+        print("connected", flush=True)
         threading.Event().wait()
 
 

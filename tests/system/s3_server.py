@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Final, Self
 
 import obstore
 import pytest
+from free_ports import free_port
 from obstore.store import S3Store
 
 START_S: Final = 60.0
@@ -47,12 +47,7 @@ class S3Server:
         self._folder = folder
         self._program = s3_program()
         self._process: subprocess.Popen[bytes] | None = None
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in _ADDRESSES]
-        self._ports = {
-            name: server.getsockname()[1] for name, server in zip(_ADDRESSES, sockets, strict=True)
-        }
-        for server in sockets:
-            server.close()
+        self._ports = {name: free_port() for name in _ADDRESSES}
         (folder / "data").mkdir()
         identities = [
             {"name": KEY, "actions": ["Admin"], "credentials": [{"accessKey": KEY, "secretKey": SECRET}]},

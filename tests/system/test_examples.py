@@ -6,12 +6,13 @@ import importlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from free_ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,12 +118,10 @@ def test_words_of_a_folder_are_counted_in_windows(tmp_path: Path) -> None:
 
 def test_the_profit_of_each_month_is_told_while_sales_come(tmp_path: Path) -> None:
     """From a server of their own, all sales once; and lines that are no sales are set aside."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     out = story(
         "profit_per_month",
         "--port",
-        str(port),
+        str(free_port()),
         "--sales",
         "300",
         "--per-second",

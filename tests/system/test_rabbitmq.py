@@ -110,6 +110,7 @@ def test_a_killed_receiver_costs_nothing(node: RabbitNode, kind: str, tmp_path: 
         before = len(records(tmp_path))
         with receiving_process(tmp_path, uri_of(node, name), "waits") as process:
             assert process.stdout is not None
+            assert process.stdout.readline() == b"connected\n"
             journaled = int(process.stdout.readline())
             process.kill()
         assert len(records(tmp_path)) == before + journaled
@@ -150,6 +151,9 @@ def survive(node: RabbitNode, name: str, folder: Path, victims: Iterable[str]) -
         for victim in victims:
             if process is None:
                 process = processes.enter_context(receiving_process(folder, uri_of(node, name), "goes"))
+                # Until it has been connected once, a receiver gives up when the broker is away.
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"connected\n", "the receiver ended by itself"
             publish(node, name, numbers(sent, sent + 1_000))
             sent += 1_000
             time.sleep(moments.uniform(0, 0.5))

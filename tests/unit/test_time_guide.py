@@ -141,6 +141,25 @@ def test_the_trace_of_the_guide_tells_what_holds_time(guide: dict[str, Any]) -> 
     )
 
 
+def test_the_union_of_the_guide_goes_by_the_stream_that_is_behind(guide: dict[str, Any]) -> None:
+    """Until it is idle; its windows have the visits of both."""
+    job = InProcessJob(guide["job"], partitions=2)
+
+    def counts(web: int | None = None, app: int | None = None) -> list[tuple[str, int, int]]:
+        visits = {
+            name: [("p", [guide["Visit"](1, "tea", NOON + dt.timedelta(seconds=at))])]
+            for name, at in (("visits", web), ("app-visits", app))
+            if at is not None
+        }
+        return counted(job.run(visits), "all-views")
+
+    assert counts(web=0, app=10) == counts(web=70) == []
+    assert counts(app=66) == [("tea", 0, 2)]
+    assert counts(app=130) == []
+    job.now += dt.timedelta(minutes=1)
+    assert counts(app=131) == [("tea", 60, 2)]
+
+
 def test_the_generator_of_the_guide_tells_watermarks(guide: dict[str, Any]) -> None:
     """By its marks, and an hour behind the newest record."""
     job, pages = described(guide, event_time="at", watermarks=guide["marked"])

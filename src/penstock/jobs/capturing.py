@@ -99,15 +99,29 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
     lineage = checkpoint.stored_lineage()
     if lineage is None:
         raise CheckpointError(f"{checkpoint.folder} is no checkpoint of a job.")
-    state = read_described(checkpoint.folder)
-    number = committed(checkpoint, lineage, wanted.batch)
     store = open_store(wanted.uri)
     if store.exists(MANIFEST):
         raise AlreadyThereError(f"There is a snapshot in {wanted.uri} already. Choose another place.")
+    there = store.list()
+    while True:
+        number = committed(checkpoint, lineage, wanted.batch)
+        try:
+            return _capture_batch(session, checkpoint, lineage, wanted, number)
+        except CheckpointError:
+            # Spark's first reading takes a while, in which a quick job may have gone on so far that the micro-batch is
+            # no longer kept. Its next reading is quick.
+            if _is_kept(checkpoint, lineage, number) or wanted.batch is not None or store.list() != there:
+                raise
+
+
+def _capture_batch(
+    session: SparkSession, checkpoint: Checkpoint, lineage: Lineage, wanted: Capture, number: int
+) -> Manifest:
+    state = read_described(checkpoint.folder)
     # First, since the sources of a running job forget what is behind them.
     files: tuple[FileEntry, ...] = ()
     if wanted.kind == "savepoint" and wanted.keeps_files:
-        files = _own_files(checkpoint.folder, store)
+        files = _own_files(checkpoint.folder, open_store(wanted.uri))
     contents = Contents(
         kind=wanted.kind,
         id=wanted.id or f"{lineage.job}-{number}",
@@ -157,6 +171,11 @@ def committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> i
             f"{numbers[0]} to {numbers[-1]}."
         )
     return wanted
+
+
+def _is_kept(checkpoint: Checkpoint, lineage: Lineage, number: int) -> bool:
+    """Whether a micro-batch is still among those to which the checkpoint can go back."""
+    return number - lineage.first_batch in batch_numbers(checkpoint.spark_folder / "commits")
 
 
 def positions_of(checkpoint: Checkpoint, lineage: Lineage, number: int) -> dict[str, Any]:

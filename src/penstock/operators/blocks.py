@@ -92,21 +92,29 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Block:
-    """Records for one input of a step in one key group.
+    """Records of one stream and partition for one input of a step in one key group.
 
-    Blocks sort by (input, partition, first offset): inputs of control streams come before those of data
-    streams, and a replay sees the same order whatever the shuffle did.
+    Blocks sort by input, branch, stream, partition and first offset: inputs of control streams come before those of
+    data streams, and a replay sees the same order whatever the shuffle did. `branch` sorts what came through a union
+    in the order of its streams.
     """
 
     input: int
+    stream: str
     partition: str
     first_offset: int
     batch: pa.RecordBatch
+    branch: str = ""
 
     @property
-    def order(self) -> tuple[int, str, int]:
+    def place(self) -> tuple[int, str, str, str]:
+        """Where the records come from: what blocks of one partition have in common."""
+        return (self.input, self.branch, self.stream, self.partition)
+
+    @property
+    def order(self) -> tuple[int, str, str, str, int]:
         """The sorting key."""
-        return (self.input, self.partition, self.first_offset)
+        return (*self.place, self.first_offset)
 
     def column(self, name: str) -> pa.Array | None:
         """A column, or None when the block has none of that name."""

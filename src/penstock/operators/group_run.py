@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import heapq
 import operator
@@ -250,7 +251,7 @@ class GroupRun:
             range(len(keys)), keys_left, map(source.record_type.python_class, *columns), strict=True
         )
         emitted = _Emitted(len(keys), keys_left)
-        self._context.enter(source.stream, emitted)
+        self._context.enter(block.stream, emitted)
         cursor = self._binding.cursor
         while True:
             try:
@@ -431,7 +432,7 @@ class GroupRun:
         source = self._core.inputs[block.input]
         offset = block.batch.column(OFFSET)[row].as_py()
         raw = raw_bytes(block.column(RAW), block.batch, row, source.record_type)
-        letter = DeadLetter(reason, source.stream, self._core.step, block.partition, offset, raw)
+        letter = DeadLetter(reason, block.stream, self._core.step, block.partition, offset, raw)
         self._result.dead_letters.append(letter)
 
     # -- batch by batch --
@@ -454,7 +455,7 @@ class GroupRun:
             columns = self._state.columns.values()
             before = [column.snapshot() for column in columns]
             part = records.slice(low, high - low)
-            context = BatchContext(slots[low:high], known, source.stream, self._context.key_group)
+            context = BatchContext(slots[low:high], known, block.stream, self._context.key_group)
             try:
                 emissions = self._run_batch(part, context, keys.slice(low, high - low))
             except Exception as e:  # user code may raise anything
@@ -612,10 +613,10 @@ def _joined(blocks: list[Block]) -> list[Block]:
     start = 0
     for end in range(1, len(blocks) + 1):
         first = blocks[start]
-        if end < len(blocks) and (blocks[end].input, blocks[end].partition) == (first.input, first.partition):
+        if end < len(blocks) and blocks[end].place == first.place:
             continue
         batches = [block.batch for block in blocks[start:end]]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        joined.append(Block(first.input, first.partition, first.first_offset, batch))
+        joined.append(dataclasses.replace(first, batch=batch))
         start = end
     return joined

@@ -287,7 +287,7 @@ class Steering:
         versions = None if source.version is None else block.batch.column(source.version).to_pylist()
         kind = Context if self._core.has_key else PartContext
         context = kind(self._binding.cursor, self._outputs)
-        context.enter(source.stream, self._emitted)
+        context.enter(block.stream, self._emitted)
         context.open_keys(lambda: self._keys(context))
         self._binding.leave()
         for row in range(block.batch.num_rows):
@@ -318,7 +318,7 @@ class Steering:
         source = self._core.inputs[block.input]
         offset = block.batch.column(OFFSET)[row].as_py()
         raw = raw_bytes(block.column(RAW), block.batch, row, source.record_type)
-        return DeadLetter(reason, source.stream, self._core.step, block.partition, offset, raw)
+        return DeadLetter(reason, block.stream, self._core.step, block.partition, offset, raw)
 
     # -- keys and what is emitted --
 

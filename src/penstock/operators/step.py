@@ -49,13 +49,12 @@ CONTROL_VERSION: Final = "__control_version"
 
 @dataclass(frozen=True)
 class StepInput:
-    """One stream that enters a step: its name, its records, their key, and whether it steers.
+    """One input of a step: its records, their key, and whether it steers.
 
     A broadcast control stream has no key. `time` is the field with the event time of data, or with the time from which
     a control record is effective; `version` is the field with the version of a control record.
     """
 
-    stream: str
     record_type: RecordType
     key: KeySelector | None
     is_control: bool

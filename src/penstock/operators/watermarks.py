@@ -6,7 +6,7 @@ that are not idle, and never goes back (Akidau et al., "The Dataflow Model", VLD
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,12 +26,14 @@ _BEFORE_ALL: Final = -(2**63)
 class Tick(msgspec.Struct, array_like=True, frozen=True):
     """How far partitions of a stream, or slots of a step, are: the watermark of each, in milliseconds since 1970.
 
-    `origin` is the id of the source or step. With `ends` time ends for this micro-batch: all that is open is done.
+    `origin` is the id of the source or step; a slot of a step may have no watermark yet. With `ends` time ends for this
+    micro-batch: all that is open is done. With `idle` they hold time back no more, until they tell something again.
     """
 
     origin: str
-    watermarks: dict[str, int]
+    watermarks: Mapping[str, int | None]
     ends: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,21 @@ class Pace:
     by_arrival: bool = False
 
 
+Partitions = dict[str, dict[str, tuple[int | None, int | None]]]
+"""What is known of the partitions of each origin, as `Progress` keeps it."""
+
+
 class Progress(msgspec.Struct):
     """What a slot keeps of its inputs.
 
     `partitions` has, by origin and partition, the watermark, None before the first, and the time of the micro-batch
-    that brought something last. `watermark_ms` is the slot's own, None before the first.
+    that brought something last, None when it told that it is idle. `watermark_ms` is the slot's own, None before the
+    first. `told` is what the slot has told the steps behind: its watermark, and whether it is idle.
     """
 
-    partitions: dict[str, dict[str, tuple[int | None, int]]] = {}
+    partitions: Partitions = {}
     watermark_ms: int | None = None
+    told: tuple[int | None, bool] = (None, False)
 
 
 class EventClock:
@@ -77,7 +85,8 @@ class EventClock:
     ) -> None:
         self._paces: Final = paces
         self._now_ms: Final = now_ms
-        partitions: dict[str, dict[str, tuple[int | None, int]]] = {}
+        self._stands: Final = stands
+        partitions: Partitions = {}
         for pace in paces:
             known = progress.partitions.get(pace.origin, {})
             names = dict.fromkeys([*pace.partitions, *(known if pace.grows else ())])
@@ -88,31 +97,48 @@ class EventClock:
             known = partitions.get(tick.origin, {})
             for name, watermark_ms in tick.watermarks.items():
                 before_ms = known.get(name, (None, 0))[0]
-                known[name] = watermark_ms if before_ms is None else max(before_ms, watermark_ms), now_ms
-        least_ms = None if stands else self._least(partitions)
-        self.progress: Final = Progress(partitions, _later(progress.watermark_ms, least_ms))
+                known[name] = _later(before_ms, watermark_ms), None if tick.idle else now_ms
+        self.progress: Final = Progress(partitions, progress.watermark_ms, progress.told)
+        if not stands:
+            self.progress.watermark_ms = _later(progress.watermark_ms, self._least())
         self.before_ms: Final = progress.watermark_ms
         self.ends: Final = ends and not stands
         self.after_ms: Final = END_MS if self.ends else self.progress.watermark_ms
 
-    def _is_idle(self, pace: Pace, moved_ms: int) -> bool:
+    def _least(self) -> int | None:
+        """The watermark of those that are not idle; when all are, nobody holds anything back."""
+        working = [watermark_ms for _, _, watermark_ms in self._working()]
+        working += [self._now_ms - 1 for pace in self._paces if pace.by_arrival]
+        if working:
+            return None if None in working else min(at for at in working if at is not None)
+        entries = [entry for known in self.progress.partitions.values() for entry in known.values()]
+        return max((watermark_ms for watermark_ms, _ in entries if watermark_ms is not None), default=None)
+
+    def _working(self) -> Iterator[tuple[str, str, int | None]]:
+        """The partitions that are not idle: their origin, name and watermark."""
+        for pace in self._paces:
+            for name, (watermark_ms, moved_ms) in self.progress.partitions[pace.origin].items():
+                if not self._is_silent(pace, moved_ms):
+                    yield pace.origin, name, watermark_ms
+
+    def _is_silent(self, pace: Pace, moved_ms: int | None) -> bool:
+        if moved_ms is None:
+            return True
         return pace.idle_ms is not None and self._now_ms - moved_ms >= pace.idle_ms
 
-    def _least(self, partitions: dict[str, dict[str, tuple[int | None, int]]]) -> int | None:
-        """The watermark of those that are not idle; when all are, nobody holds anything back."""
-        working: list[int | None] = []
-        idle: list[int] = []
-        for pace in self._paces:
-            if pace.by_arrival:
-                working.append(self._now_ms - 1)
-            for watermark_ms, moved_ms in partitions[pace.origin].values():
-                if not self._is_idle(pace, moved_ms):
-                    working.append(watermark_ms)
-                elif watermark_ms is not None:
-                    idle.append(watermark_ms)
-        if not working:
-            return max(idle, default=None)
-        return None if None in working else min(at for at in working if at is not None)
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing holds time. A paused step does, as data waits in it."""
+        by_arrival = any(pace.by_arrival for pace in self._paces)
+        return not (self._stands or by_arrival or any(True for _ in self._working()))
+
+    def tell(self, origin: str, slot: str) -> Tick | None:
+        """What a slot of a step has to tell the steps behind it; None when they know."""
+        before, self.progress.told = self.progress.told, (self.progress.watermark_ms, self.is_idle)
+        if self.progress.told == before:
+            return None
+        watermark_ms, idle = self.progress.told
+        return Tick(origin, {slot: watermark_ms}, idle=idle)
 
     @property
     def moved(self) -> bool:
@@ -127,6 +153,7 @@ class EventClock:
             for pace in self._paces
             if pace.idle_ms is not None
             for _, moved_ms in self.progress.partitions[pace.origin].values()
+            if moved_ms is not None
         ]
         return min((at for at in found if at > self._now_ms), default=None)
 
@@ -134,10 +161,8 @@ class EventClock:
     def held_by(self) -> tuple[str, str] | None:
         """The origin and the partition that hold time, for people; None when none does."""
         found = [
-            (_BEFORE_ALL if watermark_ms is None else watermark_ms, pace.origin, name)
-            for pace in self._paces
-            for name, (watermark_ms, moved_ms) in self.progress.partitions[pace.origin].items()
-            if not self._is_idle(pace, moved_ms)
+            (_BEFORE_ALL if watermark_ms is None else watermark_ms, origin, name)
+            for origin, name, watermark_ms in self._working()
         ]
         return min(found)[1:] if found else None
 
@@ -145,12 +170,13 @@ class EventClock:
 def merged_progress(found: Sequence[Progress | None]) -> Progress | None:
     """What the slots of a step know of time, as one, for slots that divide the keys otherwise.
 
-    What came from other steps is left out, whose slots are others then as well; the watermark stands until these tell.
+    What came from other steps is left out, whose slots are others then as well, and tell anew; the watermark stands
+    until they have.
     """
     known = [progress for progress in found if progress is not None]
     if not known:
         return None
-    partitions: dict[str, dict[str, tuple[int | None, int]]] = {}
+    partitions: Partitions = {}
     for progress in known:
         for origin, entries in progress.partitions.items():
             if not origin.startswith("source/"):
@@ -159,7 +185,7 @@ def merged_progress(found: Sequence[Progress | None]) -> Progress | None:
             for name, (watermark_ms, moved_ms) in entries.items():
                 other_ms, other_moved_ms = mine.get(name, (watermark_ms, moved_ms))
                 least_ms = None if None in (watermark_ms, other_ms) else min(watermark_ms or 0, other_ms or 0)
-                mine[name] = least_ms, max(moved_ms, other_moved_ms)
+                mine[name] = least_ms, _later(moved_ms, other_moved_ms)
     watermarks = [progress.watermark_ms for progress in known]
     return Progress(
         partitions, None if None in watermarks else min(at for at in watermarks if at is not None)

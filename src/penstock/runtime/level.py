@@ -27,6 +27,7 @@ from penstock.runtime.packing import (
     PackedRow,
     counts_row,
     from_bytes,
+    place_of,
     reports_row,
     split_by_key_group,
     tick_rows,
@@ -134,7 +135,7 @@ class _StepRunner:
         self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
         self._data = len(node.edges) - 1
         self._paces: Final = plan.paces(node)
-        self._tells_time: Final = plan.has_steps_behind(node)
+        self._tells_time: Final = plan.tells_time(node)
         self.goes_by_time: Final = self._core.timers is not None or bool(self._paces)
         self.next_timer_ms: int | None = None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
@@ -214,16 +215,14 @@ class _StepRunner:
         kept_slots.put(name, tables.keep())
 
     def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
-        """Tell people how far event time is, and the steps behind this one once it has moved."""
+        """Tell people how far event time is, and the steps behind this one once that has changed."""
         time, clock = run.time, run.event_clock
         if time is None or clock is None:
             return
         yield time_row(self.node.step, first, time)
-        watermark_ms = time.watermark_ms
-        if self._tells_time and watermark_ms is not None and watermark_ms != clock.before_ms:
-            yield from tick_rows(
-                Tick(self.node.id, {f"{first:05d}": watermark_ms}), self._plan.first_key_groups
-            )
+        tick = clock.tell(self.node.id, f"{first:05d}") if self._tells_time else None
+        if tick is not None:
+            yield from tick_rows(tick, self._plan.first_key_groups)
 
     def _records(
         self, rows: Iterable[PackedRow], run: SlotRun, *, more_follows: bool = False
@@ -275,7 +274,8 @@ class _StepRunner:
 
     def _block(self, row: PackedRow) -> Block:
         body = from_bytes(row.body, self._schemas[row.input])
-        return Block(row.input, row.partition, row.first_offset, body)
+        branch, stream, partition = place_of(row.partition)
+        return Block(row.input, stream, partition, row.first_offset, body, branch)
 
     def _batch(self, emission: Emission) -> pa.RecordBatch:
         if not self._carries_keys[emission.output]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 import msgspec
 import numpy as np
@@ -38,6 +39,8 @@ __all__ = [
     "counts_row",
     "from_bytes",
     "packed_batches",
+    "place_of",
+    "place_text",
     "reports_of",
     "reports_row",
     "split_by_key_group",
@@ -87,6 +90,20 @@ class PackedRow(NamedTuple):
     partition: str
     first_offset: int
     body: Any
+
+
+def place_text(branch: str, stream: str, partition: str) -> str:
+    """From which partition of which stream the records of a row come, and through which branch of a union, if any.
+
+    Rows of one branch sort together, and branches in the order in which the union names its streams.
+    """
+    return f"{branch}/{quote(stream, safe='')}/{partition}"
+
+
+def place_of(text: str) -> tuple[str, str, str]:
+    """What `place_text` was given."""
+    branch, stream, partition = text.split("/", 2)
+    return branch, unquote(stream), partition
 
 
 def to_bytes(batch: pa.RecordBatch) -> pa.Buffer:

@@ -30,7 +30,16 @@ from penstock.runtime.slots import slots, slots_of_key_groups
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.transient import declared_transient
-from penstock.streams.graph import Graph, Port, ProcessNode, SinkNode, SourceNode, TransformNode
+from penstock.streams.graph import (
+    Graph,
+    Port,
+    ProcessNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    inputs,
+)
 
 __all__ = ["JobPlan", "emission_destination", "has_timers", "wants_starts"]
 
@@ -97,12 +106,8 @@ class JobPlan:
         """The keyed steps by depth; steps of one level do not depend on each other."""
         depth: dict[str, int] = {}
         for node in self.graph.nodes.values():
-            if isinstance(node, SourceNode):
-                depth[node.id] = 0
-            elif isinstance(node, ProcessNode):
-                depth[node.id] = 1 + max(depth[edge.port.node] for edge in node.edges)
-            else:
-                depth[node.id] = depth[node.upstream.node]
+            before = max((depth[port.node] for port in inputs(node)), default=0)
+            depth[node.id] = before + isinstance(node, ProcessNode)
         steps = self.graph.steps()
         return [[s for s in steps if depth[s.id] == d] for d in range(1, max(depth.values(), default=0) + 1)]
 
@@ -118,11 +123,26 @@ class JobPlan:
         return any(map(self.wants_clock, self.graph.steps()))
 
     def paces(self, node: ProcessNode) -> list[Pace]:
-        """How event time is put together in a step; empty for one without."""
-        origin = self.graph.origin(node.edges[-1].port)
+        """How event time is put together in a step, of all streams of its data; empty for one without."""
+        return self._paces[node.id]
+
+    @functools.cached_property
+    def _paces(self) -> dict[str, list[Pace]]:
+        found: dict[str, list[Pace]] = {}
+        for node in self.graph.steps():
+            origins = self.graph.origins(node.edges[-1].port)
+            found[node.id] = [pace for origin in origins for pace in self._pace(origin, found)]
+        return found
+
+    def _pace(self, origin: SourceNode | ProcessNode, known: Mapping[str, list[Pace]]) -> list[Pace]:
+        """How what comes from a source or a step counts for event time; `known` has the paces of earlier steps."""
         if isinstance(origin, ProcessNode):
+            before = known[origin.id]
+            if before and all(pace.by_arrival for pace in before):
+                # Slots of it to which nothing comes do not run, and would hold time.
+                return [Pace(origin.id, (), by_arrival=True)]
             slots = tuple(f"{group:05d}" for group in self.first_key_groups)
-            return [Pace(origin.id, slots)] if self.paces(origin) else []
+            return [Pace(origin.id, slots)] if before else []
         if origin.watermarks is None:
             return []
         if origin.time == INGESTION_TIME:
@@ -135,17 +155,14 @@ class JobPlan:
         """Whether a step may have something to do when time ends: it goes by event time, or has windows."""
         return any(self.paces(node) or awaits_end(node) for node in self.graph.steps())
 
-    def has_steps_behind(self, node: ProcessNode) -> bool:
-        """Whether data of a step goes on to another one."""
-        return any(
-            self.graph.origin(step.edges[-1].port) is node for step in self.graph.steps() if step is not node
-        )
+    def tells_time(self, node: ProcessNode) -> bool:
+        """Whether other steps go by the watermark of a step."""
+        paces = [pace for found in self._paces.values() for pace in found]
+        return any(pace.origin == node.id and not pace.by_arrival for pace in paces)
 
     def core(self, node: ProcessNode) -> StepCore:
         """The step's core."""
-        inputs = [
-            StepInput(e.stream, e.record_type, e.key, e.is_control, e.time, e.version) for e in node.edges
-        ]
+        inputs = [StepInput(e.record_type, e.key, e.is_control, e.time, e.version) for e in node.edges]
         return StepCore(node.step, node.function, inputs, node.emitted, stamped=node.stamped)
 
     @functools.cached_property
@@ -178,7 +195,7 @@ class JobPlan:
         for node, _ in self.graph.consumers(port):
             if isinstance(node, SinkNode) and node.name in self.keyed_sinks:
                 return True
-            if isinstance(node, TransformNode) and self.wants_keys(Port(node.id)):
+            if isinstance(node, TransformNode | UnionNode) and self.wants_keys(Port(node.id)):
                 return True
         return False
 
@@ -189,7 +206,7 @@ class JobPlan:
                 key = node.edges[number].key
                 if key is not None and key.by_place:
                     return True
-            if isinstance(node, TransformNode) and self.wants_key_groups(Port(node.id)):
+            if isinstance(node, TransformNode | UnionNode) and self.wants_key_groups(Port(node.id)):
                 return True
         return False
 
@@ -197,8 +214,8 @@ class JobPlan:
         node = self.graph.nodes[port.node]
         if isinstance(node, SourceNode):
             return node.name in self.raw_streams
-        if isinstance(node, TransformNode):
-            return self._has_raw(node.upstream)
+        if isinstance(node, TransformNode | UnionNode):
+            return any(map(self._has_raw, inputs(node)))
         return False
 
 

@@ -14,12 +14,19 @@ from penstock.operators.blocks import MESSAGE_KEY, OFFSET, RAW, DeadLetter, Reco
 from penstock.operators.keys import KeySelector
 from penstock.operators.reasons import reason_of
 from penstock.operators.transforms import apply_transform
-from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, split_by_key_group, to_bytes
+from penstock.runtime.packing import (
+    DEAD_LETTER_TYPE,
+    DEAD_LETTERS,
+    PackedRow,
+    place_text,
+    split_by_key_group,
+    to_bytes,
+)
 from penstock.runtime.plan import JobPlan
 from penstock.state.key_groups import key_groups
 from penstock.state.parts import part_keys, part_of
 from penstock.state.timeline import TIMERS
-from penstock.streams.graph import Port, ProcessNode, SinkNode, TransformNode
+from penstock.streams.graph import Port, ProcessNode, SinkNode, TransformNode, UnionNode
 from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
@@ -56,15 +63,18 @@ class Router:
         self._plan: Final = plan
         self._routes: Final = self._follow(port)
 
-    def _follow(self, port: Port) -> list[Callable[[Records], Iterator[PackedRow]]]:
+    def _follow(self, port: Port, branch: str = "") -> list[Callable[[Records], Iterator[PackedRow]]]:
+        """What takes the records of a port on. `branch` tells by which inputs of unions they have come, last first."""
         routes: list[Callable[[Records], Iterator[PackedRow]]] = []
         for node, number in self._plan.graph.consumers(port):
             if isinstance(node, ProcessNode):
-                routes.append(_ToStep(self._plan, node, number))
+                routes.append(_ToStep(self._plan, node, number, branch))
             elif isinstance(node, SinkNode):
-                routes.append(_ToSink(self._plan, node))
+                routes.append(_ToSink(self._plan, node, branch))
             elif isinstance(node, TransformNode):
-                routes.append(_Through(self._plan, node, self._follow(Port(node.id))))
+                routes.append(_Through(self._plan, node, self._follow(Port(node.id), branch)))
+            elif isinstance(node, UnionNode):
+                routes += self._follow(Port(node.id), f"{number:04d}{branch}")
         return routes
 
     def route(self, records: Records) -> Iterator[PackedRow]:
@@ -98,10 +108,11 @@ class _Through:
 class _ToStep:
     """To an input of a step: split by key group, as it is to one part, or as it is to every task."""
 
-    def __init__(self, plan: JobPlan, node: ProcessNode, number: int) -> None:
+    def __init__(self, plan: JobPlan, node: ProcessNode, number: int, branch: str) -> None:
         self._plan = plan
         self._node = node
         self._number = number
+        self._branch = branch
         self._edge = node.edges[number]
         self._key: Final = self._edge.key
         self._schema = plan.step_schema(node, number)
@@ -119,9 +130,13 @@ class _ToStep:
             return
         batch = self._batch(records, keys if self._key.computed else None)
         groups = key_groups(keys, self._plan.key_groups)
+        place = self._place(records)
         for group, part in split_by_key_group(batch, groups, self._plan.key_groups):
             first = part.column(OFFSET)[0].as_py()
-            yield PackedRow(self._node.id, group, self._number, records.partition, first, to_bytes(part))
+            yield PackedRow(self._node.id, group, self._number, place, first, to_bytes(part))
+
+    def _place(self, records: Records) -> str:
+        return place_text(self._branch, records.stream, records.partition)
 
     def _to_part(self, records: Records) -> PackedRow:
         """The records as they are, to the part of their source partition."""
@@ -129,13 +144,14 @@ class _ToStep:
         part = part_of(records.stream, records.partition, count)
         keys = pa.array(np.full(len(records), part_keys(count)[part]))
         body, first = to_bytes(self._batch(records, keys)), records.offsets[0].as_py()
-        return PackedRow(self._node.id, part, self._number, records.partition, first, body)
+        return PackedRow(self._node.id, part, self._number, self._place(records), first, body)
 
     def _to_all(self, records: Records) -> Iterator[PackedRow]:
         """The records as they are, to every task of the step."""
         body, first = to_bytes(self._batch(records, None)), records.offsets[0].as_py()
+        place = self._place(records)
         for group in self._plan.first_key_groups:
-            yield PackedRow(self._node.id, group, self._number, records.partition, first, body)
+            yield PackedRow(self._node.id, group, self._number, place, first, body)
 
     def _batch(self, records: Records, keys: pa.Array | None) -> pa.RecordBatch:
         columns = list(records.batch.select(list(self._edge.record_type.field_names)).columns)
@@ -194,9 +210,10 @@ def _missing(keys: pa.Array) -> Any:
 class _ToSink:
     """To a sink, in the order in which records come."""
 
-    def __init__(self, plan: JobPlan, node: SinkNode) -> None:
+    def __init__(self, plan: JobPlan, node: SinkNode, branch: str) -> None:
         self._plan = plan
         self._node = node
+        self._branch = branch
         self._schema = plan.sink_schema(node)
 
     def __call__(self, records: Records) -> Iterator[PackedRow]:
@@ -209,4 +226,5 @@ class _ToSink:
         partition = f"{records.stream}/{records.partition}"
         # Spread over tasks where a keyed level lies between; the records of one partition stay together.
         group = zlib.crc32(partition.encode()) % self._plan.key_groups
-        yield PackedRow(self._node.id, group, 0, partition, first, to_bytes(batch))
+        place = place_text(self._branch, records.stream, records.partition)
+        yield PackedRow(self._node.id, group, 0, place, first, to_bytes(batch))

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.errors import ExternalSystemError, JobFailedError
+from penstock.local.class_archive import archived_classes
 from penstock.local.jars import bare_filesystem_jar, spark_kafka_jars
 from penstock.local.java import find_java
 from penstock.local.python import interpreter_without
@@ -56,7 +58,7 @@ _SETTINGS: Final[dict[str, str]] = {
 # The JVM mostly moves bytes of packed rows, and its optimising compiler would compete with the Python workers for the
 # cores for a minute before it pays. Measured on 2 cores: a run of 24 M rows from files is 15 to 30 % faster without it,
 # and the median latency Kafka to Kafka in the first minute 270 ms in place of 380.
-_QUICK_COMPILER: Final = " -XX:TieredStopAtLevel=1"
+_QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 
 _MASTER_TIMEOUT_S: Final = 10.0
 
@@ -229,10 +231,15 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
     found["spark.sql.shuffle.partitions"] = str(settings.parallelism)
     log4j = Path(__file__).with_name("log4j2.properties")
     # Kafka's records go through the JVM one by one: a long run is half as fast again with that compiler.
-    compiler = "" if settings.bounded and settings.needs_kafka else _QUICK_COMPILER
-    found["spark.driver.extraJavaOptions"] = (
-        f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dpenstock.log={settings.log_file}{compiler}"
-    )
+    compiler = [] if settings.bounded and settings.needs_kafka else [_QUICK_COMPILER]
+    options = [
+        f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        f"-Dpenstock.log={settings.log_file}",
+        *compiler,
+    ]
+    if settings.master.startswith("local"):
+        options += archived_classes(find_java())
+    found["spark.driver.extraJavaOptions"] = " ".join(map(shlex.quote, options))
     found["spark.sql.streaming.minBatchesToRetain"] = str(settings.retained_batches)
     if settings.master.startswith("local"):
         found |= _LOCAL_FILESYSTEM
@@ -240,6 +247,8 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         found["spark.driver.bindAddress"] = "127.0.0.1"
         found["spark.driver.host"] = "127.0.0.1"
         found["spark.driver.memory"] = "2g"
+        # On other machines the code comes as a file of the job, too late for it.
+        found["spark.python.daemon.module"] = "penstock.runtime.worker_daemon"
     if settings.needs_kafka:
         found["spark.jars"] = ",".join(str(jar) for jar in spark_kafka_jars())
     found.update(settings.more)

@@ -17,6 +17,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.runtime.worker_daemon import import_for_tasks
+
 __all__ = ["warm_up"]
 
 _ROWS: Final = "id LONG"
@@ -37,11 +39,6 @@ def _run(spark: SparkSession) -> None:
 
 
 def _touch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: import what the query's tasks will import."""
-    import pyspark.testing.utils  # noqa: F401  # by PySpark's own state client, with pandas
-
-    import penstock.runtime.keyed
-    import penstock.runtime.reading
-    import penstock.runtime.writing  # noqa: F401
-
+    """In a worker: import what the query's tasks will import, where their parent has not done so."""
+    import_for_tasks()
     yield from batches

@@ -1,4 +1,4 @@
-"""The graph that a job's description builds: sources, transforms, keyed steps and sinks, joined by ports."""
+"""The graph that a job's description builds: sources, transforms, unions, steps and sinks, joined by ports."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ __all__ = [
     "SinkNode",
     "SourceNode",
     "TransformNode",
+    "UnionNode",
     "check_name",
     "described_type",
+    "inputs",
     "output_name",
 ]
 
@@ -121,6 +123,15 @@ class TransformNode:
 
 
 @dataclass(frozen=True)
+class UnionNode:
+    """The records of several data streams as one stream."""
+
+    id: str
+    name: str
+    upstreams: tuple[Port, ...]
+
+
+@dataclass(frozen=True)
 class Edge:
     """An input of a step: keyed, or broadcast when it has no key.
 
@@ -178,7 +189,7 @@ class SinkNode:
     protobuf: ProtobufSource | None
 
 
-Node = SourceNode | TransformNode | ProcessNode | SinkNode
+Node = SourceNode | TransformNode | UnionNode | ProcessNode | SinkNode
 
 
 @dataclass
@@ -221,30 +232,52 @@ class Graph:
         """The sinks, in order."""
         return [node for node in self.nodes.values() if isinstance(node, SinkNode)]
 
-    def origin(self, port: Port) -> SourceNode | ProcessNode:
-        """The source or step from which the records of a port come."""
+    def origins(self, port: Port) -> list[SourceNode | ProcessNode]:
+        """The sources and steps from which the records of a port come, each once; several behind a union."""
         node = self.nodes[port.node]
-        if isinstance(node, TransformNode):
-            return self.origin(node.upstream)
-        assert isinstance(node, SourceNode | ProcessNode)
-        return node
+        if isinstance(node, SourceNode | ProcessNode):
+            return [node]
+        assert not isinstance(node, SinkNode)
+        found = [origin for upstream in inputs(node) for origin in self.origins(upstream)]
+        return list({origin.id: origin for origin in found}.values())
 
     def has_watermarks(self, port: Port) -> bool:
         """Whether watermarks come with the records of a port."""
-        origin = self.origin(port)
-        if isinstance(origin, ProcessNode):
-            return self.has_watermarks(origin.edges[-1].port)
-        return origin.watermarks is not None
+        return all(
+            self.has_watermarks(origin.edges[-1].port)
+            if isinstance(origin, ProcessNode)
+            else origin.watermarks is not None
+            for origin in self.origins(port)
+        )
+
+    def united(self, port: Port) -> list[Port]:
+        """The ports whose records are those of a port as they are: itself, or behind unions those of all streams."""
+        node = self.nodes[port.node]
+        if isinstance(node, UnionNode):
+            return [found for upstream in node.upstreams for found in self.united(upstream)]
+        return [port]
 
     def consumers(self, port: Port) -> Iterator[tuple[Node, int]]:
-        """The nodes that read a port, each with the number of the input (0 but for keyed steps)."""
+        """The nodes that read a port, each with the number of the input (0 but for steps and unions)."""
         for node in self.nodes.values():
-            if isinstance(node, ProcessNode):
-                for number, edge in enumerate(node.edges):
-                    if edge.port == port:
-                        yield node, number
-            elif not isinstance(node, SourceNode) and node.upstream == port:
-                yield node, 0
+            for number, upstream in enumerate(inputs(node)):
+                if upstream == port:
+                    yield node, number
 
 
-_PLURAL = {"source": "streams", "transform": "transforms", "step": "steps", "sink": "sinks"}
+def inputs(node: Node) -> tuple[Port, ...]:
+    """The ports that a node reads, in order."""
+    if isinstance(node, SourceNode):
+        return ()
+    if isinstance(node, ProcessNode):
+        return tuple(edge.port for edge in node.edges)
+    return node.upstreams if isinstance(node, UnionNode) else (node.upstream,)
+
+
+_PLURAL = {
+    "source": "streams",
+    "transform": "transforms",
+    "union": "unions",
+    "step": "steps",
+    "sink": "sinks",
+}

@@ -41,6 +41,7 @@ from penstock.streams.graph import (
     SinkNode,
     TransformKind,
     TransformNode,
+    UnionNode,
     check_name,
     described_type,
     output_name,
@@ -137,6 +138,29 @@ class DataStream:
         protobuf = self._origin.protobuf if kind == "filter" else protobuf_source(None, schema, who)
         return DataStream(self._graph, Port(node.id), result, self._origin.of(result, protobuf))
 
+    def union(self, *others: DataStream, name: str = "") -> DataStream:
+        """One stream of the records of this one and of others, which have the same type and event time.
+
+        The watermark behind it is the smallest of those of all streams that are not idle. Within a micro-batch the
+        records of a key come stream by stream, in this order, and `ctx.stream` tells from which.
+
+        >>> job = Job("shop")
+        >>> web = job.data_stream("web", schema="page STRING, at BIGINT")
+        >>> app = job.data_stream("app", schema="page STRING, at BIGINT")
+        >>> visits = web.union(app).key_by("page")
+        """
+        number = sum(isinstance(node, UnionNode) for node in self._graph.nodes.values()) + 1
+        name = name or f"union-{number}"
+        streams = (self, *others)
+        _check_union(streams)
+        node = UnionNode(f"union/{name}", name, tuple(stream.port for stream in streams))
+        self._graph.add(node)
+        same = all(stream.origin.protobuf == self._origin.protobuf for stream in others)
+        origin = dataclasses.replace(
+            self._origin, name=name, protobuf=self._origin.protobuf if same else None
+        )
+        return DataStream(self._graph, Port(node.id), self.record_type, origin)
+
     def key_by(self, *key: str | Callable[[Any], Any], key_type: Any = None) -> KeyedStream:
         """Partition the stream by a field, by several fields, or by the result of a function.
 
@@ -196,6 +220,11 @@ class DataStream:
     def same_as(self, other: DataStream) -> bool:
         """Whether the other is the same stream, with the same records."""
         return self._graph is other._graph and self._port == other._port
+
+    @property
+    def port(self) -> Port:
+        """Where the records leave a node of the graph."""
+        return self._port
 
     @property
     def origin(self) -> Origin:
@@ -569,6 +598,68 @@ def _step(
 
 def _all_alike(record: Any) -> int:  # noqa: ARG001  # as a key function
     return 0
+
+
+def _check_union(streams: Sequence[DataStream]) -> None:
+    """Raise JobDefinitionError when streams cannot be one."""
+    first = streams[0]
+    if len(streams) == 1:
+        raise JobDefinitionError(f"union needs at least one other stream: {first.name}.union(more).")
+    ports: set[Port] = set()
+    for stream in streams:
+        if isinstance(stream, KeyedStream):
+            raise JobDefinitionError(
+                f"Unite the stream {stream.stream.name!r} before it is keyed: {first.name}.union(...).key_by(...)."
+            )
+        if not isinstance(stream, DataStream):
+            raise JobDefinitionError(f"union takes data streams, not {stream!r}.")
+        if stream.graph is not first.graph:
+            raise JobDefinitionError(
+                f"The stream {stream.name!r} belongs to another job. Declare it in this one."
+            )
+        if stream.is_control:
+            raise JobDefinitionError(
+                f"The stream {stream.name!r} is a control stream, and a union is of data. connect takes any number of "
+                "control streams."
+            )
+        stream.graph.check_port(stream.port)
+        found = stream.graph.united(stream.port)
+        if not ports.isdisjoint(found):
+            raise JobDefinitionError(
+                f"The stream {stream.name!r} is twice in a union, so each of its records would count twice. Name it "
+                "once."
+            )
+        ports.update(found)
+        _check_alike(first, stream)
+
+
+def _check_alike(one: DataStream, other: DataStream) -> None:
+    """Raise JobDefinitionError when two streams of a union differ in type or time."""
+    names = f"{one.name!r} and {other.name!r}"
+    difference = one.record_type.difference(other.record_type)
+    if difference:
+        raise JobDefinitionError(
+            f"The streams {names} of a union have records of different types: {difference}. Bring them to one type "
+            f"before, such as {other.name}.map(function, output=SCHEMA)."
+        )
+    if one.origin.time != other.origin.time:
+        raise JobDefinitionError(
+            f"The streams {names} of a union differ in event time: {_told_time(one)}, and {_told_time(other)}. Declare "
+            "the same for both (job.data_stream(..., event_time=...)), in a field of the same name."
+        )
+    if one.has_watermarks != other.has_watermarks:
+        has, has_not = (one, other) if one.has_watermarks else (other, one)
+        raise JobDefinitionError(
+            f"The stream {has.name!r} of a union has watermarks, and {has_not.name!r} has none, so that nobody knows "
+            "how far the union is. Declare them for both (job.data_stream(..., watermarks=...)), or for none."
+        )
+
+
+def _told_time(stream: DataStream) -> str:
+    time = stream.origin.time
+    if time is None:
+        return f"{stream.name!r} has none"
+    return f"that of {stream.name!r} is {'the ingestion time' if time == INGESTION_TIME else repr(time)}"
 
 
 def _is_given(schema: Any) -> bool:

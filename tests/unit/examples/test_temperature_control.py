@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import random
 import subprocess
@@ -29,6 +30,7 @@ from penstock.streams.graph import SinkNode
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "temperature_control"
 SETTINGS, READINGS = 0, 1
+STREAMS = ("settings", "readings")
 Record = dict[str, Any]
 Batch = tuple[list[Record], list[Record]]
 
@@ -99,7 +101,9 @@ class Driver:
                 for group in sorted(set(groups.tolist())):
                     rows = block.batch.filter(pa.array(groups == group))
                     first = rows.column(OFFSET)[0].as_py()
-                    blocks.setdefault(group, []).append(Block(number, block.partition, first, rows))
+                    blocks.setdefault(group, []).append(
+                        dataclasses.replace(block, first_offset=first, batch=rows)
+                    )
         found: dict[int, list[str]] = {}
         for group, mine in blocks.items():
             self.random.shuffle(mine)
@@ -120,7 +124,7 @@ class Driver:
             first = self.next_offset[number]
             self.next_offset[number] += size
             offsets = pa.array(range(first, first + size), pa.int64())
-            found.append(Block(number, "0", first, batch.append_column(OFFSET, offsets)))
+            found.append(Block(number, STREAMS[number], "0", first, batch.append_column(OFFSET, offsets)))
         return found
 
 

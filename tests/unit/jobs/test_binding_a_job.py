@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 import penstock as ps
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, JobDefinitionError
@@ -126,8 +126,7 @@ def test_a_stream_and_a_sink_need_two_names(folder: Path) -> None:
 @pytest.mark.parametrize("scheme", ["amqp", "rabbitmq-stream"])
 def test_a_broker_that_is_away_is_said_before_the_start(folder: Path, scheme: str) -> None:
     """With the stream's name and the address, and without the password; the job has not begun then."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     with pytest.raises(
         ExternalSystemError, match=f"'readings': no RabbitMQ answers at 127.0.0.1:{port}"
     ) as raised:

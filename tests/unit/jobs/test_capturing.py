@@ -19,9 +19,10 @@ from stored_jobs import JobWith, StoredJob, captured, job_of, read_from
 from penstock.control.commands import Command, Target
 from penstock.control.register import Register
 from penstock.errors import CheckpointError
+from penstock.jobs import capturing
 from penstock.jobs.beginning import declared_state
 from penstock.jobs.capturing import Capture, capture, committed
-from penstock.jobs.checkpoint import Origin
+from penstock.jobs.checkpoint import Checkpoint, Origin
 from penstock.jobs.evolution import plan_changes
 from penstock.jobs.seeding import Snapshot, write_seed
 from penstock.operators.slot import Header, merged
@@ -32,6 +33,7 @@ from penstock.snapshots.reading import verify
 
 # PENSTOCK_EXAMPLES=10000 takes some ten minutes.
 EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "1000"))
+NO_SESSION: Any = None
 # Thousands of small files, which need no disk.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a folder of its own is made there
 
@@ -156,8 +158,7 @@ def test_a_savepoint_has_the_files_of_sources(tmp_path: Path, monkeypatch: pytes
         create(store, path, data)
 
     monkeypatch.setattr(stores._FolderStore, "create", noted)
-    session: Any = None
-    manifest = capture(session, rooms.checkpoint, Capture("savepoint", str(tmp_path / "sp"), "arrow"))
+    manifest = capture(NO_SESSION, rooms.checkpoint, Capture("savepoint", str(tmp_path / "sp"), "arrow"))
     assert written[0] == "sources/a.journal/mark"
     assert written[-1] == "manifest.json"
     assert [file.path for file in manifest.files] == [
@@ -166,4 +167,46 @@ def test_a_savepoint_has_the_files_of_sources(tmp_path: Path, monkeypatch: pytes
         "sources/a.journal/mark",
         "sources/b.files",
     ]
-    assert capture(session, rooms.checkpoint, Capture("dump", str(tmp_path / "d"), "csv")).files == ()
+    assert capture(NO_SESSION, rooms.checkpoint, Capture("dump", str(tmp_path / "d"), "csv")).files == ()
+
+
+def test_a_micro_batch_that_is_forgotten_while_it_is_read_gives_way_to_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quick job beside a slow reader; but a micro-batch that was asked for is not replaced, and damage is told."""
+    rooms = committed_rooms(tmp_path / "cp", monkeypatch)
+    commits = rooms.folder / "commits"
+    read_step = capturing.read_step
+    asked: list[int] = []
+
+    def slow_at_first(
+        session: Any, checkpoint: Checkpoint, batch: int, node: str, reader: Any
+    ) -> list[bytes]:
+        asked.append(batch)
+        if batch < 2:
+            raise CheckpointError("it cannot be read")
+        return read_step(session, checkpoint, batch, node, reader)
+
+    def dump(place: str, batch: int | None = None) -> Manifest:
+        return capture(
+            NO_SESSION, rooms.checkpoint, Capture("dump", str(tmp_path / place), "csv", batch=batch)
+        )
+
+    monkeypatch.setattr(capturing, "read_step", slow_at_first)
+    newest = (commits / "2").read_bytes()
+    (commits / "2").unlink()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        dump("kept")
+    assert asked == [1]
+
+    def forgets(session: Any, checkpoint: Checkpoint, batch: int, node: str, reader: Any) -> list[bytes]:
+        (commits / "1").unlink(missing_ok=True)
+        (commits / "2").write_bytes(newest)
+        return slow_at_first(session, checkpoint, batch, node, reader)
+
+    monkeypatch.setattr(capturing, "read_step", forgets)
+    assert dump("newer").batch == 2
+    assert asked[:3] == [1, 1, 2]
+    (commits / "1").touch()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        dump("named", batch=1)

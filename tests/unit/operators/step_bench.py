@@ -39,9 +39,7 @@ class StepBench:
     ) -> None:
         self._streams = streams
         inputs = [
-            StepInput(
-                s.name, record_type(s.schema), key_selector(record_type(s.schema), s.key, None), s.is_control
-            )
+            StepInput(record_type(s.schema), key_selector(record_type(s.schema), s.key, None), s.is_control)
             for s in streams
         ]
         self.core = StepCore(
@@ -74,7 +72,9 @@ class StepBench:
                     {0, len(records), *(chance.randint(0, len(records)) for _ in range(3 if cut else 0))}
                 )
                 for low, high in itertools.pairwise(places):
-                    made.append(Block(number, partition, start + low, whole.slice(low, high - low)))
+                    made.append(
+                        Block(number, stream.name, partition, start + low, whole.slice(low, high - low))
+                    )
         chance.shuffle(made)
         return made
 

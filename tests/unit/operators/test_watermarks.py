@@ -54,6 +54,39 @@ def test_several_origins_count_together() -> None:
     assert advance(clock.progress, 100, paces=paces).after_ms == 7
 
 
+def test_a_slot_that_told_that_it_is_idle_holds_nothing_back() -> None:
+    """Until it tells something again; with and without a watermark."""
+    paces = (Pace("source/a", ("",)), Pace("step/b", ("0", "1")))
+    clock = advance(Progress(), 0, Tick("source/a", {"": 50}), Tick("step/b", {"0": 20}), paces=paces)
+    assert (clock.after_ms, clock.held_by) == (None, ("step/b", "1"))
+    clock = advance(clock.progress, 1, Tick("step/b", {"1": None}, idle=True), paces=paces)
+    assert (clock.after_ms, clock.held_by) == (20, ("step/b", "0"))
+    clock = advance(clock.progress, 2, Tick("step/b", {"0": 30}, idle=True), paces=paces)
+    assert (clock.after_ms, clock.held_by, clock.next_idle_ms) == (50, ("source/a", ""), None)
+    clock = advance(clock.progress, 3, Tick("step/b", {"0": 30}), Tick("source/a", {"": 60}), paces=paces)
+    assert (clock.after_ms, clock.held_by) == (50, ("step/b", "0"))
+
+
+def test_steps_behind_are_told_what_they_do_not_know() -> None:
+    """The watermark, and whether the slot is idle, which a paused one is not; each once."""
+    pace = (Pace("source/a", ("",), idle_ms=100),)
+    clock = advance(Progress(), 0, paces=pace)
+    assert (clock.is_idle, clock.tell("step/b", "0")) == (False, None)
+    clock = advance(clock.progress, 100, paces=pace)
+    assert clock.tell("step/b", "0") == Tick("step/b", {"0": None}, idle=True)
+    clock = advance(clock.progress, 101, Tick("source/a", {"": 7}), paces=pace)
+    assert clock.tell("step/b", "0") == Tick("step/b", {"0": 7})
+    assert clock.tell("step/b", "0") is None
+    clock = advance(clock.progress, 201, paces=pace)
+    assert clock.tell("step/b", "0") == Tick("step/b", {"0": 7}, idle=True)
+    clock = EventClock(pace, clock.progress, (), 300, stands=True)
+    assert clock.tell("step/b", "0") == Tick("step/b", {"0": 7})
+    moved = merged_progress([clock.progress])
+    assert moved is not None
+    assert advance(moved, 301, paces=pace).tell("step/b", "00") == Tick("step/b", {"00": 7}, idle=True)
+    assert not advance(Progress(), 0, paces=(Pace("source/a", (), by_arrival=True),)).is_idle
+
+
 def test_the_end_is_for_one_micro_batch() -> None:
     """What a later run of the job brings is not late for it."""
     clock = advance(Progress(), 0, Tick("source/readings", {"0": 5, "1": 6}))

@@ -88,11 +88,8 @@ def test_control_inputs_come_first() -> None:
     node = job.graph.nodes["step/s"]
     assert isinstance(node, ProcessNode)
     core = plan_of(job).core(node)
-    assert [(i.stream, i.is_control) for i in core.inputs] == [
-        ("two", True),
-        ("one", True),
-        ("readings", False),
-    ]
+    assert [edge.stream for edge in node.edges] == ["two", "one", "readings"]
+    assert [source.is_control for source in core.inputs] == [True, True, False]
 
 
 def key_of(record: object) -> int:

@@ -227,7 +227,7 @@ def test_a_step_gets_one_block_for_each_key_group(numbers: list[int], key_groups
     schema = plan.step_schema(level[0], 0)
     rows = list(Router(plan, Port("source/items")).route(records_of([Item(n) for n in numbers], job)))
     assert len({row.key_group for row in rows}) == len(rows)
-    assert {(row.destination, row.input, row.partition) for row in rows} <= {("step/step", 0, "file")}
+    assert {(row.destination, row.input, row.partition) for row in rows} <= {("step/step", 0, "/items/file")}
     group_of: dict[int, set[int]] = {}
     offsets = []
     for row in rows:

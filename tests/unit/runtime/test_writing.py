@@ -135,9 +135,9 @@ def test_a_forwarder_takes_only_what_its_steps_emitted() -> None:
     )
     places = [(r.destination, r.partition, r.first_offset) for r in found if r.destination == "sink/to-one"]
     assert places == [
-        ("sink/to-one", "one/00000", 0),
-        ("sink/to-one", "one/00000", 2),
-        ("sink/to-one", "one/00001", 0),
+        ("sink/to-one", "/one/00000", 0),
+        ("sink/to-one", "/one/00000", 2),
+        ("sink/to-one", "/one/00001", 0),
     ]
     rest = [r._replace(body=bytes(r.body)) for r in found if r.destination != "sink/to-one"]
     assert rest == [r._replace(body=bytes(r.body)) for r in passing]

@@ -132,7 +132,7 @@ class Driver:
             batch = self.core.inputs[0].record_type.batch(records)
             offsets = pa.array([record.place for record in records], pa.int64())
             blocks = [
-                Block(0, "p", records[0].place, batch.append_column(OFFSET, offsets).cast(self._schema))
+                Block(0, "s", "p", records[0].place, batch.append_column(OFFSET, offsets).cast(self._schema))
             ]
         result = run.process(0, blocks)
         run.close()

@@ -1,0 +1,263 @@
+"""Event time behind unions: the minimum over all streams that are not idle, and against one topic with all records."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process_job import EPOCH, MILLISECOND, NOW, BatchResult, InProcessJob
+from rescaling import rescaled
+
+import penstock as ps
+from penstock.state.kept_slots import kept_slots
+from penstock.streams.stream import DataStream
+
+AT_ONCE = ps.Watermarks.monotonous()
+PATIENT = AT_ONCE.with_idleness("1m")
+MINUTE = dt.timedelta(minutes=1)
+
+
+@dataclass
+class Click:
+    user: str
+    at: int
+    number: int = 0
+
+
+@dataclass
+class Told:
+    text: str
+    at: int
+
+
+@dataclass
+class Pane:
+    user: str
+    start: int
+    end: int
+    numbers: list[int]
+
+
+class Pass(ps.ProcessFunction):
+    def process_record(self, click: Click, ctx: ps.Context) -> Iterator[Click]:
+        yield click
+
+
+class Tell(ps.ProcessFunction):
+    """Tells the watermark that each record meets, and calls a timer at its time."""
+
+    def process_record(self, click: Click, ctx: ps.Context) -> Iterator[Told]:
+        ctx.timers.register(EPOCH + click.at * MILLISECOND, domain="event")
+        watermark = None if ctx.watermark is None else (ctx.watermark - EPOCH) // MILLISECOND
+        yield Told(f"{ctx.stream} at {watermark}", click.at)
+
+    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Told]:
+        assert ctx.watermark is not None
+        yield Told(f"timer at {(ctx.watermark - EPOCH) // MILLISECOND}", (timer.at - EPOCH) // MILLISECOND)
+
+
+class Show(ps.WindowFunction):
+    def process(self, key: str, records: Sequence[Click], ctx: ps.WindowContext) -> Iterator[Pane]:
+        yield Pane(key, ctx.window.start, ctx.window.end, [one.number for one in records])
+
+
+def clicks(job: ps.Job, name: str, watermarks: ps.Watermarks = AT_ONCE, event_time: str = "at") -> DataStream:
+    return job.data_stream(name, schema=Click, event_time=event_time, watermarks=watermarks)
+
+
+def passed(stream: DataStream, name: str) -> DataStream:
+    return stream.key_by("user").process(name, Pass())
+
+
+def telling(web: ps.Watermarks = AT_ONCE, app: ps.Watermarks = AT_ONCE, *, steps: int = 0) -> ps.Job:
+    """A job over the stream `web` and the stream `app`, which goes through some steps before."""
+    job = ps.Job("shop", key_groups=4)
+    other = clicks(job, "app", app)
+    for number in range(steps):
+        other = passed(other, f"step {number}")
+    clicks(job, "web", web).union(other).key_by("user").process("tell", Tell()).sink_to("told")
+    return job
+
+
+def told(job: InProcessJob, **times: int) -> list[str]:
+    """What is told of one click of each stream, and of timers."""
+    inputs = {name: [("p", [Click("a", at)])] for name, at in times.items()}
+    return [f"{one.text}: {one.at}" for one in job.run(inputs).records("told")]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_the_stream_that_is_furthest_behind_counts(steps: int) -> None:
+    """One from which nothing has come yet holds time; also one that comes through steps, in the same micro-batch."""
+    app = f"step {steps - 1}" if steps else "app"
+    job = InProcessJob(telling(steps=steps), partitions=2)
+    assert told(job, web=100) == ["web at None: 100"]
+    assert told(job, app=51) == [f"{app} at None: 51"]
+    assert told(job, web=200, app=151) == [
+        "web at 50: 200",
+        f"{app} at 50: 151",
+        "timer at 150: 51",
+        "timer at 150: 100",
+    ]
+    assert told(job, app=300) == [f"{app} at 150: 300", "timer at 199: 151"]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_stream_that_is_idle_holds_nothing_back(steps: int) -> None:
+    """Also behind steps, which tell that they are idle, and that they no longer are; while nothing comes."""
+    app = f"step {steps - 1}" if steps else "app"
+    job = InProcessJob(telling(AT_ONCE, PATIENT, steps=steps), partitions=2)
+    assert told(job, web=100, app=30) == ["web at None: 100", f"{app} at None: 30"]
+    assert told(job, web=101) == ["web at 29: 101"]
+    job.now += MINUTE
+    assert told(job) == ["timer at 100: 30", "timer at 100: 100"]
+    assert told(job, web=200) == ["web at 100: 200", "timer at 199: 101"]
+    assert told(job, web=301, app=250) == ["web at 199: 301", f"{app} at 199: 250", "timer at 249: 200"]
+    assert told(job, web=400) == ["web at 249: 400"]
+    assert told(job, app=350) == [f"{app} at 249: 350", "timer at 349: 250", "timer at 349: 301"]
+
+
+def test_a_stream_from_which_nothing_ever_comes_falls_idle() -> None:
+    job = InProcessJob(telling(AT_ONCE, PATIENT, steps=2), partitions=3)
+    assert told(job, web=100) == ["web at None: 100"]
+    job.now += MINUTE
+    assert told(job, web=201) == ["web at None: 201", "timer at 200: 100"]
+
+
+def test_when_all_are_idle_the_one_that_is_furthest_counts() -> None:
+    job = InProcessJob(telling(PATIENT, PATIENT, steps=1), partitions=2)
+    told(job, web=100, app=300)
+    job.now += MINUTE
+    assert told(job) == ["timer at 299: 100"]
+    assert told(job, web=400) == ["web at 299: 400", "timer at 399: 300"]
+
+
+def test_a_paused_step_before_a_union_holds_time() -> None:
+    """Though nothing comes to it for long: what waits in it is not late behind the union."""
+    job = InProcessJob(telling(AT_ONCE, PATIENT, steps=1), partitions=2)
+    told(job, web=100, app=50)
+    job.now += MINUTE
+    assert told(job) == ["timer at 99: 50"]
+    command = '{{"id": "{}", "kind": "{}", "target": {{"step": "step 0"}}}}'
+    job.run({"commands": [("c", [command.format(1, "pause").encode()])]})
+    assert told(job, web=500, app=200) == ["web at 99: 500"]
+    job.now += MINUTE
+    assert told(job, web=501) == told(job, web=501) == ["web at 99: 501"]
+    result = job.run({"commands": [("c", [command.format(2, "resume").encode()])]})
+    texts = [(one.text, one.at) for one in result.records("told")]
+    assert texts == [("step 0 at 99", 200), *(("timer at 500", at) for at in (100, 200, 500))]
+
+
+def test_what_holds_time_behind_a_union_is_told() -> None:
+    job = InProcessJob(telling(steps=1))
+    told(job, web=100)
+    trace = b'{"id": "1", "kind": "trace", "target": {"step": "tell"}}'
+    (found,) = msgspec.json.decode(job.run({"commands": [("c", [trace])]}).receipts[-1].details)
+    assert (found["watermark"], found["held_by"]) == (None, "step 0")
+
+
+def test_after_a_rescaling_a_step_tells_anew_how_far_it_is() -> None:
+    """Though nothing moves it: the union goes on by its other streams."""
+    job = telling(steps=1)
+    running = InProcessJob(job, partitions=2)
+    told(running, web=20, app=101)
+    running = rescaled(job, running, 3)
+    assert told(running, web=80) == ["web at 19: 80", "timer at 79: 20"]
+    assert told(running, web=200) == ["web at 79: 200", "timer at 100: 80"]
+
+
+def test_streams_that_count_on_arrival_are_one_on_arrival() -> None:
+    """Behind a step as well, in all of its tasks, whether or not anything comes to them."""
+    job = ps.Job("shop", key_groups=4)
+    web, app = (job.data_stream(name, schema=Click, event_time=ps.INGESTION_TIME) for name in ("web", "app"))
+    web.union(passed(app, "step")).key_by("user").process("tell", Tell()).sink_to("told")
+    now = (NOW - EPOCH) // MILLISECOND
+    for partitions in (1, 2, 4):
+        running = InProcessJob(job, partitions=partitions)
+        assert told(running, app=now + 1000) == [f"step at None: {now + 1000}"]
+        running.now += dt.timedelta(seconds=2)
+        assert told(running) == [f"timer at {now + 1999}: {now + 1000}"]
+
+
+CLICKS = st.tuples(st.sampled_from("abcde"), st.integers(0, 12), st.sampled_from(["app", "web"]))
+STAGES = st.lists(
+    st.tuples(
+        st.lists(CLICKS, max_size=6),
+        st.integers(0, 12),
+        st.integers(1, 4),
+        st.sampled_from(["go on", "restart", "rescale"]),
+    ),
+    min_size=2,
+    max_size=7,
+)
+
+
+def windowed(job: ps.Job, stream: DataStream, assigner: ps.WindowAssigner) -> ps.Job:
+    panes = stream.key_by("user").window(assigner).process("panes", Show())
+    panes.sink_to("panes")
+    panes.side_output("late").sink_to("late")
+    return job
+
+
+def told_of(result: BatchResult) -> Any:
+    """The panes of each key in their order, what was late, and the watermark of every task."""
+    panes: dict[str, list[Pane]] = {}
+    for pane in result.records("panes"):
+        panes.setdefault(pane.user, []).append(pane)
+    late = sorted(click.number for click in result.records("late"))
+    watermarks = {
+        total for kind, name, _, total, _ in result.reports if (kind, name) == ("watermark", "panes")
+    }
+    return panes, late, watermarks, result.counts("late")
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    stages=STAGES,
+    strategy=st.sampled_from(["3ms", "20ms"]).map(lambda bound: ps.Watermarks.bounded(bound)),
+    idle=st.booleans(),
+    sessions=st.booleans(),
+    through=st.sampled_from([(), ("app",), ("web",), ("app", "web")]),
+)
+def test_a_union_is_as_one_topic_with_a_partition_for_each_stream(
+    stages: Any, strategy: ps.Watermarks, idle: bool, sessions: bool, through: tuple[str, ...]
+) -> None:
+    """In each micro-batch, on any number of tasks, restarted and rescaled, and whatever streams come through steps."""
+    assigner = ps.SessionWindows("6ms") if sessions else ps.TumblingWindows("10ms")
+    strategy = strategy.with_idleness("20ms") if idle else strategy
+    one = ps.Job("one", key_groups=5)
+    straight = InProcessJob(
+        windowed(one, clicks(one, "all", strategy), assigner), topics={"all": ("app", "web")}
+    )
+    job = ps.Job("two", key_groups=5)
+    app, web = (clicks(job, name, strategy) for name in ("app", "web"))
+    app, web = (passed(s, f"{s.name} step") if s.name in through else s for s in (app, web))
+    windowed(job, app.union(web), assigner)
+    moved = InProcessJob(job, partitions=2)
+    number = 0
+    for stage, (drawn, passed_ms, tasks, what) in enumerate([*stages, ([], 30, 1, "go on")]):
+        runs: dict[str, list[Click]] = {}
+        for user, at, name in drawn:
+            runs.setdefault(name, []).append(Click(user, 8 * stage + at, number))
+            number += 1
+        ends = stage == len(stages)
+        if what == "rescale":
+            moved = rescaled(job, moved, tasks)
+        elif what == "restart":
+            kept_slots._kept.clear()
+            moved.wakes = dict.fromkeys(moved.wakes, 0)
+        straight.now += passed_ms * MILLISECOND
+        moved.now = straight.now
+        again = moved.copy()
+        inputs = {name: [("p", found)] for name, found in runs.items()}
+        expected = straight.run({"all": list(runs.items())}, ends=ends)
+        result = moved.run(inputs, ends=ends)
+        assert told_of(result) == told_of(expected)
+        assert not result.dead_letters
+        assert again.run(inputs, seed=stage + 1, ends=ends).data == result.data
+        assert again.states == moved.states
