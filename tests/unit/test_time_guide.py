@@ -96,6 +96,17 @@ def test_the_window_of_the_guide_counts(guide: dict[str, Any]) -> None:
     assert late.counts("late")["views"] == 1
 
 
+def test_the_job_of_the_guide_gives_its_streams_their_time(guide: dict[str, Any]) -> None:
+    """Those that have the field and do not say otherwise."""
+    five_seconds, a_day = ps.Watermarks.bounded("5s"), ps.Watermarks.bounded("1d")
+    assert {node.name: (node.time, node.watermarks) for node in guide["office"].graph.sources()} == {
+        "orders": ("at", five_seconds),
+        "returns": ("at", a_day),
+        "letters": (None, None),
+        "prices": (None, None),
+    }
+
+
 def test_what_is_late_is_judged_by_the_micro_batches_before(guide: dict[str, Any]) -> None:
     """Not by the records of its own, in whatever order these come."""
     shop = Shop(guide)

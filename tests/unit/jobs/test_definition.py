@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.errors import JobDefinitionError
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.streams.graph import SourceNode
 
 SCHEMA = "id INT, value DOUBLE"
 
@@ -113,3 +114,114 @@ def test_key_groups_are_kept(key_groups: int) -> None:
 def test_job_names(name: str) -> None:
     """Letters, digits, dots, dashes and underscores, a letter or digit first."""
     assert ps.Job(name).name == name
+
+
+FIVE = ps.Watermarks.bounded("5s")
+ONE = ps.Watermarks.bounded("1s")
+AT = "id INT, at TIMESTAMP, sent BIGINT"
+
+
+@pytest.mark.parametrize(
+    ("job", "stream", "time", "watermarks"),
+    [
+        ({}, {}, None, None),
+        ({"event_time": "at"}, {}, "at", None),
+        ({"event_time": "at", "watermarks": FIVE}, {}, "at", FIVE),
+        ({"event_time": "at", "watermarks": FIVE}, {"event_time": "sent"}, "sent", FIVE),
+        ({"event_time": "at", "watermarks": FIVE}, {"watermarks": ONE}, "at", ONE),
+        ({"event_time": "at", "watermarks": FIVE}, {"watermarks": None}, "at", None),
+        ({"event_time": "at", "watermarks": FIVE}, {"event_time": None}, None, None),
+        ({"event_time": "at", "watermarks": FIVE}, {"schema": SCHEMA}, None, None),
+        ({"watermarks": FIVE}, {}, None, None),
+        ({"watermarks": FIVE}, {"event_time": "at"}, "at", FIVE),
+        ({"event_time": ps.INGESTION_TIME}, {}, ps.INGESTION_TIME, ps.Watermarks.monotonous()),
+        ({"event_time": ps.INGESTION_TIME}, {"event_time": None}, None, None),
+        ({"event_time": ps.INGESTION_TIME}, {"event_time": "at", "watermarks": ONE}, "at", ONE),
+        ({"event_time": ps.INGESTION_TIME}, {"event_time": "at"}, "at", None),
+        (
+            {"watermarks": FIVE},
+            {"event_time": ps.INGESTION_TIME},
+            ps.INGESTION_TIME,
+            ps.Watermarks.monotonous(),
+        ),
+    ],
+)
+def test_a_stream_has_its_own_time_or_that_of_the_job(
+    job: dict[str, Any], stream: dict[str, Any], time: str | None, watermarks: ps.Watermarks | None
+) -> None:
+    """What a stream does not say the job does, where the schema of the stream has the field."""
+    described = ps.Job("j", **job)
+    described.data_stream("readings", **{"schema": AT, **stream})
+    node = described.graph.nodes["source/readings"]
+    assert isinstance(node, SourceNode)
+    assert (node.time, node.watermarks) == (time, watermarks)
+
+
+def test_control_streams_have_no_time_of_the_job() -> None:
+    """They say from when their records are effective."""
+    job = ps.Job("j", event_time="at", watermarks=FIVE)
+    job.control_stream("settings", schema=AT)
+    (node,) = job.graph.sources()
+    assert (node.time, node.watermarks) == (None, None)
+
+
+def test_windows_go_by_the_time_of_the_job() -> None:
+    """As by that of a stream; settings and states as well."""
+    job = ps.Job("j", event_time="at", watermarks=FIVE)
+    readings = job.data_stream("readings", schema=AT)
+    readings.key_by("id").window(ps.TumblingWindows("1m")).count("counts").sink_to("out")
+    job.check()
+
+
+@pytest.mark.parametrize(
+    ("job", "stream", "error", "said"),
+    [
+        ({"event_time": 5}, {}, JobDefinitionError, "The job has event_time=5; give the name of a field"),
+        ({}, {"event_time": 5}, JobDefinitionError, "Stream 'readings' has event_time=5; give the name"),
+        ({"watermarks": "5s"}, {}, JobDefinitionError, "The job has watermarks='5s'; give some, such as"),
+        (
+            {},
+            {"event_time": "at", "watermarks": "5s"},
+            JobDefinitionError,
+            "Stream 'readings' has watermarks='5s'",
+        ),
+        (
+            {"event_time": ps.INGESTION_TIME, "watermarks": FIVE},
+            {},
+            JobDefinitionError,
+            "The job has watermarks and ps.INGESTION_TIME, with which they follow the clock. Leave them out.",
+        ),
+        ({}, {"watermarks": FIVE}, JobDefinitionError, "has watermarks and no field with the event time"),
+        (
+            {"event_time": "at"},
+            {"event_time": None, "watermarks": FIVE},
+            JobDefinitionError,
+            "has watermarks and no field with the event time",
+        ),
+        (
+            {"event_time": "name"},
+            {"schema": "id INT, name STRING"},
+            SchemaError,
+            "and cannot be a time; use a timestamp or an integer of milliseconds. The job has it for all",
+        ),
+        ({}, {"event_time": "nothing"}, SchemaError, "has no field 'nothing'"),
+    ],
+)
+def test_a_time_that_cannot_be_is_refused(
+    job: dict[str, Any], stream: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    """When it is described, by the name of the stream or as that of the job."""
+    with pytest.raises(error) as raised:
+        ps.Job("j", **job).data_stream("readings", **{"schema": AT, **stream})
+    assert said in str(raised.value)
+
+
+def test_a_time_that_no_stream_has_is_refused() -> None:
+    """It is misspelt; the message has the fields that there are."""
+    job = ps.Job("j", event_time="att")
+    job.data_stream("readings", schema=AT).sink_to("out")
+    job.data_stream("others", schema=SCHEMA).sink_to("other-out")
+    with pytest.raises(
+        JobDefinitionError, match="none of its data streams has that field; they have at, id, sent, value"
+    ):
+        job.check()
