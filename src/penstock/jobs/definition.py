@@ -11,7 +11,15 @@ from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records import RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
-from penstock.streams.graph import Graph, Port, SourceNode, TransformNode, check_name, described_type
+from penstock.streams.graph import (
+    EventTimeNode,
+    Graph,
+    Port,
+    SourceNode,
+    TransformNode,
+    check_name,
+    described_type,
+)
 from penstock.streams.stream import DataStream, Origin, is_time, protobuf_source
 from penstock.streams.watermarks import Watermarks
 
@@ -168,4 +176,9 @@ class Job:
                 raise JobDefinitionError(
                     f"Nothing reads what the {node.kind} {node.name!r} of the job {self.name!r} makes. A stream is not "
                     f"changed in place: go on with the stream that {node.kind} returns."
+                )
+            if isinstance(node, EventTimeNode):
+                raise JobDefinitionError(
+                    f"Nothing reads the stream of the job {self.name!r} whose event time is {node.time!r}. A stream is "
+                    "not changed in place: go on with the stream that with_event_time returns."
                 )

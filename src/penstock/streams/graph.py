@@ -20,12 +20,14 @@ __all__ = [
     "RECEIPTS",
     "STARTS",
     "Edge",
+    "EventTimeNode",
     "Graph",
     "Node",
     "Port",
     "ProcessNode",
     "SinkNode",
     "SourceNode",
+    "StatelessNode",
     "TransformNode",
     "check_name",
     "described_type",
@@ -109,7 +111,10 @@ class SourceNode:
 
 @dataclass(frozen=True)
 class TransformNode:
-    """A stateless function on single records."""
+    """A stateless function on single records.
+
+    `time` is the field of what comes in that has the event time, where no field of what leaves has it.
+    """
 
     id: str
     name: str
@@ -118,13 +123,28 @@ class TransformNode:
     upstream: Port
     input_type: RecordType
     record_type: RecordType
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class EventTimeNode:
+    """From here on the field `time` has the event time of records. Those in which it is null go no further."""
+
+    id: str
+    upstream: Port
+    record_type: RecordType
+    time: str
+
+
+StatelessNode = TransformNode | EventTimeNode
 
 
 @dataclass(frozen=True)
 class Edge:
     """An input of a step: keyed, or broadcast when it has no key.
 
-    `time` and `version` are the fields with the record's time and, of a control record, its version.
+    `time` and `version` are the fields with the record's time and, of a control record, its version. In place of a
+    field `INGESTION_TIME` says that data counts when it arrives, and `EVENT_TIME` that its time travels beside it.
     """
 
     port: Port
@@ -178,7 +198,7 @@ class SinkNode:
     protobuf: ProtobufSource | None
 
 
-Node = SourceNode | TransformNode | ProcessNode | SinkNode
+Node = SourceNode | StatelessNode | ProcessNode | SinkNode
 
 
 @dataclass
@@ -224,7 +244,7 @@ class Graph:
     def origin(self, port: Port) -> SourceNode | ProcessNode:
         """The source or step from which the records of a port come."""
         node = self.nodes[port.node]
-        if isinstance(node, TransformNode):
+        if isinstance(node, StatelessNode):
             return self.origin(node.upstream)
         assert isinstance(node, SourceNode | ProcessNode)
         return node
