@@ -89,7 +89,8 @@ def run(job: InProcessJob, *visits: Visit, ends: bool = False) -> BatchResult:
 
 
 def seen(result: BatchResult, sink: str = "look") -> list[tuple[str, int | None]]:
-    return sorted(((one.text, one.ms) for one in result.records(sink)), key=str)
+    found = [(one.text, one.ms) for one in result.records(sink)]
+    return sorted(found, key=lambda one: (one[0], one[1] is None, one[1]))
 
 
 def to_word(visit: Visit) -> Word:
