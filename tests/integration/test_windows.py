@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +71,22 @@ def clicks_of(number: int) -> list[dict[str, Any]]:
 class Runs:
     """Runs of the job over one folder of clicks."""
 
-    def __init__(self, folder: Path, clicks: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clicks: str = "",
+        job: Callable[[], ps.Job] = described,
+        sinks: Sequence[str] = ("sessions", "late", "counts"),
+    ) -> None:
         self.folder = folder
+        self._job, self._sinks = job, sinks
         self.checkpoint = Checkpoint(folder / "checkpoint")
         self._clicks = clicks or f"jsonl:{folder / 'clicks'}?max_files_per_batch=1"
         (folder / "clicks").mkdir(parents=True)
 
     def run(self, until: Callable[[], bool] | None = None, **settings: Any) -> RunSummary:
         """Run to the end, or until something holds."""
-        bindings = {name: f"jsonl:{self.folder / name}" for name in ("sessions", "late", "counts")}
+        bindings = {name: f"jsonl:{self.folder / name}" for name in self._sinks}
         run = RunSettings(
             bindings={"clicks": self._clicks, **bindings},
             bounded=until is None,
@@ -88,7 +96,7 @@ class Runs:
         stop = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(until, stop))
         watcher.start()
-        runner = JobRunner(described(), run, code=tuple(sorted(Path(__file__).parent.glob("*.py"))))
+        runner = JobRunner(self._job(), run, code=tuple(sorted(Path(__file__).parent.glob("*.py"))))
         summary = runner.run(stop)
         watcher.join()
         return summary
@@ -131,6 +139,53 @@ def test_panes_are_the_same_restarted_and_rescaled(spark: SparkSession, tmp_path
     numbers = [number for session in read_lines(moved.folder / "sessions") for number in session["numbers"]]
     late = [click["number"] for click in read_lines(moved.folder / "late")]
     assert sorted(numbers + late) == sorted(click["number"] for n in range(FILES) for click in clicks_of(n))
+
+
+def busier(one: Any, other: Any) -> Any:
+    return max(one, other, key=lambda count: (count.value, count.user))
+
+
+def described_again() -> ps.Job:
+    """The user with the most clicks in each four seconds, and how many users had any in each eight."""
+    job = ps.Job("busiest", key_groups=8)
+    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("1s"))
+    counts = clicks.key_by("user").window(ps.TumblingWindows("4s")).count("counts")
+    busiest = counts.window_all(ps.TumblingWindows("4s")).reduce("busiest", busier)
+    busiest.sink_to("busiest")
+    users = counts.window_all(ps.TumblingWindows("8s")).count("users")
+    users.sink_to("users")
+    for late in (busiest.side_output("late"), users.side_output("late")):
+        late.sink_to(late.name)
+    return job
+
+
+def test_windows_behind_windows_restarted_and_rescaled(spark: SparkSession, tmp_path: Path) -> None:
+    """With both of them open: stopped, given three tasks, then one, and run to the end. Nothing is late."""
+    made = [click for number in range(FILES) for click in clicks_of(number)]
+    counts: dict[tuple[int, str], int] = {}
+    for click in made:
+        window = click["at"] // 4000 * 4000, click["user"]
+        counts[window] = counts.get(window, 0) + 1
+    runs = Runs(tmp_path, job=described_again, sinks=("busiest", "users", "busiest.late", "users.late"))
+    for number in range(FILES):
+        write_lines(runs.folder / "clicks", f"{number}.jsonl", clicks_of(number))
+        if number in (1, 3):
+            runs.run(lambda files=number + 1: runs.has_read(files), parallelism=2 if number == 1 else None)
+            rescale(spark, runs.checkpoint, 3 if number == 1 else 1)
+    runs.run()
+    late = [*read_lines(tmp_path / "busiest.late"), *read_lines(tmp_path / "users.late")]
+    assert not late
+    starts = sorted({start for start, _ in counts})
+    busiest = {start: max((n, user) for (at, user), n in counts.items() if at == start) for start in starts}
+    found = {start_of(one): (one["value"], one["user"]) for one in read_lines(tmp_path / "busiest")}
+    assert found == busiest
+    users = {start_of(one): one["value"] for one in read_lines(tmp_path / "users")}
+    assert users == {start: sum(at // 8000 * 8000 == start for at, _ in counts) for start in users}
+    assert sum(users.values()) == len(counts)
+
+
+def start_of(result: dict[str, Any]) -> int:
+    return int(datetime.fromisoformat(result["window_start"]).timestamp() * 1000)
 
 
 def test_an_idle_partition_holds_nothing_back(

@@ -522,13 +522,15 @@ def test_with_event_time_another_field_counts() -> None:
     paid.sink_to("paid")
     paid.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
     look(paid.map(lambda one: Word(one.key, ""), output=Word))
-    running = InProcessJob(job, partitions=2, raw_streams=["visits"])
+    running = InProcessJob(job, partitions=2)
     result = run(running, Visit("a", 1, 1), Visit("b", 2, 13), Visit("a", 9, 2), Visit("a", 33, 3))
     (letter,) = result.dead_letters
     assert letter.reason == "the record has no event time: its field 'paid_at' is null"
     assert (msgspec.json.decode(letter.raw)["key"], letter.step) == ("b", "event-time/1")
     assert len(result.records("paid")) == 3
     assert seen(result) == [("", 6), ("", 14), ("", 38)]
+    assert [shown(one.window_start) for one in result.records("counts")] == [0]
+    assert not run(running, ends=True).counts("late")
 
 
 def paid_later(visit: Visit) -> Paid:
