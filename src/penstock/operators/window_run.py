@@ -101,7 +101,7 @@ class WindowRun(GroupRun):
             return np.full(rows, self._binding.clock.now_ms, np.int64), np.zeros(rows, bool)
         times, is_missing = times_ms(block.batch.column(time))
         if time == EVENT_TIME and not self._step.is_event_time:
-            # These windows can do without, and did so if the records had a field.
+            # They need no event time, so a record may come without one.
             times, is_missing = (
                 np.where(is_missing, self._binding.clock.now_ms, times),
                 np.zeros(len(times), bool),

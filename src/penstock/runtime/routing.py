@@ -113,13 +113,9 @@ class _Timed:
         node = self._node
         is_missing = records.batch.column(node.time).is_null().to_numpy(zero_copy_only=False)
         if is_missing.any():
-            yield from dead_letter_rows(
-                [
-                    records.dead_letter(int(row), untimed(node.time), node.record_type, node.id)
-                    for row in np.flatnonzero(is_missing)
-                ],
-                self._plan,
-            )
+            reason, rows = untimed(node.time), np.flatnonzero(is_missing)
+            letters = [records.dead_letter(int(row), reason, node.record_type, node.id) for row in rows]
+            yield from dead_letter_rows(letters, self._plan)
             records = records.take(np.flatnonzero(~is_missing))
         for route in self._onwards:
             if len(records):

@@ -297,11 +297,19 @@ def test_columns_keep_the_times_of_their_rows() -> None:
 
 def test_steps_without_a_key_keep_the_time() -> None:
     job = ps.Job("j", key_groups=3)
-    look(stream_of(job).process("words", ToWord()))
-    assert seen(run(InProcessJob(job, partitions=2), Visit("a", 1, 1), Visit("b", 5, 2))) == [
-        ("1", 1),
-        ("2", 5),
-    ]
+    found = stream_of(job).process("words", ToWord())
+    look(found)
+    found.process("parts", Look()).sink_to("parts")
+    words_of_keys = found.key_by("key").process("same", Same())
+    words_of_keys.process("parts of keys", Look()).sink_to("parts-of-keys")
+    result = run(InProcessJob(job, partitions=2), Visit("a", 1, 1), Visit("b", 5, 2))
+    for sink in ("look", "parts", "parts-of-keys"):
+        assert seen(result, sink) == [("1", 1), ("2", 5)]
+
+
+class Same(ps.ProcessFunction):
+    def process_record(self, word: Word, ctx: ps.Context) -> Iterator[Word]:
+        yield word
 
 
 class Remind(ps.ProcessFunction):
@@ -347,6 +355,27 @@ def test_settings_behind_a_step_hold_from_an_event_time_on() -> None:
     receipts = running.run({"commands": [("c", [msgspec.json.encode(command)])]}).receipts
     assert receipts[-1].status == "APPLIED", receipts[-1].reason
     assert seen(run(running, Visit("a", 49, 1), Visit("a", 50, 2))) == [("1 at 1", 49), ("2 at 2", 50)]
+
+
+class Remember(ps.ProcessFunction):
+    """Tells the word before, unless it is too old."""
+
+    last = ps.ValueState(str, ttl=ps.Ttl(dt.timedelta(milliseconds=20), time="event"))
+
+    def process_record(self, word: Word, ctx: ps.Context) -> Iterator[Seen]:
+        yield Seen(word.key, f"{self.last.get()} before {word.text}", shown(ctx.event_time))
+        self.last.set(word.text)
+
+
+def test_values_expire_by_the_times_of_what_a_step_has_emitted() -> None:
+    job = ps.Job("j", key_groups=3)
+    words(stream_of(job)).key_by("key").process("remember", Remember()).sink_to("look")
+    running = InProcessJob(job)
+    assert seen(run(running, Visit("a", 1, 1), Visit("a", 15, 2))) == [
+        ("1 before 2", 15),
+        ("None before 1", 1),
+    ]
+    assert seen(run(running, Visit("a", 40, 3))) == [("None before 3", 40)]
 
 
 def test_a_paused_step_keeps_the_times_of_what_waits() -> None:
