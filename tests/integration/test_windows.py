@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ class Runs:
 
     def run(self, until: Callable[[], bool] | None = None, **settings: Any) -> RunSummary:
         """Run to the end, or until something holds."""
-        bindings = {name: f"jsonl:{self.folder / name}" for name in ("sessions", "late", "counts")}
+        bindings = {sink.name: f"jsonl:{self.folder / sink.name}" for sink in self._job.graph.sinks()}
         run = RunSettings(
             bindings=self._streams | bindings,
             bounded=until is None,
@@ -197,6 +198,53 @@ def test_windows_over_a_union_are_those_of_all_its_streams(spark: SparkSession, 
     assert [(letter["stream"], letter["step"], letter["offset"]) for letter in letters] == [
         ("taps", "checked", 0)
     ] * 4
+
+
+def busier(one: Any, other: Any) -> Any:
+    return max(one, other, key=lambda count: (count.value, count.user))
+
+
+def described_again() -> ps.Job:
+    """The user with the most clicks in each four seconds, and how many users had any in each eight."""
+    job = ps.Job("busiest", key_groups=8)
+    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("1s"))
+    counts = clicks.key_by("user").window(ps.TumblingWindows("4s")).count("counts")
+    busiest = counts.window_all(ps.TumblingWindows("4s")).reduce("busiest", busier)
+    busiest.sink_to("busiest")
+    users = counts.window_all(ps.TumblingWindows("8s")).count("users")
+    users.sink_to("users")
+    for late in (busiest.side_output("late"), users.side_output("late")):
+        late.sink_to(late.name)
+    return job
+
+
+def test_windows_behind_windows_restarted_and_rescaled(spark: SparkSession, tmp_path: Path) -> None:
+    """With both of them open: stopped, given three tasks, then one, and run to the end. Nothing is late."""
+    made = [click for number in range(FILES) for click in clicks_of(number)]
+    counts: dict[tuple[int, str], int] = {}
+    for click in made:
+        window = click["at"] // 4000 * 4000, click["user"]
+        counts[window] = counts.get(window, 0) + 1
+    runs = Runs(tmp_path, job=described_again())
+    for number in range(FILES):
+        write_lines(runs.folder / "clicks", f"{number}.jsonl", clicks_of(number))
+        if number in (1, 3):
+            runs.run(lambda files=number + 1: runs.has_read(files), parallelism=2 if number == 1 else None)
+            rescale(spark, runs.checkpoint, 3 if number == 1 else 1)
+    runs.run()
+    late = [*read_lines(tmp_path / "busiest.late"), *read_lines(tmp_path / "users.late")]
+    assert not late
+    starts = sorted({start for start, _ in counts})
+    busiest = {start: max((n, user) for (at, user), n in counts.items() if at == start) for start in starts}
+    found = {start_of(one): (one["value"], one["user"]) for one in read_lines(tmp_path / "busiest")}
+    assert found == busiest
+    users = {start_of(one): one["value"] for one in read_lines(tmp_path / "users")}
+    assert users == {start: sum(at // 8000 * 8000 == start for at, _ in counts) for start in users}
+    assert sum(users.values()) == len(counts)
+
+
+def start_of(result: dict[str, Any]) -> int:
+    return int(datetime.fromisoformat(result["window_start"]).timestamp() * 1000)
 
 
 def test_an_idle_partition_holds_nothing_back(

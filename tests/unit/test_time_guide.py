@@ -210,9 +210,16 @@ def test_windows_behind_windows_go_by_their_last_moment(guide: dict[str, Any]) -
     shop = Shop(guide, partitions=2)
     shop.run((1, "tea", 0), (2, "jam", 5), (1, "jam", 59), (1, "jam", 61))
     result = shop.run((1, "tea", 130))
-    assert texts(result, "busiest") == [("jam", "2"), ("jam", "1")]
-    assert [told.at.second for told in result.records("busiest")] == [59, 59]
+    assert counted(result, "busiest") == [("jam", 0, 2.0), ("jam", 60, 1.0)]
     assert not result.counts("late")
+
+
+def test_another_field_of_the_guide_counts(guide: dict[str, Any]) -> None:
+    """The end of a visit in place of its beginning, at the watermarks of the beginnings."""
+    shop = Shop(guide, partitions=2)
+    result = shop.run((1, "tea", 0, 70.0), (2, "tea", 50, 5.0), (3, "jam", 66))
+    assert counted(result, "leavings") == [("tea", 0, 1.0)]
+    assert counted(shop.run(ends=True), "leavings") == [("jam", 60, 1.0), ("tea", 60, 1.0)]
 
 
 def test_the_parts_of_the_guide_do_what_they_say(guide: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records import ProtobufSource, RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
 from penstock.streams.graph import (
+    EventTimeNode,
     Graph,
     Port,
     SourceNode,
@@ -270,4 +271,9 @@ class Job:
                 raise JobDefinitionError(
                     f"Nothing reads the union {node.name!r} of the job {self.name!r}. Go on with the stream that union "
                     "returns, or remove it."
+                )
+            if isinstance(node, EventTimeNode):
+                raise JobDefinitionError(
+                    f"Nothing reads the stream of the job {self.name!r} whose event time is {node.time!r}. A stream is "
+                    "not changed in place: go on with the stream that with_event_time returns."
                 )

@@ -1,7 +1,8 @@
 """Blocks: runs of records of one origin, as they travel between operators.
 
 A block is an Arrow record batch with the record's columns and a few more whose names start with two underscores: the
-place of each record in its source, its bytes as they came (for dead letters), its key.
+place of each record in its source, its bytes as they came (for dead letters), its key, and its event time where no
+field holds that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.json_lines import python_values
+from penstock.operators.event_times import EVENT_TIME
 from penstock.records import BadRecord, RecordType
 
 __all__ = ["KEY", "MESSAGE_KEY", "OFFSET", "RAW", "Block", "DeadLetter", "Records", "block_schema"]
@@ -27,7 +29,10 @@ MESSAGE_KEY: Final = "__message_key"
 
 @dataclass(frozen=True)
 class Records:
-    """Records of one origin on their way through stateless operators."""
+    """Records of one origin on their way through stateless operators.
+
+    `times` are their event times, where these travel beside the records.
+    """
 
     batch: pa.RecordBatch
     stream: str
@@ -35,6 +40,7 @@ class Records:
     offsets: pa.Array
     raw: pa.Array | None = None
     message_keys: pa.Array | None = None
+    times: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -48,6 +54,7 @@ class Records:
             offsets=self.offsets.take(picked),
             raw=None if self.raw is None else self.raw.take(picked),
             message_keys=None if self.message_keys is None else self.message_keys.take(picked),
+            times=None if self.times is None else self.times.take(picked),
         )
 
     def dead_letter(self, row: int, reason: str, record_type: RecordType, step: str = "") -> DeadLetter:
@@ -122,11 +129,15 @@ class Block:
         return None if place < 0 else self.batch.column(place)
 
 
-def block_schema(record_type: RecordType, *, key_type: pa.DataType | None, raw: bool) -> pa.Schema:
-    """The columns of a block: the record's, its offset, and its key and raw bytes when the block carries them."""
+def block_schema(
+    record_type: RecordType, *, key_type: pa.DataType | None, raw: bool, timed: bool = False
+) -> pa.Schema:
+    """The columns of a block: the record's, its offset, and its key, raw bytes and time when the block carries them."""
     fields = [*record_type.schema, pa.field(OFFSET, pa.int64(), nullable=False)]
     if key_type is not None:
         fields.append(pa.field(KEY, key_type, nullable=False))
     if raw:
         fields.append(pa.field(RAW, pa.binary()))
+    if timed:
+        fields.append(pa.field(EVENT_TIME, pa.int64()))
     return pa.schema(fields)

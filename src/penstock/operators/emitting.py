@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -14,12 +15,13 @@ Origin = Callable[[str], DeadLetter]
 
 
 class Emitted(NamedTuple):
-    """A record that was emitted, the key and version under which it was, and what makes a dead letter of it."""
+    """A record that was emitted, the key, version and time under which it was, and what makes a dead letter of it."""
 
     output: str
     record: Any
     key: Any
     version: int | None
+    time: dt.datetime | None
     origin: Origin
 
 
@@ -34,12 +36,13 @@ class Emissions:
 
     def side_output(self, name: str, record: Any) -> None:
         """Take a record for an output."""
-        key = self._binding.cursor.key
+        cursor = self._binding.cursor
+        key = cursor.key
         if key is None and not self._first:
             return
         version = self._binding.version() if self._binding.core.stamped else None
         assert self.origin is not None
-        self._found.append(Emitted(name, record, key, version, self.origin))
+        self._found.append(Emitted(name, record, key, version, cursor.time, self.origin))
 
     def __len__(self) -> int:
         return len(self._found)

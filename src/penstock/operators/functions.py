@@ -7,7 +7,7 @@ import datetime as dt
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -16,15 +16,13 @@ import pyarrow as pa
 
 from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, StateError
-from penstock.instants import instant_of, milliseconds_of
+from penstock.instants import nearest_instant
 from penstock.records import RecordType, record_type
 from penstock.state.state_column import Cursor
 from penstock.state.timers import Timer, Timers
 from penstock.state.values import KeyedState
 
 __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
-
-_LAST_MS: Final = milliseconds_of(dt.datetime.max.replace(tzinfo=dt.UTC))
 
 
 class Context:
@@ -37,8 +35,9 @@ class Context:
         timers: `register(at, name)` and `delete(at, name)` for timers of the key, where `on_timer` is overridden.
         watermark: how far event time is claimed to be, before the records of this micro-batch; None before the first
             watermark. In `on_timer` of a timer by event time it is the one behind them.
-        event_time: the record's event time in steps that keep values by event time; for a control record the time from
-            which it is effective, None when that is the cut.
+        event_time: the record's event time where no field of it holds that, and in steps that keep values by event
+            time; for a control record the time from which it is effective, None when that is the cut. What is emitted
+            has it as its own, should a step behind go by event time.
 
     """
 
@@ -60,15 +59,16 @@ class Context:
     @property
     def event_time(self) -> dt.datetime | None:
         """The event time of the current record."""
-        return self._cursor.time
+        cursor = self._cursor
+        if cursor.time is None and cursor.time_ms is not None:
+            return nearest_instant(cursor.time_ms)
+        return cursor.time
 
     @property
     def watermark(self) -> dt.datetime | None:
         """The watermark; the end of time as the last moment that a datetime can tell."""
         at_ms = self._cursor.watermark_ms
-        if at_ms is None:
-            return None
-        return instant_of(min(at_ms, _LAST_MS))
+        return None if at_ms is None else nearest_instant(at_ms)
 
     @property
     def timers(self) -> Timers:

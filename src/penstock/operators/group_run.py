@@ -16,9 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import SchemaError
-from penstock.instants import instant_of
+from penstock.instants import EPOCH, instant_of, nearest_instant
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import KEY, OFFSET, RAW, Block, DeadLetter, raw_bytes
+from penstock.operators.event_times import (
+    BEFORE_ALL,
+    EVENT_TIME,
+    event_times,
+    largest_so_far,
+    times_column,
+)
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
 from penstock.operators.reasons import reason_of, unfit
 from penstock.operators.step import MAIN, Emission, StepResult
@@ -30,38 +37,7 @@ from penstock.state.key_index import key_values
 from penstock.state.timeline import TIMERS, Domain
 from penstock.state.timers import StoredTimer, Timer
 
-__all__ = ["Due", "GroupRun", "event_times", "times_ms"]
-
-_BEFORE_ALL: Final = -(2**63)
-
-
-def event_times(column: pa.Array) -> list[dt.datetime | None]:
-    """The times of a column of timestamps, or of milliseconds since 1970."""
-    times: list[dt.datetime | None] = _timestamps(column).to_pylist()
-    return times
-
-
-def _timestamps(column: pa.Array) -> pa.Array:
-    if pa.types.is_integer(column.type):
-        column = column.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
-    return column.cast(pa.timestamp("us", "UTC"))
-
-
-def times_ms(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The times of such a column in milliseconds since 1970, and which of them are null."""
-    is_missing = column.is_null().to_numpy(zero_copy_only=False)
-    if pa.types.is_integer(column.type):
-        return column.cast(pa.int64()).fill_null(0).to_numpy(), is_missing
-    microseconds = _timestamps(column).cast(pa.int64()).fill_null(0).to_numpy()
-    return microseconds // 1000, is_missing
-
-
-def _largest_so_far(column: pa.Array, before_ms: int) -> npt.NDArray[np.int64]:
-    """For each row the largest event time up to it, in milliseconds since 1970."""
-    milliseconds, is_missing = times_ms(column)
-    milliseconds = np.where(is_missing, _BEFORE_ALL, milliseconds)
-    largest: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(milliseconds, before_ms))
-    return largest
+__all__ = ["Due", "GroupRun"]
 
 
 class Due(NamedTuple):
@@ -72,6 +48,12 @@ class Due(NamedTuple):
 
     processing: pa.Array
     event: pa.Array | None
+
+
+# What time it is at a record: that by which values are read, the largest so far, and that which travels beside it.
+_Moment = tuple[dt.datetime | None, int | None, int | None]
+# The keys of some rows, and their event times where a step behind goes by them.
+_OfRows = tuple[pa.Array, pa.Array | None]
 
 
 class GroupRun:
@@ -244,7 +226,7 @@ class GroupRun:
         key_column = self._keys(block)
         keys = key_values(key_column)
         times = self._times(block)
-        clocks = [] if source.is_control or times is None else self._clocks(block)
+        moments = None if source.is_control else self._moments(block, times)
         columns = [f.to_python(block.batch.column(f.name)) for f in source.record_type.fields]
         keys_left = iter(keys)
         records = zip(
@@ -257,8 +239,8 @@ class GroupRun:
             try:
                 if source.is_control and (times is not None or self._core.stamped):
                     self._run_controls(records, process, emitted, times, self._versions(block))
-                elif times is not None:
-                    self._run_timed_records(records, process, emitted, times, clocks)
+                elif moments is not None:
+                    self._run_timed_records(records, process, emitted, moments)
                 else:
                     self._run_records(records, process, emitted)
                 break
@@ -267,7 +249,7 @@ class GroupRun:
                 emitted.forget(row)
                 cursor.take_back()
                 self._dead_letter(block, row, reason_of(e))
-        cursor.time = None
+        cursor.time = cursor.time_ms = None
         stamps = None
         if self._core.stamped:
             stamps = _Stamps(keys, times, emitted.versions if source.is_control else None)
@@ -285,6 +267,16 @@ class GroupRun:
             return [now] * block.batch.num_rows
         return event_times(block.batch.column(source.time))
 
+    def _moments(self, block: Block, times: list[dt.datetime | None] | None) -> list[_Moment] | None:
+        """What time it is at each record of data, where that matters."""
+        count = block.batch.num_rows
+        if times is not None:
+            return list(zip(times, self._clocks(block), [None] * count, strict=True))
+        if self._core.inputs[block.input].time != EVENT_TIME:
+            return None
+        travelling = block.batch.column(EVENT_TIME).to_pylist()
+        return [(None, None, at_ms) for at_ms in travelling]
+
     def _clocks(self, block: Block) -> list[int | None]:
         """The largest event time up to each record of data, for what expires by it."""
         rows = block.batch.num_rows
@@ -297,8 +289,8 @@ class GroupRun:
         if time == INGESTION_TIME:
             self._result.newest_ms = self._binding.clock.now_ms
             return [self._binding.clock.now_ms] * rows
-        largest = _largest_so_far(block.batch.column(time), _BEFORE_ALL if before_ms is None else before_ms)
-        clocks = [None if clock_ms == _BEFORE_ALL else clock_ms for clock_ms in largest.tolist()]
+        largest = largest_so_far(block.batch.column(time), BEFORE_ALL if before_ms is None else before_ms)
+        clocks = [None if clock_ms == BEFORE_ALL else clock_ms for clock_ms in largest.tolist()]
         self._result.newest_ms = clocks[-1]
         return clocks
 
@@ -307,7 +299,7 @@ class GroupRun:
         for block in data:
             self._clocks(block)
         if self._result.newest_ms is not None:
-            self._binding.cursor.time = instant_of(self._result.newest_ms)
+            self._binding.cursor.time = nearest_instant(self._result.newest_ms)
 
     def _versions(self, block: Block) -> list[int | None] | None:
         """The version that each control record carries."""
@@ -336,18 +328,16 @@ class GroupRun:
         records: Iterator[tuple[int, Any, Any]],
         process: Any,
         emitted: _Emitted,
-        times: list[dt.datetime | None],
-        clocks: list[int | None],
+        moments: list[_Moment],
     ) -> None:
-        """The same for records that are judged by their event time."""
+        """The same for records that are judged by their event time, or whose event time travels beside them."""
         context = self._context
         cursor = self._binding.cursor
         undo = cursor.undo
         append, append_row = emitted.records.append, emitted.rows.append
         for row, key, record in records:
             cursor.key = key
-            cursor.time = times[row]
-            cursor.clock_ms = clocks[row]
+            cursor.time, cursor.clock_ms, cursor.time_ms = moments[row]
             result = process(record, context)
             if result is not None:
                 for item in result:
@@ -410,7 +400,18 @@ class GroupRun:
         if stamps is not None:
             batch = stamps.stamp(batch, rows, self._binding)
         if records:
-            self._result.emissions.append(Emission(output, batch, keys.take(pa.array(rows, pa.int64()))))
+            picked = pa.array(rows, pa.int64())
+            times = self._row_times(block).take(picked) if output in self._core.timed else None
+            self._result.emissions.append(Emission(output, batch, keys.take(picked), times))
+
+    def _row_times(self, block: Block | _FiredTimers) -> pa.Array:
+        """The event time that what came of each row of a block, or of each timer, has."""
+        if isinstance(block, _FiredTimers):
+            return pa.array([_due_ms(timer) for timer, _ in block.found], pa.int64())
+        field = self._core.inputs[block.input].time
+        if field is None:
+            return pa.nulls(block.batch.num_rows, pa.int64())
+        return times_column(block.batch.column(field))
 
     def _fitting(
         self, block: Block | _FiredTimers, output_type: RecordType, records: list[Any], rows: list[int]
@@ -444,6 +445,7 @@ class GroupRun:
         slots = self._state.slots_of(keys)
         names = list(source.record_type.field_names)
         records = block.batch.select(names)
+        times = self._row_times(block) if self._core.timed else None
         cursor = self._binding.cursor
         known = self._state.keys
         if len(records) and not self._core.has_key:
@@ -457,7 +459,8 @@ class GroupRun:
             part = records.slice(low, high - low)
             context = BatchContext(slots[low:high], known, block.stream, self._context.key_group)
             try:
-                emissions = self._run_batch(part, context, keys.slice(low, high - low))
+                of_rows = keys.slice(low, high - low), None if times is None else times.slice(low, high - low)
+                emissions = self._run_batch(part, context, of_rows)
             except Exception as e:  # user code may raise anything
                 cursor.take_back()
                 for column, snapshot in zip(columns, before, strict=True):
@@ -475,17 +478,18 @@ class GroupRun:
         if len(records):
             visit(0, len(records))
 
-    def _run_batch(self, records: pa.RecordBatch, context: BatchContext, keys: pa.Array) -> list[Emission]:
+    def _run_batch(self, records: pa.RecordBatch, context: BatchContext, of_rows: _OfRows) -> list[Emission]:
         returned = self._function.process_batch(records, context)
         found = list(context.emitted)
         if returned is not None:
             batch, rows = returned if isinstance(returned, tuple) else (returned, None)
             found.insert(0, (MAIN, batch, rows))
-        return [self._emission(name, batch, rows, keys) for name, batch, rows in found if batch.num_rows]
+        return [self._emission(name, batch, rows, of_rows) for name, batch, rows in found if batch.num_rows]
 
     def _emission(
-        self, output: str, batch: pa.RecordBatch, rows: npt.NDArray[np.int64] | None, keys: pa.Array
+        self, output: str, batch: pa.RecordBatch, rows: npt.NDArray[np.int64] | None, of_rows: _OfRows
     ) -> Emission:
+        keys, times = of_rows
         output_type = self._core.outputs.get(output)
         if output_type is None:
             raise ValueError(f"the output {output or 'main'!r} is not declared by step {self._core.step!r}")
@@ -503,10 +507,13 @@ class GroupRun:
         for f, column in zip(output_type.fields, columns, strict=True):
             f.check(column)
         fitted = pa.RecordBatch.from_arrays(columns, schema=output_type.schema)
-        taken = keys if rows is None else keys.take(pa.array(rows))
+        picked = None if rows is None else pa.array(rows)
+        taken = keys if picked is None else keys.take(picked)
         if self._core.stamped and output == MAIN:
             fitted = _Stamps(key_values(taken), None).stamp(fitted, range(len(taken)), self._binding)
-        return Emission(output, fitted, taken)
+        if output not in self._core.timed or times is None:
+            return Emission(output, fitted, taken)
+        return Emission(output, fitted, taken, times if picked is None else times.take(picked))
 
 
 class _FiredTimers:
@@ -540,6 +547,11 @@ class _FiredTimers:
         timer, key = self.found[row]
         raw = msgspec.json.encode({"key": key, "at": timer.at, "name": timer.name, "domain": timer.domain})
         return DeadLetter(reason, TIMERS, self._step, "", 0, raw)
+
+
+def _due_ms(timer: StoredTimer) -> int | None:
+    """The first watermark at which a timer by event time is due; None of one by the clock."""
+    return -((EPOCH - timer.at) // dt.timedelta(milliseconds=1)) if timer.domain == "event" else None
 
 
 @dataclass(frozen=True)

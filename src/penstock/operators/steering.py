@@ -16,11 +16,13 @@ from penstock.control.orders import Glimpse, Order
 from penstock.control.receipts import Report
 from penstock.control.register import Register
 from penstock.errors import SchemaError
+from penstock.instants import milliseconds_of
 from penstock.operators.accepting import named_keys, payload_of
 from penstock.operators.actions import Action, Standing, action_of, greeting
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
 from penstock.operators.emitting import Emissions, Emitted
+from penstock.operators.event_times import event_times
 from penstock.operators.functions import (
     CommandContext,
     ConnectedProcessFunction,
@@ -28,7 +30,6 @@ from penstock.operators.functions import (
     PartCommandContext,
     PartContext,
 )
-from penstock.operators.group_run import event_times
 from penstock.operators.reasons import reason_in_short, reason_of, unfit
 from penstock.operators.slot import Header, Slot, dead_letter_of, letter_of, report_of
 from penstock.operators.step import MAIN, Emission, StepResult
@@ -403,7 +404,11 @@ class Steering:
         if self._core.stamped and output == MAIN:
             batch = batch.append_column(VERSION_FIELD, pa.array([one.version for one in found], pa.int64()))
         keys = pa.array([one.key for one in found], self._core.key_type)
-        self.result.emissions.append(Emission(output, batch, keys))
+        times = None
+        if output in self._core.timed:
+            effective = [None if one.time is None else milliseconds_of(one.time) for one in found]
+            times = pa.array(effective, pa.int64())
+        self.result.emissions.append(Emission(output, batch, keys, times))
 
     def _fits(self, one: Emitted, output_type: RecordType) -> bool:
         try:

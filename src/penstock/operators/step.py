@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -51,8 +51,9 @@ CONTROL_VERSION: Final = "__control_version"
 class StepInput:
     """One input of a step: its records, their key, and whether it steers.
 
-    A broadcast control stream has no key. `time` is the field with the event time of data, or with the time from which
-    a control record is effective; `version` is the field with the version of a control record.
+    A broadcast control stream has no key. `time` is the field with the event time of data (or `INGESTION_TIME`, or
+    `EVENT_TIME`), or with the time from which a control record is effective; `version` is the field with the version of
+    a control record.
     """
 
     record_type: RecordType
@@ -64,11 +65,15 @@ class StepInput:
 
 @dataclass(frozen=True)
 class Emission:
-    """Records that a step emitted to one output ("" is the main one), with the keys they were emitted under."""
+    """Records that a step emitted to one output ("" is the main one), with the keys they were emitted under.
+
+    `times` are their event times in milliseconds since 1970, where a step behind goes by them.
+    """
 
     output: str
     batch: pa.RecordBatch
     keys: pa.Array
+    times: pa.Array | None = None
 
 
 @dataclass
@@ -91,7 +96,8 @@ class StepCore:
 
     A step without a key is one whose data is told apart by its place; what it calls keys are those of its parts.
 
-    With `stamped` the main output has one more field, the control version under which each record was made.
+    With `stamped` the main output has one more field, the control version under which each record was made. The records
+    of the outputs in `timed` leave with their event times.
     """
 
     def __init__(
@@ -102,12 +108,14 @@ class StepCore:
         outputs: Mapping[str, RecordType],
         *,
         stamped: bool = False,
+        timed: Collection[str] = (),
     ) -> None:
         self.step = step
         self.function = function
         self.inputs: Final = tuple(inputs)
         self.outputs: Final = outputs
         self.stamped = stamped
+        self.timed: Final = frozenset(timed)
         data = self.inputs[-1]
         assert data.key is not None
         self.key_type: Final = data.key.key_type

@@ -163,7 +163,8 @@ class WindowColumnsRun(WindowRun):
             records = pa.concat_batches([block.batch.select(names) for block in data])
             places = pa.array(late)
             batch = records.take(places).cast(self._step.record_type.schema)
-            self._result.emissions.append(Emission(LATE, batch, keys.take(places)))
+            late_times = pa.array(times[late]) if LATE in self._core.timed else None
+            self._result.emissions.append(Emission(LATE, batch, keys.take(places), late_times))
 
     def _add(self, panes: PaneColumns, pairs: _Pairs) -> None:
         """Add records to the open windows, some of which are new."""
@@ -243,7 +244,8 @@ class WindowColumnsRun(WindowRun):
         panes = panes.take(order)
         keys = self._state.keys.take(pa.array(panes.slots))
         batch = self._output.columns(keys, panes.starts, panes.ends, self._results(panes))
-        self._result.emissions.append(Emission(MAIN, batch, keys))
+        times = pa.array(panes.ends - 1) if MAIN in self._core.timed else None
+        self._result.emissions.append(Emission(MAIN, batch, keys, times))
 
     def _ranks(self, slots: Ints) -> Ints:
         """For each slot where its key stands in the order of keys."""

@@ -13,8 +13,9 @@ import pyarrow as pa
 from penstock.errors import SchemaError
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block, DeadLetter
+from penstock.operators.event_times import EVENT_TIME, times_ms, untimed
 from penstock.operators.functions import Context
-from penstock.operators.group_run import GroupRun, times_ms
+from penstock.operators.group_run import GroupRun
 from penstock.operators.reasons import reason_of, unfit
 from penstock.operators.step import MAIN, Emission
 from penstock.operators.watermarks import END_MS, INGESTION_TIME
@@ -64,7 +65,8 @@ class WindowRun(GroupRun):
         process, undo, changed = self._operator.process, cursor.undo, self._open.changed
         untimely = set(np.flatnonzero(is_missing).tolist())
         for row in untimely:
-            self._dead_letter(block, row, f"the record has no event time: its field {source.time!r} is null")
+            assert source.time is not None
+            self._dead_letter(block, row, untimed(source.time))
         row = -1
         while True:
             try:
@@ -91,7 +93,14 @@ class WindowRun(GroupRun):
         if time is None or time == INGESTION_TIME:
             rows = block.batch.num_rows
             return np.full(rows, self._binding.clock.now_ms, np.int64), np.zeros(rows, bool)
-        return times_ms(block.batch.column(time))
+        times, is_missing = times_ms(block.batch.column(time))
+        if time == EVENT_TIME and not self._step.is_event_time:
+            # They need no event time, so a record may come without one.
+            times, is_missing = (
+                np.where(is_missing, self._binding.clock.now_ms, times),
+                np.zeros(len(times), bool),
+            )
+        return times, is_missing
 
     # -- timers --
 
@@ -142,7 +151,8 @@ class WindowRun(GroupRun):
         if emitted.late:
             keys = pa.array([late.key for late in emitted.late], self._core.key_type)
             batch = self._step.record_type.batch([late.record for late in emitted.late])
-            self._result.emissions.append(Emission(LATE, batch, keys))
+            times = self._timed(LATE, [late.time_ms for late in emitted.late])
+            self._result.emissions.append(Emission(LATE, batch, keys, times))
         for name in dict.fromkeys(one.name for one in emitted.side_outputs):
             self._emit_aside(name, [one for one in emitted.side_outputs if one.name == name])
         for what, count in (("late", emitted.late_records), ("without_window", emitted.without_window)):
@@ -155,12 +165,22 @@ class WindowRun(GroupRun):
         try:
             batch, keys = self._step.output.batch(panes, key_type)
         except SchemaError:
-            batch, keys = self._step.output.batch(self._fitting_panes(panes), key_type)
+            panes = self._fitting_panes(panes)
+            batch, keys = self._step.output.batch(panes, key_type)
         if not len(keys):
             return
         if self._core.stamped:
             batch = batch.append_column(VERSION_FIELD, self._versions_of(keys))
-        self._result.emissions.append(Emission(MAIN, batch, keys))
+        times = self._timed(MAIN, [pane.timestamp_ms for pane in panes for _ in pane.results])
+        self._result.emissions.append(Emission(MAIN, batch, keys, times))
+
+    def _timed(self, output: str, times: list[int | None] | list[int]) -> pa.Array | None:
+        """The event times of what leaves by an output, where a step behind goes by them."""
+        if output not in self._core.timed:
+            return None
+        if self._core.inputs[-1].time == INGESTION_TIME:
+            times = [self._binding.clock.now_ms if at_ms is None else at_ms for at_ms in times]
+        return pa.array(times, pa.int64())
 
     def _fitting_panes(self, panes: list[Pane]) -> list[Pane]:
         """What was emitted and fits, result by result; the others become dead letters."""
@@ -185,7 +205,8 @@ class WindowRun(GroupRun):
             batch = kind.batch([one.record for one in found])
         if found:
             keys = pa.array([one.key for one in found], self._core.key_type)
-            self._result.emissions.append(Emission(name, batch, keys))
+            times = self._timed(name, [one.timestamp_ms for one in found])
+            self._result.emissions.append(Emission(name, batch, keys, times))
 
     def _fits(self, one: SideRecord, kind: RecordType) -> bool:
         try:

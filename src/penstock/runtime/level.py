@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.control.orders import Glimpse, Order, decode_orders
 from penstock.errors import StateError
 from penstock.operators.blocks import KEY, Block
+from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.slot import Slot, held_name
 from penstock.operators.slot_run import Moment, SlotRun
 from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
@@ -278,11 +279,14 @@ class _StepRunner:
         return Block(row.input, stream, partition, row.first_offset, body, branch)
 
     def _batch(self, emission: Emission) -> pa.RecordBatch:
-        if not self._carries_keys[emission.output]:
-            return emission.batch
-        # The keys of parts are nobody's business.
-        keys = emission.keys if self._core.has_key else pa.nulls(len(emission.keys), self._core.key_type)
-        return emission.batch.append_column(KEY, keys)
+        batch = emission.batch
+        if self._carries_keys[emission.output]:
+            # The keys of parts are nobody's business.
+            keys = emission.keys if self._core.has_key else pa.nulls(len(emission.keys), self._core.key_type)
+            batch = batch.append_column(KEY, keys)
+        if emission.times is not None:
+            batch = batch.append_column(EVENT_TIME, emission.times)
+        return batch
 
     def _row(self, output: str, emitted: _Emitted) -> PackedRow:
         batches = emitted.batches

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from penstock.operators.accepting import AcceptedStep, Accepting
 from penstock.operators.blocks import KEY, MESSAGE_KEY, block_schema
+from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction, declared_states
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.slot import Slot
@@ -36,6 +37,7 @@ from penstock.streams.graph import (
     ProcessNode,
     SinkNode,
     SourceNode,
+    StatelessNode,
     TransformNode,
     UnionNode,
     inputs,
@@ -163,7 +165,8 @@ class JobPlan:
     def core(self, node: ProcessNode) -> StepCore:
         """The step's core."""
         inputs = [StepInput(e.record_type, e.key, e.is_control, e.time, e.version) for e in node.edges]
-        return StepCore(node.step, node.function, inputs, node.emitted, stamped=node.stamped)
+        timed = [output for output in node.outputs if self.wants_times(Port(node.id, output))]
+        return StepCore(node.step, node.function, inputs, node.emitted, stamped=node.stamped, timed=timed)
 
     @functools.cached_property
     def accepting(self) -> Accepting:
@@ -174,13 +177,16 @@ class JobPlan:
         """The columns of blocks for an input of a step."""
         edge = node.edges[number]
         key_type = edge.key.key_type if edge.key is not None and edge.key.computed else None
-        return block_schema(edge.record_type, key_type=key_type, raw=self._has_raw(edge.port))
+        raw, timed = self._has_raw(edge.port), edge.time == EVENT_TIME
+        return block_schema(edge.record_type, key_type=key_type, raw=raw, timed=timed)
 
     def emission_schema(self, node: ProcessNode, output: str) -> pa.Schema:
-        """The columns of what a step emits: the records, and their keys where somebody wants them."""
+        """The columns of what a step emits: the records, and their keys and event times where somebody wants them."""
         fields = list(node.outputs[output].schema)
         if self.wants_keys(Port(node.id, output)):
             fields.append(pa.field(KEY, node.key.key_type))
+        if self.wants_times(Port(node.id, output)):
+            fields.append(pa.field(EVENT_TIME, pa.int64()))
         return pa.schema(fields)
 
     def sink_schema(self, node: SinkNode) -> pa.Schema:
@@ -195,7 +201,18 @@ class JobPlan:
         for node, _ in self.graph.consumers(port):
             if isinstance(node, SinkNode) and node.name in self.keyed_sinks:
                 return True
-            if isinstance(node, TransformNode | UnionNode) and self.wants_keys(Port(node.id)):
+            if isinstance(node, StatelessNode) and self.wants_keys(Port(node.id)):
+                return True
+        return False
+
+    def wants_times(self, port: Port) -> bool:
+        """Whether a step behind the port goes by event times that come from before it and travel beside the records."""
+        for node, number in self.graph.consumers(port):
+            if isinstance(node, ProcessNode) and node.edges[number].time == EVENT_TIME:
+                return True
+            # From a transform with a field of time on they are made of that.
+            passes = isinstance(node, UnionNode) or (isinstance(node, TransformNode) and node.time is None)
+            if passes and self.wants_times(Port(node.id)):
                 return True
         return False
 
@@ -206,7 +223,7 @@ class JobPlan:
                 key = node.edges[number].key
                 if key is not None and key.by_place:
                     return True
-            if isinstance(node, TransformNode | UnionNode) and self.wants_key_groups(Port(node.id)):
+            if isinstance(node, StatelessNode) and self.wants_key_groups(Port(node.id)):
                 return True
         return False
 
@@ -214,7 +231,7 @@ class JobPlan:
         node = self.graph.nodes[port.node]
         if isinstance(node, SourceNode):
             return node.name in self.raw_streams
-        if isinstance(node, TransformNode | UnionNode):
+        if isinstance(node, StatelessNode):
             return any(map(self._has_raw, inputs(node)))
         return False
 

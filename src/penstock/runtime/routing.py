@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from penstock.errors import StrictModeError
 from penstock.operators.blocks import MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
+from penstock.operators.event_times import EVENT_TIME, times_column, untimed
 from penstock.operators.keys import KeySelector
 from penstock.operators.reasons import reason_of
 from penstock.operators.transforms import apply_transform
@@ -26,7 +28,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.state.key_groups import key_groups
 from penstock.state.parts import part_keys, part_of
 from penstock.state.timeline import TIMERS
-from penstock.streams.graph import Port, ProcessNode, SinkNode, TransformNode, UnionNode
+from penstock.streams.graph import EventTimeNode, Port, ProcessNode, SinkNode, TransformNode, UnionNode
 from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
@@ -73,6 +75,8 @@ class Router:
                 routes.append(_ToSink(self._plan, node, branch))
             elif isinstance(node, TransformNode):
                 routes.append(_Through(self._plan, node, self._follow(Port(node.id), branch)))
+            elif isinstance(node, EventTimeNode):
+                routes.append(_Timed(self._plan, node, self._follow(Port(node.id), branch)))
             elif isinstance(node, UnionNode):
                 routes += self._follow(Port(node.id), f"{number:04d}{branch}")
         return routes
@@ -93,9 +97,13 @@ class _Through:
         self._plan = plan
         self._node = node
         self._onwards = onwards
+        self._begins_times = node.time is not None and plan.wants_times(Port(node.id))
 
     def __call__(self, records: Records) -> Iterator[PackedRow]:
         node = self._node
+        if self._begins_times:
+            assert node.time is not None
+            records = replace(records, times=times_column(records.batch.column(node.time)))
         result, letters = apply_transform(
             node.kind, node.function, records, node.input_type, node.record_type, node.id
         )
@@ -103,6 +111,32 @@ class _Through:
         for route in self._onwards:
             if len(result):
                 yield from route(result)
+
+
+class _Timed:
+    """On to where a field has the event time: without the records in which it is null."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        node: EventTimeNode,
+        onwards: list[Callable[[Records], Iterator[PackedRow]]],
+    ) -> None:
+        self._plan = plan
+        self._node = node
+        self._onwards = onwards
+
+    def __call__(self, records: Records) -> Iterator[PackedRow]:
+        node = self._node
+        is_missing = records.batch.column(node.time).is_null().to_numpy(zero_copy_only=False)
+        if is_missing.any():
+            reason, rows = untimed(node.time), np.flatnonzero(is_missing)
+            letters = [records.dead_letter(int(row), reason, node.record_type, node.id) for row in rows]
+            yield from dead_letter_rows(letters, self._plan)
+            records = records.take(np.flatnonzero(~is_missing))
+        for route in self._onwards:
+            if len(records):
+                yield from route(records)
 
 
 class _ToStep:
@@ -160,6 +194,8 @@ class _ToStep:
             columns.append(keys)
         if RAW in self._schema.names:
             columns.append(records.raw if records.raw is not None else pa.nulls(len(records), pa.binary()))
+        if EVENT_TIME in self._schema.names:
+            columns.append(records.times)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _keyed(self, records: Records, key: KeySelector) -> tuple[Records, pa.Array, list[DeadLetter]]:

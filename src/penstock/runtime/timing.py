@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.instants import instant_of
 from penstock.operators.blocks import DeadLetter, Records
-from penstock.operators.group_run import times_ms
+from penstock.operators.event_times import times_ms, untimed
 from penstock.streams.graph import SourceNode
 from penstock.streams.watermarks import WatermarkTeller
 
@@ -35,7 +35,7 @@ class Timing:
     def take(self, records: Records) -> tuple[Records, list[DeadLetter]]:
         """Take note of the times of records; gives those whose time can be, and the dead letters of the others."""
         times, is_missing = times_ms(records.batch.column(self._field))
-        reasons: dict[int, str] = {int(row): self._no_time() for row in np.flatnonzero(is_missing)}
+        reasons: dict[int, str] = {int(row): untimed(self._field) for row in np.flatnonzero(is_missing)}
         bound_ms = self._strategy.max_ahead_ms
         if bound_ms is not None and self._now_ms is not None:
             ahead = np.flatnonzero((times > self._now_ms + bound_ms) & ~is_missing)
@@ -63,9 +63,6 @@ class Timing:
         """What all the times come to, by partition. Asked once, at the end."""
         told = {name: teller.watermark_ms() for name, teller in self._tellers.items() if teller is not None}
         return {name: at for name, at in told.items() if at is not None}
-
-    def _no_time(self) -> str:
-        return f"the record has no event time: its field {self._field!r} is null"
 
     def _ahead(self, time_ms: int, now_ms: int) -> str:
         return (

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.control.receipts import Batch, stories
 from penstock.operators.blocks import KEY, MESSAGE_KEY, Records
+from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.step import no_cyclic_collection
 from penstock.records import RecordType
 from penstock.runtime.packing import (
@@ -84,12 +85,12 @@ class Forwarder:
 def _emitted(
     record_type: RecordType, batch: pa.RecordBatch, partition: str, stream: str, start: int
 ) -> Records:
-    keys = None
-    if KEY in batch.schema.names:
-        keys = _message_keys(batch.column(KEY))
-        batch = batch.select(list(record_type.field_names))
+    names = batch.schema.names
+    keys = _message_keys(batch.column(KEY)) if KEY in names else None
+    times = batch.column(EVENT_TIME) if EVENT_TIME in names else None
+    batch = batch.select(list(record_type.field_names))
     offsets = pa.array(np.arange(start, start + batch.num_rows))
-    return Records(batch, stream, partition, offsets, message_keys=keys)
+    return Records(batch, stream, partition, offsets, message_keys=keys, times=times)
 
 
 def _message_keys(keys: pa.Array) -> pa.Array:

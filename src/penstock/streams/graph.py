@@ -20,12 +20,14 @@ __all__ = [
     "RECEIPTS",
     "STARTS",
     "Edge",
+    "EventTimeNode",
     "Graph",
     "Node",
     "Port",
     "ProcessNode",
     "SinkNode",
     "SourceNode",
+    "StatelessNode",
     "TransformNode",
     "UnionNode",
     "check_name",
@@ -111,7 +113,10 @@ class SourceNode:
 
 @dataclass(frozen=True)
 class TransformNode:
-    """A stateless function on single records."""
+    """A stateless function on single records.
+
+    `time` is the field of what comes in that has the event time, where no field of what leaves has it.
+    """
 
     id: str
     name: str
@@ -120,6 +125,17 @@ class TransformNode:
     upstream: Port
     input_type: RecordType
     record_type: RecordType
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class EventTimeNode:
+    """From here on the field `time` has the event time of records. Those in which it is null go no further."""
+
+    id: str
+    upstream: Port
+    record_type: RecordType
+    time: str
 
 
 @dataclass(frozen=True)
@@ -131,11 +147,15 @@ class UnionNode:
     upstreams: tuple[Port, ...]
 
 
+StatelessNode = TransformNode | EventTimeNode | UnionNode
+
+
 @dataclass(frozen=True)
 class Edge:
     """An input of a step: keyed, or broadcast when it has no key.
 
-    `time` and `version` are the fields with the record's time and, of a control record, its version.
+    `time` and `version` are the fields with the record's time and, of a control record, its version. In place of a
+    field `INGESTION_TIME` says that data counts when it arrives, and `EVENT_TIME` that its time travels beside it.
     """
 
     port: Port
@@ -189,7 +209,7 @@ class SinkNode:
     protobuf: ProtobufSource | None
 
 
-Node = SourceNode | TransformNode | UnionNode | ProcessNode | SinkNode
+Node = SourceNode | StatelessNode | ProcessNode | SinkNode
 
 
 @dataclass

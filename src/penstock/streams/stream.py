@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.durations import Duration
 from penstock.errors import JobDefinitionError, SchemaError
+from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import (
     ConnectedProcessFunction,
     ProcessFunction,
@@ -27,7 +28,7 @@ from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector, key_selector, place_selector
 from penstock.operators.rolling import RollingAggregate
 from penstock.operators.watermarks import INGESTION_TIME
-from penstock.operators.window_step import window_output, window_step
+from penstock.operators.window_step import LATE, WindowStep, window_output, window_step
 from penstock.records import ProtobufSource, RecordType, record_type
 from penstock.state.folding import AggregateFunction
 from penstock.state.shared import BroadcastState, Setting, declared_shared
@@ -35,6 +36,7 @@ from penstock.state.transient import TransientField
 from penstock.state.values import KeyedState
 from penstock.streams.graph import (
     Edge,
+    EventTimeNode,
     Graph,
     Port,
     ProcessNode,
@@ -68,7 +70,8 @@ class Origin:
     """Where a stream's records come from: the name of the stream or step, and whether they steer.
 
     `time` is the field with the event time of data, or with the time from which a control record is effective;
-    `version` the field with the version of a control record.
+    `version` the field with the version of a control record. In place of a field of data `INGESTION_TIME` says that it
+    counts when it arrives, and `EVENT_TIME` that its time travels beside the records.
     """
 
     name: str
@@ -78,13 +81,17 @@ class Origin:
     version: str | None = None
 
     def of(self, kind: RecordType, protobuf: ProtobufSource | None) -> Origin:
-        """The origin of what a function makes of the records: times and versions stay where their fields do."""
+        """The origin of what a function makes of the records: times and versions stay where their fields do.
+
+        Where its field does not stay the event time of data travels on beside the records.
+        """
         fields = kind.schema
-        time, version = (name if name in fields.names else None for name in (self.time, self.version))
-        if self.time == INGESTION_TIME:
-            time = INGESTION_TIME
-        elif time is not None and not is_time(fields.field(time).type):
-            time = None
+        version = self.version if self.version in fields.names else None
+        time = self.time
+        if time is not None and time in fields.names and is_time(fields.field(time).type):
+            return Origin(self.name, self.is_control, protobuf, time, version)
+        if time not in (None, INGESTION_TIME):
+            time = None if self.is_control else EVENT_TIME
         return Origin(self.name, self.is_control, protobuf, time, version)
 
 
@@ -133,10 +140,53 @@ class DataStream:
         # Without a schema this says how to give one.
         result = described_type(schema, who) if _is_given(schema) else result_record_type(function, who)
         assert result is not None
-        node = TransformNode(f"transform/{name}", name, kind, function, self._port, self.record_type, result)
-        self._graph.add(node)
         protobuf = self._origin.protobuf if kind == "filter" else protobuf_source(None, schema, who)
-        return DataStream(self._graph, Port(node.id), result, self._origin.of(result, protobuf))
+        origin = self._origin.of(result, protobuf)
+        time = self._origin.time if origin.time == EVENT_TIME != self._origin.time else None
+        node = TransformNode(
+            f"transform/{name}", name, kind, function, self._port, self.record_type, result, time
+        )
+        self._graph.add(node)
+        return DataStream(self._graph, Port(node.id), result, origin)
+
+    def with_event_time(self, field: str) -> DataStream:
+        """Let a field have the event time of the records from here on: a timestamp, or an integer of milliseconds.
+
+        Watermarks stay those that the stream has, so the times must not be further behind than these allow. A record in
+        which the field is null goes to the dead letters.
+
+        >>> clicks = Job("clicks").data_stream(
+        ...     "clicks", schema="user STRING, at BIGINT", event_time="at", watermarks=Watermarks.bounded("5s")
+        ... )
+        >>> counts = clicks.key_by("user").window(TumblingWindows("1m")).count("counts")
+        >>> from_the_start = counts.with_event_time("window_start")
+        """
+        self._graph.check_port(self._port)
+        if self.is_control:
+            raise JobDefinitionError(
+                f"The stream {self.name!r} is a control stream, whose records have no event time. The field that says "
+                "from when on they are effective is declared with job.control_stream(..., effective_at=...)."
+            )
+        try:
+            kind = self.record_type.field(field).arrow_type
+        except SchemaError as e:
+            raise SchemaError(f"The stream {self.name!r}: {e}") from e
+        if not is_time(kind):
+            raise SchemaError(
+                f"The stream {self.name!r}: the field {field!r} is {kind}, and cannot be a time; use a timestamp or an "
+                "integer of milliseconds."
+            )
+        if not self.has_watermarks:
+            raise JobDefinitionError(
+                f"The stream {self.name!r} has no watermarks that its event time could go by. They are declared where "
+                'records enter the job: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")).'
+            )
+        number = sum(isinstance(node, EventTimeNode) for node in self._graph.nodes.values()) + 1
+        node = EventTimeNode(f"event-time/{number}", self._port, self.record_type, field)
+        self._graph.add(node)
+        return DataStream(
+            self._graph, Port(node.id), self.record_type, dataclasses.replace(self._origin, time=field)
+        )
 
     def union(self, *others: DataStream, name: str = "") -> DataStream:
         """One stream of the records of this one and of others, which have the same type and event time.
@@ -156,8 +206,12 @@ class DataStream:
         node = UnionNode(f"union/{name}", name, tuple(stream.port for stream in streams))
         self._graph.add(node)
         same = all(stream.origin.protobuf == self._origin.protobuf for stream in others)
-        origin = dataclasses.replace(
-            self._origin, name=name, protobuf=self._origin.protobuf if same else None
+        origin = Origin(
+            name,
+            is_control=False,
+            protobuf=self._origin.protobuf if same else None,
+            time=_counting_time(self),
+            version=self._origin.version,
         )
         return DataStream(self._graph, Port(node.id), self.record_type, origin)
 
@@ -294,7 +348,7 @@ class ProcessedStream(DataStream):
             )
         protobuf = protobuf_source(None, self._node.function.side_outputs[name], f"Side output {name!r}")
         kind = self._node.outputs[name]
-        origin = dataclasses.replace(self._origin.of(kind, protobuf), name=output_name(self._node.step, name))
+        origin = _origin_of(self._node, name, kind, protobuf)
         return DataStream(self._graph, Port(self._node.id, name), kind, origin)
 
 
@@ -592,8 +646,20 @@ def _step(
     graph = inputs[0].stream.graph
     graph.add(node)
     kind = main if main is not None else record_type("nothing BOOLEAN")
-    origin = dataclasses.replace(inputs[-1].stream.origin.of(kind, protobuf), name=step)
-    return ProcessedStream(graph, node, kind, origin)
+    return ProcessedStream(graph, node, kind, _origin_of(node, "", kind, protobuf))
+
+
+def _origin_of(node: ProcessNode, output: str, kind: RecordType, protobuf: ProtobufSource | None) -> Origin:
+    """The origin of what leaves a step by an output."""
+    time, function = node.edges[-1].time, node.function
+    given = Origin(output_name(node.step, output), is_control=False, protobuf=protobuf, time=time)
+    origin = given.of(kind, protobuf)
+    if time is None or not isinstance(function, WindowStep) or output == LATE:
+        return origin
+    if function.spec.contents.function is not None and origin.time not in (EVENT_TIME, INGESTION_TIME):
+        # The function that made the records says in their field when they count.
+        return origin
+    return dataclasses.replace(origin, time=EVENT_TIME)
 
 
 def _all_alike(record: Any) -> int:  # noqa: ARG001  # as a key function
@@ -642,10 +708,10 @@ def _check_alike(one: DataStream, other: DataStream) -> None:
             f"The streams {names} of a union have records of different types: {difference}. Bring them to one type "
             f"before, such as {other.name}.map(function, output=SCHEMA)."
         )
-    if one.origin.time != other.origin.time:
+    if _counting_time(one) != _counting_time(other):
         raise JobDefinitionError(
             f"The streams {names} of a union differ in event time: {_told_time(one)}, and {_told_time(other)}. Declare "
-            "the same for both (job.data_stream(..., event_time=...)), in a field of the same name."
+            "the same for both: job.data_stream(..., event_time=FIELD), or with_event_time(FIELD) behind a step."
         )
     if one.has_watermarks != other.has_watermarks:
         has, has_not = (one, other) if one.has_watermarks else (other, one)
@@ -655,11 +721,18 @@ def _check_alike(one: DataStream, other: DataStream) -> None:
         )
 
 
+def _counting_time(stream: DataStream) -> str | None:
+    """The event time of a stream in a union: none where it has neither a field for it nor watermarks."""
+    time = stream.origin.time
+    return time if time != EVENT_TIME or stream.has_watermarks else None
+
+
 def _told_time(stream: DataStream) -> str:
     time = stream.origin.time
     if time is None:
         return f"{stream.name!r} has none"
-    return f"that of {stream.name!r} is {'the ingestion time' if time == INGESTION_TIME else repr(time)}"
+    told = {INGESTION_TIME: "the ingestion time", EVENT_TIME: "the one under which its records were emitted"}
+    return f"that of {stream.name!r} is {told.get(time, repr(time))}"
 
 
 def _is_given(schema: Any) -> bool:

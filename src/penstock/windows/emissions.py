@@ -10,12 +10,16 @@ __all__ = ["Emission", "Emitted", "LateRecord", "SideRecord"]
 
 
 class Emission(NamedTuple):
-    """What one firing of a window emits; `timestamp_ms` is the event time of the results."""
+    """What one firing of a window emits.
+
+    `timestamp_ms` is the event time of the results: the last millisecond of the window; of a window without an end that
+    of the record or the timer that fired it, None when that was the clock or the end of time.
+    """
 
     key: Any
     window: Window
     results: list[Any]
-    timestamp_ms: int
+    timestamp_ms: int | None
 
 
 class LateRecord(NamedTuple):
@@ -27,13 +31,13 @@ class LateRecord(NamedTuple):
 
 
 class SideRecord(NamedTuple):
-    """A record that a window function has emitted to a side output; `timestamp_ms` is its event time."""
+    """A record that a window function has emitted to a side output; `timestamp_ms` as of its results."""
 
     key: Any
     window: Window
     name: str
     record: Any
-    timestamp_ms: int
+    timestamp_ms: int | None
 
 
 class Emitted:

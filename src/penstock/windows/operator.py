@@ -144,7 +144,8 @@ class WindowOperator:
         time_ms, window = windows.spend_event_timer()
         pane = windows.panes.get(window)
         if pane is not None:
-            due = _Due(time_ms, window, pane, self.trigger.on_event_time, self._event_time)
+            at_ms = None if time_ms == MAX_TIME else time_ms
+            due = _Due(time_ms, window, pane, self.trigger.on_event_time, self._event_time, at_ms)
             self._on_timer(windows, key, due, clock)
 
     def fire_processing_timer(self, windows: OpenWindows, key: Any, clock: Clock) -> None:
@@ -205,7 +206,7 @@ class WindowOperator:
             result = trigger.on_record(record, time_ms, window, ctx)
             if result is not _CONTINUE:
                 if self._fires(result):
-                    self._fire(windows, key, window, pane, clock)
+                    self._fire(windows, key, window, pane, clock, time_ms)
                 if result is not _FIRE:
                     self._purge(windows, pane)
                 self._drop_idle(windows, window, pane)
@@ -281,7 +282,7 @@ class WindowOperator:
             # What the trigger did stands, also when the function raises, so that it goes on firing.
             mark = len(windows.journal)
             if fires:
-                self._fire(windows, key, window, pane, clock)
+                self._fire(windows, key, window, pane, clock, due.at_ms)
                 if self.check is not None:
                     self.check(windows)
         except Exception as e:
@@ -316,8 +317,10 @@ class WindowOperator:
             return False
         raise TypeError(f"{type(self.trigger).__name__} returned {result!r}, which is no TriggerResult")
 
-    def _fire(self, windows: OpenWindows, key: Any, window: Window, pane: Pane, clock: Clock) -> None:
-        """Emit what comes of the contents, if there are any."""
+    def _fire(
+        self, windows: OpenWindows, key: Any, window: Window, pane: Pane, clock: Clock, at_ms: int | None
+    ) -> None:
+        """Emit what comes of the contents, if there are any. `at_ms` is the event time of what fires the window."""
         if pane.contents is None:
             return
         ctx, emitted, journal = self._function_ctx, self.emitted, windows.journal
@@ -330,7 +333,7 @@ class WindowOperator:
             results = self._contents.results(key, pane.contents, ctx)
         else:
             results = self._contents.results(key, [record for _, record in pane.contents], ctx)
-        timestamp_ms = window.max_timestamp
+        timestamp_ms = at_ms if window.end == MAX_TIME else window.max_timestamp
         emitted.panes.append(Emission(key, window, results, timestamp_ms))
         journal.append((emitted.panes.pop,))
         for name, record in ctx.emitted_aside:
@@ -396,10 +399,11 @@ class WindowOperator:
 
 
 class _Due(NamedTuple):
-    """A timer that is due: whom to ask, and whether it may clean the window up."""
+    """A timer that is due: whom to ask, whether it may clean the window up, and which event time it stands for."""
 
     time_ms: int
     window: Window
     pane: Pane
     ask: Callable[[int, Window, TriggerContext], TriggerResult]
     cleans: bool
+    at_ms: int | None = None

@@ -33,7 +33,12 @@ ASSIGNERS = {
 
 
 def job_of(
-    assigner: str = "tumbling", *, aggregate: str = "sum", time: Any = "event", lateness: str = "0s"
+    assigner: str = "tumbling",
+    *,
+    aggregate: str = "sum",
+    time: Any = "event",
+    lateness: str = "0s",
+    behind: bool = False,
 ) -> InProcessJob:
     job = ps.Job("j", key_groups=3)
     readings = job.data_stream(
@@ -43,6 +48,13 @@ def job_of(
     found = windowed.count("step") if aggregate == "count" else getattr(windowed, aggregate)("step", "value")
     found.sink_to("out")
     found.side_output("late").sink_to("late")
+    if behind:
+        # The bounds of the last windows show the event times that travel beside records.
+        again = found.key_by("sensor").window(ASSIGNERS[assigner](time)).count("again")
+        for name, stream in (("again", again), ("again-late", again.side_output("late"))):
+            stream.sink_to(name)
+            shown = stream.key_by("sensor").window(ps.TumblingWindows("1ms")).allowed_lateness("1h")
+            shown.count(f"behind {name}").sink_to(f"behind-{name}")
     return InProcessJob(job, partitions=2)
 
 
@@ -83,7 +95,7 @@ def test_both_roads_give_the_same_bytes(
     batches: Any, assigner: str, aggregate: str, time: str, lateness: str
 ) -> None:
     """What is emitted, what is late, what is counted, and what is stored behind each micro-batch."""
-    options: dict[str, Any] = {"aggregate": aggregate, "time": time, "lateness": lateness}
+    options: dict[str, Any] = {"aggregate": aggregate, "time": time, "lateness": lateness, "behind": True}
     fast, slow = job_of(assigner, **options), job_of(assigner, **options)
     for readings, passed, ends in batches:
         fast.now += passed * MILLISECOND

@@ -225,3 +225,24 @@ def test_what_does_not_fit_is_the_same_on_any_number_of_tasks() -> None:
     run(job, *((sensor, at) for sensor in "abcd" for at in range(3)))
     again = job.copy()
     assert run(job, ("a", 30)).data == again.run({"in": [("p", [Reading("a", 30)])]}, seed=3).data
+
+
+def test_what_fits_keeps_its_time_beside_what_does_not() -> None:
+    """For windows behind the windows, on both ways."""
+    job = ps.Job("job", key_groups=2)
+    stream = job.data_stream("in", schema=SCHEMA, event_time="at", watermarks=ps.Watermarks.monotonous())
+    out = stream.key_by("sensor").window(ps.TumblingWindows("10ms")).process("windows", Emits())
+    for name, part in (("out", out), ("aside", out.side_output("aside"))):
+        part.key_by("number").window(ps.TumblingWindows("20ms")).count(f"{name}-counts").sink_to(name)
+    at_work = InProcessJob(job)
+    run(at_work, ("a", 1), ("b", 2), ("b", 31))
+    result = run(at_work, ends=True)
+    for name in ("out", "aside"):
+        starts = {(one.number, one.window_start.microsecond, one.value) for one in result.records(name)}
+        assert starts == {(2, 20_000, 1.0)}
+    at_work = InProcessJob(job)
+    run(at_work, ("a", 1), ("b", 2))
+    result = run(at_work, ("b", 31))
+    for name in ("out", "aside"):
+        starts = {(one.number, one.window_start.microsecond, one.value) for one in result.records(name)}
+        assert starts == {(1, 0, 2.0)}

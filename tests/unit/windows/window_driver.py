@@ -205,7 +205,8 @@ class Driver:
                     "start": bounds[0],
                     "end": bounds[1],
                     "values": [float(record["v"]) for record in records],
-                    "ts": timestamp_ms,
+                    # Flink gives results of the window without an end the time of its end.
+                    "ts": window.max_timestamp if window == GLOBAL else timestamp_ms,
                     "at": at,
                     **cause,
                     "seq": [record["seq"] for record in records],

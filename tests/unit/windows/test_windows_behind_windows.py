@@ -1,0 +1,352 @@
+"""Windows behind windows: what the first emit counts at their ends, and the second take all of it in its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from in_process_job import EPOCH, MILLISECOND, BatchResult, InProcessJob
+from rescaling import rescaled
+from window_driver import made_assigner, made_trigger, ms
+from window_reference import windowed
+from window_streams import EVENT_TIME, specs
+
+import penstock as ps
+from penstock.state.kept_slots import kept_slots
+
+
+@dataclass
+class Click:
+    page: str
+    at: int
+    user: int = 0
+
+
+@dataclass
+class Count:
+    page: str
+    value: float
+
+
+def top(one: Any, other: Any) -> Any:
+    return max(one, other, key=lambda count: (count.value, count.page))
+
+
+def job_of(lateness: str = "0s", again: str = "0s") -> ps.Job:
+    """The page with the most clicks in each ten milliseconds."""
+    job = ps.Job("j", key_groups=5)
+    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
+    windowed = clicks.key_by("page").window(ps.TumblingWindows("10ms")).allowed_lateness(lateness)
+    counts = windowed.count("counts")
+    counts.sink_to("counts")
+    tops = counts.window_all(ps.TumblingWindows("10ms")).allowed_lateness(again).reduce("top", top)
+    tops.sink_to("top")
+    tops.side_output("late").sink_to("late")
+    return job
+
+
+def run(job: InProcessJob, *clicks: Click, ends: bool = False) -> BatchResult:
+    result = job.run({"clicks": [("p", clicks)]} if clicks else {}, ends=ends)
+    assert not result.dead_letters
+    return result
+
+
+def told(result: BatchResult, sink: str = "top") -> list[tuple[str, int, float]]:
+    """Page, start and number of clicks."""
+    return [(one.page, (one.window_start - EPOCH) // MILLISECOND, one.value) for one in result.records(sink)]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_the_second_windows_fire_with_the_first(partitions: int) -> None:
+    """In the same micro-batch, once the watermark is behind both; nothing is late."""
+    job = InProcessJob(job_of(), partitions=partitions)
+    first = run(
+        job, Click("a", 1), Click("b", 2), Click("a", 9), Click("b", 12), Click("c", 5), Click("a", 19)
+    )
+    assert told(first) == [("a", 0, 2.0)]
+    assert told(run(job, Click("b", 18), Click("b", 25), Click("c", 40))) == [("b", 10, 2.0), ("b", 20, 1.0)]
+    last = run(job, ends=True)
+    assert told(last) == [("c", 40, 1.0)]
+    assert not last.counts("late")
+
+
+def test_what_late_records_fire_counts_at_the_same_time() -> None:
+    """The second window has been cleaned up by then, unless it has a lateness of its own."""
+    for again, expected in (("0s", ([], [("a", 0, 2.0)])), ("30ms", ([("a", 0, 2.0)], []))):
+        job = InProcessJob(job_of("30ms", again))
+        assert told(run(job, Click("a", 1), Click("b", 12))) == [("a", 0, 1.0)]
+        late = run(job, Click("a", 2))
+        assert (told(late), told(late, "late")) == expected
+        assert late.counts("late").get("top", 0) == len(expected[1])
+
+
+def test_windows_that_are_larger_or_smaller_than_the_first() -> None:
+    """A result counts at the last millisecond of its window, for those behind as for any."""
+    job = ps.Job("j", key_groups=2)
+    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
+    counts = clicks.key_by("page").window(ps.TumblingWindows("10ms")).count("counts")
+    for name, assigner in (
+        ("larger", ps.TumblingWindows("20ms")),
+        ("smaller", ps.TumblingWindows("4ms")),
+        ("sliding", ps.SlidingWindows("20ms", "10ms")),
+        ("session", ps.SessionWindows("5ms")),
+    ):
+        counts.key_by("page").window(assigner).sum(name, "value").sink_to(name)
+    found = InProcessJob(job)
+    first, last = run(found, *(Click("a", at) for at in (0, 1, 12))), run(found, ends=True)
+    assert not first.counts("late") | last.counts("late")
+    assert told(last, "larger") == [("a", 0, 3.0)]
+    assert (told(first, "smaller"), told(last, "smaller")) == ([("a", 8, 2.0)], [("a", 16, 1.0)])
+    assert told(first, "sliding") == [("a", -10, 2.0)]
+    assert told(last, "sliding") == [("a", 0, 3.0), ("a", 10, 1.0)]
+    assert told(last, "session") == [("a", 9, 2.0), ("a", 19, 1.0)]
+
+
+@dataclass
+class Record:
+    """A record of either level; of the second, what a pane of the first has summed up."""
+
+    key: str
+    ts: int
+    v: float
+    gap: int = 3
+
+
+@dataclass
+class Sum:
+    """What a pane of the first windows comes to, without a time."""
+
+    key: str
+    v: float
+    gap: int
+
+
+@dataclass
+class Shown:
+    key: str
+    start: int
+    end: int
+    values: list[float]
+
+
+class SumUp(ps.WindowFunction):
+    def process(self, key: str, records: Sequence[Record], ctx: ps.WindowContext) -> Iterator[Sum]:
+        yield Sum(key, sum(one.v for one in records), 7)
+
+
+class Show(ps.WindowFunction):
+    def process(self, key: str, records: Sequence[Sum], ctx: ps.WindowContext) -> Iterator[Shown]:
+        yield Shown(key, ctx.window.start, ctx.window.end, [one.v for one in records])
+
+
+def with_windows(stream: ps.DataStream, spec: dict[str, Any]) -> ps.WindowedStream:
+    assigner: Any = made_assigner(spec["assigner"])
+    if spec["assigner"]["type"] == "dynamic_session":
+        assigner = ps.SessionWindows(lambda record: ms(record.gap))
+    windowed = stream.key_by("key").window(assigner)
+    trigger = made_trigger(spec["trigger"])
+    if trigger is not None:
+        windowed = windowed.trigger(trigger)
+    return windowed.allowed_lateness(ms(spec["lateness"]))
+
+
+def two_levels(first: dict[str, Any], second: dict[str, Any]) -> ps.Job:
+    job = ps.Job("j", key_groups=5)
+    records = job.data_stream(
+        "records", schema=Record, event_time="ts", watermarks=ps.Watermarks.bounded("0s")
+    )
+    sums = with_windows(records, first).process("sums", SumUp())
+    sums.sink_to("sums")
+    shown = with_windows(sums, second).process("shown", Show())
+    shown.sink_to("shown")
+    shown.side_output("late").sink_to("late")
+    return job
+
+
+def modelled(
+    first: dict[str, Any], second: dict[str, Any], batches: Sequence[Sequence[Record]]
+) -> list[list[dict[str, Any]]]:
+    """What the model of windows gives, applied to what it gives, for each micro-batch."""
+    elements: list[dict[str, Any]] = []
+    batch_of: list[int] = []
+    watermarks: list[int] = []
+    for number, records in enumerate(batches):
+        elements += [{"key": r.key, "ts": r.ts, "v": r.v, "gap": r.gap} for r in records]
+        newest = max([*watermarks[-1:], *(r.ts - 1 for r in records)])
+        watermarks.append(newest)
+        elements.append({"wm": newest})
+        batch_of += [number] * (len(records) + 1)
+    again: list[dict[str, Any]] = []
+    batch_of_again: list[int] = []
+    panes = [pane for pane in windowed(first, elements) if "late" not in pane]
+    for number, watermark in enumerate(watermarks):
+        mine = [pane for pane in panes if batch_of[pane["at"]] == number]
+        for pane in mine:
+            # Without an end it counts at the record that has fired it.
+            at = elements[pane["at"]]["ts"] if pane["end"] is None else pane["end"] - 1
+            again.append({"key": pane["key"], "ts": at, "v": sum(pane["values"]), "gap": 7})
+        again.append({"wm": watermark})
+        batch_of_again += [number] * (len(mine) + 1)
+    found: list[list[dict[str, Any]]] = [[] for _ in batches]
+    for pane in windowed(second, again):
+        found[batch_of_again[pane["at"]]].append(pane)
+    return found
+
+
+def comparable(second: dict[str, Any], panes: Sequence[Any]) -> dict[str, list[Any]]:
+    """Panes and late records by key, in order. Those of sessions hold their records in another order than the model."""
+    merges = "session" in second["assigner"]["type"]
+    found: dict[str, list[Any]] = {}
+    for key, bounds, values in panes:
+        found.setdefault(key, []).append((bounds, sorted(values) if merges else values))
+    return found
+
+
+KINDS = {*EVENT_TIME, "count_tumbling", "count_sliding"}
+
+
+def are_told(spec: dict[str, Any]) -> bool:
+    """Whether windows emit in an order that is told, by event time, and without an evictor."""
+    trigger = spec["trigger"].get("of", spec["trigger"])["type"]
+    return (
+        spec["assigner"]["type"] in KINDS
+        and (trigger in ("default", "count") or spec["assigner"]["type"] == trigger == "tumbling")
+        and (spec["evictor"]["type"] == "none")
+    )
+
+
+SPECS = specs().filter(are_told).map(lambda spec: {**spec, "late_output": True})
+RECORDS = st.builds(
+    Record,
+    st.sampled_from(["a", "b", "c"]),
+    st.integers(-12, 8),
+    st.integers(-3, 3).map(float),
+    st.integers(1, 9),
+)
+BATCHES = st.lists(st.tuples(st.integers(0, 9), st.lists(RECORDS, max_size=6)), min_size=1, max_size=7)
+
+
+def laid_out(drawn: Sequence[tuple[int, Sequence[Record]]]) -> list[list[Record]]:
+    """Micro-batches whose records lie around a time that goes on; the last one is far behind all that is open."""
+    made, now = [], 0
+    for step, records in drawn:
+        now += step
+        made.append([Record(r.key, now + r.ts, r.v, r.gap) for r in records])
+    made[0].append(Record("z", 0, 0.0))
+    return [*made, [Record("z", now + 200, 0.0)]]
+
+
+@settings(deadline=None, max_examples=60)
+@given(SPECS, SPECS, BATCHES, st.integers(1, 3))
+def test_two_levels_emit_what_the_model_applied_twice_emits(
+    first: dict[str, Any], second: dict[str, Any], drawn: Any, partitions: int
+) -> None:
+    """In the same micro-batches; and alike in a replay."""
+    batches = laid_out(drawn)
+    job = InProcessJob(two_levels(first, second), partitions=partitions)
+    for number, (records, expected) in enumerate(zip(batches, modelled(first, second, batches), strict=True)):
+        inputs = {"records": [("p", records)]}
+        again = job.copy()
+        result = job.run(inputs)
+        assert not result.dead_letters
+        assert again.run(inputs, seed=number + 1).data == result.data
+        assert again.states == job.states
+        panes = [pane for pane in expected if "late" not in pane]
+        shown = [(one.key, (one.start, one.end), one.values) for one in result.records("shown")]
+        assert comparable(second, shown) == comparable(
+            second, [(pane["key"], bounds_of(pane), pane["values"]) for pane in panes]
+        )
+        late = [pane["late"] for pane in expected if "late" in pane]
+        assert comparable(second, [(one.key, (), [one.v]) for one in result.records("late")]) == comparable(
+            second, [(one["key"], (), [one["v"]]) for one in late]
+        )
+
+
+def bounds_of(pane: dict[str, Any]) -> tuple[int, int]:
+    return (-(2**63), 2**63 - 1) if pane["end"] is None else (pane["start"], pane["end"])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    SPECS,
+    SPECS,
+    BATCHES,
+    st.lists(
+        st.tuples(st.sampled_from(["go on", "restart", "rescale"]), st.integers(1, 4)), min_size=8, max_size=8
+    ),
+)
+def test_two_levels_are_the_same_restarted_and_rescaled(
+    first: dict[str, Any], second: dict[str, Any], drawn: Any, moves: Any
+) -> None:
+    """Of every key in the same order, in the same micro-batches."""
+    described = two_levels(first, second)
+    straight, moved = InProcessJob(described), InProcessJob(described, partitions=2)
+    for records, (what, tasks) in zip(laid_out(drawn), moves, strict=False):
+        if what == "rescale":
+            moved = rescaled(described, moved, tasks)
+        elif what == "restart":
+            kept_slots._kept.clear()
+            moved.wakes = dict.fromkeys(moved.wakes, 0)
+        expected, found = (job.run({"records": [("p", records)]}) for job in (straight, moved))
+        for sink in ("sums", "shown", "late"):
+            assert by_key(found, sink) == by_key(expected, sink)
+        for kind in ("late", "without_window", "records", "watermark"):
+            assert found.counts(kind).keys() == expected.counts(kind).keys()
+        assert found.counts("late") == expected.counts("late")
+
+
+def by_key(result: BatchResult, sink: str) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for one in result.records(sink):
+        found.setdefault(one.key, []).append(one)
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(SPECS, BATCHES)
+def test_what_fires_by_the_watermark_is_never_late(first: dict[str, Any], drawn: Any) -> None:
+    """In windows of any size behind windows that have no lateness."""
+    assume(first["assigner"]["type"] in EVENT_TIME and first["trigger"] == {"type": "default"})
+    first = {**first, "lateness": 0}
+    second = {**first, "assigner": {"type": "tumbling", "size": 1}}
+    job = InProcessJob(two_levels(first, second), partitions=2)
+    sums = shown = 0
+    for records in laid_out(drawn):
+        result = job.run({"records": [("p", records)]})
+        assert "shown" not in result.counts("late")
+        sums += len(result.records("sums"))
+        shown += sum(len(one.values) for one in result.records("shown"))
+    assert shown == sums
+
+
+def test_windows_behind_a_union_of_windows() -> None:
+    """And of what a step makes of records; all of them count at the times under which they were emitted."""
+
+    class Passed(ps.ProcessFunction):
+        """Gives each record as a count of one."""
+
+        def process_record(self, click: Any, ctx: ps.Context) -> Iterator[Count]:
+            yield Count(click.page, 1.0)
+
+    def short(count: Any) -> Count:
+        return Count(count.page, count.value)
+
+    job = ps.Job("j", key_groups=5)
+    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
+    by_page = clicks.key_by("page")
+    tens = by_page.window(ps.TumblingWindows("10ms")).count("tens").map(short)
+    fives = by_page.window(ps.TumblingWindows("5ms")).count("fives").map(short)
+    passed = by_page.process("passed", Passed())
+    together = passed.union(tens, fives).key_by("page").window(ps.TumblingWindows("20ms")).sum("all", "value")
+    together.sink_to("all")
+    together.side_output("late").sink_to("late")
+    found = InProcessJob(job)
+    first = run(found, *(Click("a", at) for at in (0, 4, 12, 21)))
+    last = run(found, Click("b", 33), ends=True)
+    assert told(first, "all") == [("a", 0, 9.0)]
+    assert told(last, "all") == [("a", 20, 3.0), ("b", 20, 3.0)]
+    assert not first.records("late") + last.records("late")
