@@ -14,7 +14,7 @@ import pyarrow as pa
 from memory_entries import MemoryEntries, Stored
 
 import penstock as ps
-from penstock.control.receipts import Batch, Receipt, Story, stories
+from penstock.control.receipts import Batch, Receipt, StepTime, Story, stories
 from penstock.operators.blocks import DeadLetter, Records
 from penstock.operators.watermarks import Tick
 from penstock.records import RecordType
@@ -25,10 +25,12 @@ from penstock.runtime.packing import (
     DEAD_LETTERS,
     REPORTS,
     STORIES,
+    TIME,
     PackedRow,
     packed_batches,
     reports_of,
     tick_rows,
+    time_of,
 )
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.reading import StreamReader
@@ -144,6 +146,15 @@ class BatchResult:
     @property
     def data(self) -> dict[str, Any]:
         return {name: written.data for name, written in self.sinks.items()}
+
+    def times(self, step: str) -> set[StepTime]:
+        """How far the slots of a step have told to be, and what holds them."""
+        return {time_of(body) for kind, name, _, _, body in self.reports if (kind, name) == (TIME, step)}
+
+    def watermarks(self, step: str, other: BatchResult) -> tuple[set[int | None], set[int | None]]:
+        """The watermarks of the step's slots here and in another result; of none unless a slot ran in both."""
+        one, more = ({time.watermark_ms for time in result.times(step)} for result in (self, other))
+        return (one, more) if one and more else (set(), set())
 
     def counts(self, kind: str) -> dict[str, int]:
         found: dict[str, int] = {}

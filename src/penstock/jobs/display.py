@@ -67,6 +67,7 @@ class RunDisplay:
             ("in", summary.records_in),
             ("out", summary.records_out),
             ("keys", summary.state),
+            ("in windows", summary.in_windows),
             ("late", summary.late),
             ("without window", summary.without_window),
         ):

@@ -71,6 +71,7 @@ class Progress:
     batch_ms: float = 0.0
     rows_per_s: float = 0.0
     lag: dict[str, Any] = field(default_factory=dict)
+    in_windows: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
     event_time: dict[str, EventTime] = field(default_factory=dict)
@@ -80,8 +81,8 @@ class Progress:
 class RunSummary:
     """What a run did. `state` has the number of keys that each step holds, `dead_letters_at` where dead letters go.
 
-    `late` and `without_window` have, of each step where there were any, how many records its windows did not take;
-    `event_time` how far event time was at the end.
+    `in_windows`, `late` and `without_window` have, of each step where there were any, how many records came into its
+    windows, and how many did not, by why; `event_time` how far event time was at the end.
     """
 
     job_id: str
@@ -93,6 +94,7 @@ class RunSummary:
     commands: int
     state: dict[str, int]
     dead_letters_at: str
+    in_windows: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
     event_time: dict[str, EventTime] = field(default_factory=dict)
@@ -184,7 +186,7 @@ class Follower:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
             elif report.kind == TIME:
                 self._times.setdefault(report.name, {})[report.partition] = time_of(bytes(report.body))
-            elif report.kind in ("late", "without_window"):
+            elif report.kind in ("in_windows", "late", "without_window"):
                 found = getattr(progress, report.kind)
                 found[report.name] = found.get(report.name, 0) + report.total
             elif report.kind == "out" and report.name == DEAD_LETTERS:
@@ -242,6 +244,7 @@ class Follower:
             commands=progress.commands,
             state=state,
             dead_letters_at=self.bound.dead_letters_at,
+            in_windows=progress.in_windows,
             late=progress.late,
             without_window=progress.without_window,
             event_time=self._event_time(),

@@ -49,8 +49,8 @@ class Moment:
 class SlotRun:
     """A step in one slot, in one micro-batch. `tables` holds the states of its key groups, and is changed.
 
-    `records` counts the data records that were processed, and `counts` those that windows did not take, by what became
-    of them; `dead_letters` has what went wrong before the first of them.
+    `records` counts the data records that were processed, and `counts` those of a step with windows by what became of
+    them; `dead_letters` has what went wrong before the first of them.
     """
 
     def __init__(self, core: StepCore, slot: Slot, tables: SlotTables, moment: Moment) -> None:

@@ -80,8 +80,8 @@ class Emission:
 class StepResult:
     """What came of a run of a step. `changes` are the rows of a key group's table that are to change, if any.
 
-    `newest_ms` is the largest event time so far, where values expire by it. `counts` has the numbers of records that
-    windows did not take, by what became of them.
+    `newest_ms` is the largest event time so far, where values expire by it. `counts` has the numbers of the records
+    of a step with windows, by what became of them: in windows, late, or without a window.
     """
 
     emissions: list[Emission] = field(default_factory=list)

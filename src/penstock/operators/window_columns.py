@@ -115,7 +115,7 @@ class WindowColumnsRun(WindowRun):
             return False
         kept = ~is_late
         pairs = _Pairs(slots[rows[kept]], starts[kept], ends[kept], values[rows[kept]], has_value[rows[kept]])
-        self._count_others(data, keys, times, rows, kept)
+        self._count_records(data, keys, times, rows, kept)
         if len(pairs.slots):
             self._add(panes, pairs)
         return True
@@ -145,8 +145,8 @@ class WindowColumnsRun(WindowRun):
         fits = self._assigner.fit(panes.starts, panes.ends)
         return bool(fits.all() and (panes.cleanups == _cleanup(panes.ends, self._lateness_ms)).all())
 
-    def _count_others(self, data: list[Block], keys: pa.Array, times: Ints, rows: Ints, kept: Mask) -> None:
-        """Count the records that came into no window, and emit those that are late."""
+    def _count_records(self, data: list[Block], keys: pa.Array, times: Ints, rows: Ints, kept: Mask) -> None:
+        """Count the records by what became of them, and emit those that are late."""
         taken = np.zeros(len(times), bool)
         taken[rows[kept]] = True
         assigned = np.zeros(len(times), bool)
@@ -155,9 +155,7 @@ class WindowColumnsRun(WindowRun):
         is_behind = _cleanup(times + 1, self._lateness_ms) <= watermark_ms
         late = np.flatnonzero(~taken & (assigned | (is_behind if self._by_event else False)))
         without = int((~taken).sum()) - len(late)
-        for what, count in (("late", len(late)), ("without_window", without)):
-            if count:
-                self._result.counts[what] += count
+        self._count(int(taken.sum()), len(late), without)
         if len(late):
             names = list(self._step.record_type.field_names)
             records = pa.concat_batches([block.batch.select(names) for block in data])

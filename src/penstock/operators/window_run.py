@@ -144,7 +144,7 @@ class WindowRun(GroupRun):
     # -- what leaves --
 
     def _take_emitted(self) -> None:
-        """Take away what the windows have emitted, and the counts of what they did not take."""
+        """Take away what the windows have emitted, and the counts of the records that they did and did not take."""
         emitted = self._operator.emitted
         if emitted.panes:
             self._emit_panes(emitted.panes)
@@ -155,10 +155,13 @@ class WindowRun(GroupRun):
             self._result.emissions.append(Emission(LATE, batch, keys, times))
         for name in dict.fromkeys(one.name for one in emitted.side_outputs):
             self._emit_aside(name, [one for one in emitted.side_outputs if one.name == name])
-        for what, count in (("late", emitted.late_records), ("without_window", emitted.without_window)):
-            if count:
-                self._result.counts[what] += count
+        self._count(emitted.in_windows, emitted.late_records, emitted.without_window)
         emitted.clear()
+
+    def _count(self, in_windows: int, late: int, without_window: int) -> None:
+        """Count records by what became of them, each once; of the others there are dead letters."""
+        found = {"in_windows": in_windows, "late": late, "without_window": without_window}
+        self._result.counts.update({what: count for what, count in found.items() if count})
 
     def _emit_panes(self, panes: list[Pane]) -> None:
         key_type = self._core.key_type

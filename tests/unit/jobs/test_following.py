@@ -35,13 +35,15 @@ class Latest(ps.WindowFunction):
         pass
 
 
-def test_what_windows_did_not_take_is_counted_by_step(tmp_path: Path) -> None:
+def test_what_windows_took_and_did_not_is_counted_by_step(tmp_path: Path) -> None:
     """Over micro-batches and tasks; how far time is counts no record that left."""
     follower = following(tmp_path)
     follower.on_batch(0, [time("windows", 1_000), report("late", "windows", 2)])
     follower.on_batch(1, [report("late", "windows", 3, 1), report("without_window", "windows", 1)])
+    follower.on_batch(2, [report("in_windows", "windows", 4), report("in_windows", "windows", 5, 1)])
     summary = follower.summary("id", "finished")
     assert (summary.late, summary.without_window) == ({"windows": 5}, {"windows": 1})
+    assert summary.in_windows == {"windows": 9}
     assert (summary.records_out, summary.dead_letters) == ({"out": 0}, 0)
 
 

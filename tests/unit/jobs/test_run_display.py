@@ -75,11 +75,11 @@ def test_how_far_behind_has_a_fitting_unit(behind_s: float, told: str) -> None:
 def test_the_summary_shows_event_time() -> None:
     """As it was at the end; also a watermark that no date can tell."""
     times = {**TIMES, "far": EventTime("4611686018427387904 ms", None, None)}
-    summary = RunSummary(
-        "shop-1", "finished", 3, {}, {}, 0, 0, {}, "", late={"views": 2}, without_window={}, event_time=times
-    )
+    counts = {"in_windows": {"views": 1_040}, "late": {"views": 2}}
+    summary = RunSummary("shop-1", "finished", 3, {}, {}, 0, 0, {}, "", **counts, event_time=times)
     text = shown(summary)
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
+    assert ["in windows", "views", "1,040"] in rows
     assert ["late", "views", "2"] in rows
     assert ["watermark", "views", "2026-11-21 12:00:04.999 UTC"] in rows
     assert ["behind the clock", "views", "5.2 s"] in rows

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, NOW, BatchResult, InProcessJob
 
 import penstock as ps
+from penstock.control.receipts import StepTime
 from penstock.errors import JobDefinitionError
 from penstock.operators.watermarks import END_MS
-from penstock.runtime.packing import TICKS, TIME, ticks_of, time_of
+from penstock.runtime.packing import TICKS, ticks_of
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.reading import StreamReader
 from penstock.sources.base import SourceChunk
@@ -149,31 +150,25 @@ def test_the_partition_of_a_topic_that_is_furthest_behind_counts() -> None:
     assert told_by_topic(job, "1", Visit("a", 350)) == "came at watermark 349"
 
 
-def times_of(result: BatchResult) -> dict[str, set[tuple[int | None, str | None]]]:
-    """How far the slots of each step have told to be, and what holds them."""
-    found: dict[str, set[tuple[int | None, str | None]]] = {}
-    for kind, name, _, _, body in result.reports:
-        if kind == TIME:
-            time = time_of(body)
-            found.setdefault(name, set()).add((time.watermark_ms, time.held_by))
-    return found
+def times_of(result: BatchResult) -> dict[str, set[StepTime]]:
+    return {step: result.times(step) for step in ("first", "second")}
 
 
 def test_each_step_tells_how_far_it_is_and_what_holds_it() -> None:
     """In each micro-batch, whether time has moved or not; when all are idle nothing holds it, but the step in front."""
     job = job_of(ps.Watermarks.bounded("0s").with_idleness("1m"), topic=("0", "1"))
     result = job.run({"visits": [("0", [Visit("a", 100)])]})
-    assert times_of(result) == {"first": {(None, "visits/1")}, "second": {(None, "first")}}
+    assert times_of(result) == {"first": {StepTime(None, "visits/1")}, "second": {StepTime(None, "first")}}
     result = job.run({"visits": [("1", [Visit("a", 150)])]})
-    assert times_of(result) == {"first": {(99, "visits/0")}, "second": {(99, "first")}}
+    assert times_of(result) == {"first": {StepTime(99, "visits/0")}, "second": {StepTime(99, "first")}}
     job.now += dt.timedelta(seconds=59)
     result = job.run({"visits": [("1", [Visit("a", 200)])]})
-    assert times_of(result)["first"] == {(99, "visits/0")}
+    assert times_of(result)["first"] == {StepTime(99, "visits/0")}
     job.now += dt.timedelta(seconds=1)
-    assert times_of(job.run({}))["first"] == {(199, "visits/1")}
+    assert times_of(job.run({}))["first"] == {StepTime(199, "visits/1")}
     job.now += dt.timedelta(minutes=1)
-    assert times_of(job.run({}))["first"] == {(199, None)}
-    assert times_of(job.run({}, ends=True))["first"] == {(199, None)}
+    assert times_of(job.run({}))["first"] == {StepTime(199)}
+    assert times_of(job.run({}, ends=True))["first"] == {StepTime(199)}
 
 
 def told_by_topic(job: InProcessJob, partition: str, visit: Visit) -> str:

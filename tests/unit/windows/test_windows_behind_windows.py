@@ -294,9 +294,12 @@ def test_two_levels_are_the_same_restarted_and_rescaled(
         expected, found = (job.run({"records": [("p", records)]}) for job in (straight, moved))
         for sink in ("sums", "shown", "late"):
             assert by_key(found, sink) == by_key(expected, sink)
-        for kind in ("late", "without_window", "records", "watermark"):
+        for kind in ("in_windows", "late", "without_window", "records"):
             assert found.counts(kind).keys() == expected.counts(kind).keys()
         assert found.counts("late") == expected.counts("late")
+        for node in moved.plan.graph.steps():
+            watermarks, expected_watermarks = found.watermarks(node.step, expected)
+            assert watermarks == expected_watermarks
 
 
 def by_key(result: BatchResult, sink: str) -> dict[str, list[Any]]:

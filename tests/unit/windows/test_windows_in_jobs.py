@@ -136,7 +136,7 @@ def test_panes_are_the_same_restarted_and_rescaled(
         late = sorted(click.number for click in found.records("late"))
         assert late == sorted(click.number for click in expected.records("late"))
         assert not found.dead_letters
-        for kind in ("late", "without_window", "records"):
+        for kind in ("in_windows", "late", "without_window", "records"):
             assert found.counts(kind) == expected.counts(kind)
         assert again.run(inputs, seed=stage + 1, ends=ends).data == found.data
         assert again.states == moved.states
