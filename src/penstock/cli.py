@@ -11,6 +11,7 @@ import typer
 
 import penstock
 from penstock.cli_control import control_app
+from penstock.cli_doctor import doctor
 from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr
 from penstock.cli_state import register_state
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(control_app, name="control")
 register_state(app)
+app.command()(doctor)
 
 
 def main() -> None:

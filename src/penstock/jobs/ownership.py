@@ -18,7 +18,7 @@ import msgspec
 from penstock.durable import sync_folder, write_atomically
 from penstock.errors import CheckpointError, FencedError
 
-__all__ = ["Ownership", "locked", "locked_by_jvm"]
+__all__ = ["Ownership", "locked", "locked_by_jvm", "newest_epoch"]
 
 _LOCK_FILE: Final = "in-use.lock"
 _EPOCH_FILE: Final = "epoch.json"
@@ -45,18 +45,9 @@ class Ownership:
     @classmethod
     def begin(cls, folder: Path) -> Ownership:
         """Take over a checkpoint, durably. CheckpointError when its newest epoch cannot be read."""
-        path = folder / _EPOCH_FILE
-        newest = 0
-        if path.exists():
-            try:
-                newest = _read(path).epoch
-            except (OSError, msgspec.MsgspecError) as e:
-                raise CheckpointError(
-                    f"The checkpoint is damaged: {path} cannot be read ({e}). Make sure that no other run uses the "
-                    "checkpoint, then delete the file; it is made anew."
-                ) from e
+        newest = newest_epoch(folder)
         run = uuid.uuid4().hex
-        write_atomically(path, msgspec.json.encode(_Epoch(newest + 1, run)))
+        write_atomically(folder / _EPOCH_FILE, msgspec.json.encode(_Epoch(newest + 1, run)))
         sync_folder(folder)
         return cls(folder, newest + 1, run)
 
@@ -82,6 +73,20 @@ class Ownership:
             f"run's {self._mine.epoch}). This run has ended and commits nothing more. Let only one run use a "
             "checkpoint, and leave its lock file where it is."
         )
+
+
+def newest_epoch(folder: Path) -> int:
+    """How often a job was started on a checkpoint. CheckpointError when that cannot be read."""
+    path = folder / _EPOCH_FILE
+    if not path.exists():
+        return 0
+    try:
+        return _read(path).epoch
+    except (OSError, msgspec.MsgspecError) as e:
+        raise CheckpointError(
+            f"The checkpoint is damaged: {path} cannot be read ({e}). Make sure that no other run uses the "
+            "checkpoint, then delete the file; it is made anew."
+        ) from e
 
 
 def _read(path: Path) -> _Epoch:
