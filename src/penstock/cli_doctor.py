@@ -22,7 +22,7 @@ _COLOURS: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
 def doctor(
     job_file: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE[:ATTR]]", help="A job file, whose job and bindings are looked at."),
+        typer.Argument(metavar="FILE[:ATTR]", help="A job file, whose job and bindings are looked at."),
     ] = None,
     define: Annotated[
         list[str] | None,
