@@ -16,6 +16,7 @@ from penstock.doctor import bindings
 from penstock.doctor.bindings import check_binding, examine_bindings, loaded_job
 from penstock.doctor.finding import Finding
 from penstock.errors import ExternalSystemError, PlaceMissingError
+from penstock.kafka_topics import check_topic
 
 JOB = """
 import penstock as ps
@@ -65,7 +66,7 @@ def test_a_stream_without_a_binding_is_told(job: ps.Job) -> None:
 
 def test_a_broker_that_does_not_answer_is_told(job: ps.Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both where it is read from and where it is written to."""
-    monkeypatch.setattr("penstock.kafka_topics.ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(check_topic, "__defaults__", (0.5,))
     place = f"kafka://127.0.0.1:{free_port()}/topic"
     for name, finding in examined(job, readings=place, out=place).items():
         assert (name, finding.status) == (name, "failed")
