@@ -193,7 +193,8 @@ def test_the_doctor_tells_where_a_whole_checkpoint_stands(recorded: Recorded) ->
 
 def test_the_doctor_finds_a_bit_that_no_start_looks_at(recorded: Recorded) -> None:
     """It reads the state, which a start leaves to Spark."""
-    path = versions(recorded.checkpoint, "changelog")[-1]
+    # A start reads no more than the beginning of the newest one, which names those before it.
+    path = versions(recorded.checkpoint, "changelog")[-2]
     flip(path)
     without_checksums(path)
     recorded.check()

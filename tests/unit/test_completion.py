@@ -26,7 +26,8 @@ def completed(shell: str, *words: str) -> list[str]:
     }
     result = CliRunner().invoke(app, [], prog_name="penstock", env=asked)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.stdout.splitlines()
+    # Shells take an empty line for nothing.
+    return [line for line in result.stdout.splitlines() if line]
 
 
 @pytest.mark.parametrize(
