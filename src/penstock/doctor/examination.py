@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from penstock.doctor import machine, software, storage
+from penstock.doctor import machine, object_store, software, storage
 from penstock.doctor.finding import Finding, failed
 
 __all__ = ["Wanted", "examine"]
@@ -42,6 +42,8 @@ def examine(wanted: Wanted) -> Iterator[Finding]:
         yield from _safely(f"port {port}", partial(machine.check_port, port))
     yield from _safely("host name", machine.check_host_name)
     yield from _safely("clock", machine.check_clock)
+    for variable, endpoint in object_store.named_endpoint():
+        yield from _safely("object store", partial(object_store.check_object_store, variable, endpoint))
     if wanted.checkpoint is not None:
         yield from _safely("checkpoint", lambda: _of_checkpoint(wanted))
     if wanted.job_file is not None:

@@ -15,6 +15,7 @@ from penstock.cli import app
 from penstock.doctor import examination, finding, machine
 from penstock.doctor.examination import Wanted, examine
 from penstock.doctor.finding import Finding, failed, fine, refused, warning, worst
+from penstock.sources.object_stores import S3_ENDPOINTS
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dynamic_rules" / "rules_job.py"
 ALWAYS = [
@@ -40,7 +41,8 @@ ALWAYS = [
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of this machine adds a folder."""
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
-    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    for variable in ("SPARK_LOCAL_DIRS", *S3_ENDPOINTS):
+        monkeypatch.delenv(variable, raising=False)
 
 
 def doctor(*arguments: object) -> Result:
@@ -73,6 +75,15 @@ def test_checkpoint_job_and_ports_are_looked_at_when_they_are_named(tmp_path: Pa
         ("bindings", "failed"),
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_an_object_store_is_looked_at_when_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the clock, since both must tell the same time."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    findings = list(examine(Wanted()))
+    assert [finding.check for finding in findings] == [*ALWAYS, "object store"]
+    assert findings[-1].status == "warning"
 
 
 def test_a_check_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,9 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -249,3 +251,19 @@ def test_the_command_refuses_in_a_sentence(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("Error: '2rooms' cannot be the name of a package.")
     assert list(tmp_path.iterdir()) == []
+
+
+# The template
+
+
+def test_the_template_is_in_the_package() -> None:
+    """Wheels have all of the package's folder but what git ignores, and so they have these files."""
+    root = Path(__file__).parents[3]
+    wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel == {"packages": ["src/penstock"]}
+    ignored = (root / ".gitignore").read_text().split()
+    template = Path(new_project.__file__).with_name("template")
+    for path in template.rglob("*"):
+        if "__pycache__" not in path.parts:
+            names = [path.name, *(f"{part}/" for part in path.relative_to(template).parts)]
+            assert not [(name, rule) for name in names for rule in ignored if fnmatch(name, rule)]
