@@ -43,7 +43,7 @@ def doctor(
 ) -> None:
     """Check whether jobs can run here, and say what to do where they cannot.
 
-    Starts, fetches and changes nothing. Exit codes: 0 they can, perhaps with warnings; 1 something failed; 2 wrong use.
+    Starts no job and fetches nothing. Exit codes: 0 they can, perhaps with warnings; 1 something failed; 2 wrong use.
     """
     with errors_as_sentences():
         from penstock.bindings import split_definition

@@ -16,7 +16,7 @@ from penstock.jobs.binding import wanted_lineage
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.definition import Job
 from penstock.jobs.own_files import check_checkpoint
-from penstock.jobs.ownership import newest_epoch
+from penstock.jobs.ownership import LOCK_FILE, newest_epoch
 from penstock.jobs.requests import is_running
 from penstock.jobs.rescaling import is_rescaling
 from penstock.jobs.settings import RunSettings
@@ -25,7 +25,6 @@ from penstock.runtime.cuts import batch_numbers
 __all__ = ["check_fit", "checkpoint_folder", "examine_checkpoint"]
 
 _GIB: Final = 1 << 30
-_LOCK_FILE: Final = "in-use.lock"
 _AHEAD_S: Final = 60.0
 
 
@@ -77,7 +76,7 @@ def _settings(lineage: Lineage, starts: int) -> Finding:
 
 
 def _use(checkpoint: Checkpoint, runs: Callable[[Path], bool]) -> Finding:
-    lock = checkpoint.folder / _LOCK_FILE
+    lock = checkpoint.folder / LOCK_FILE
     if not lock.exists():
         return warning(
             "checkpoint use",

@@ -24,7 +24,7 @@ class Wanted:
 
 
 def examine(wanted: Wanted) -> Iterator[Finding]:
-    """What every check has found, as soon as it has. Nothing is started, fetched or changed."""
+    """What every check has found, as soon as it has. No job is started, and nothing fetched."""
     yield from _safely("python", software.check_python)
     yield from _safely("packages", lambda: software.check_packages(software.installed_requirements()))
     yield from _safely("workers", software.check_worker_python)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.doctor.finding import Finding, failed, fine, warning
+from penstock.local.cache import cache_place
 
-__all__ = ["Disk", "Folder", "cache_place", "check_folder", "disk_of", "job_folders", "write_to"]
+__all__ = ["Disk", "Folder", "check_folder", "disk_of", "job_folders", "write_to"]
 
 _GIB: Final = 1 << 30
 _PROBE_BYTES: Final = 1 << 16
@@ -67,14 +68,6 @@ def job_folders(environment: Mapping[str, str] = os.environ) -> list[Folder]:
     return found + [
         Folder("Spark's files", Path(text), "SPARK_LOCAL_DIRS", _GIB // 2, 4 * _GIB) for text in named
     ]
-
-
-def cache_place(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the cache is, or would be."""
-    named = environment.get("PENSTOCK_CACHE")
-    if named:
-        return Path(named).expanduser().absolute()
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
 
 
 def check_folder(

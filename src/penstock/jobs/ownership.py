@@ -18,9 +18,11 @@ import msgspec
 from penstock.durable import sync_folder, write_atomically
 from penstock.errors import CheckpointError, FencedError
 
-__all__ = ["Ownership", "locked", "locked_by_jvm", "newest_epoch"]
+__all__ = ["LOCK_FILE", "Ownership", "locked", "locked_by_jvm", "newest_epoch"]
 
-_LOCK_FILE: Final = "in-use.lock"
+LOCK_FILE: Final = "in-use.lock"
+"""The file in a checkpoint that the run which uses it has locked."""
+
 _EPOCH_FILE: Final = "epoch.json"
 _HELD: Final = (errno.EACCES, errno.EAGAIN)
 # One byte of the lock file is the driver's, the other its JVM's, which may outlive it for a moment.
@@ -100,7 +102,7 @@ def locked(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[No
     Taken before anything else, so that a run that is refused leaves no trace. Waits for `timeout_s`, unless `stop` is
     set; then raises CheckpointError.
     """
-    path = folder / _LOCK_FILE
+    path = folder / LOCK_FILE
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as e:
@@ -120,7 +122,7 @@ def locked_by_jvm(folder: Path, jvm: Any, stop: threading.Event, timeout_s: floa
 
     After a kill of this process the JVM may still be at work for a moment; a restarted job waits for it.
     """
-    channel = jvm.java.io.RandomAccessFile(str(folder / _LOCK_FILE), "rw").getChannel()
+    channel = jvm.java.io.RandomAccessFile(str(folder / LOCK_FILE), "rw").getChannel()
     try:
         return _await(lambda: channel.tryLock(_JVM, 1, False), folder, stop, timeout_s)
     except CheckpointError:
