@@ -39,6 +39,10 @@ class BindingError(PenstockError):
     fault = "user"
 
 
+class PlaceMissingError(BindingError):
+    """The topic, queue or stream that a binding names does not exist."""
+
+
 class CheckpointError(PenstockError):
     """A checkpoint cannot be used: not writable, in use, damaged, or of another job."""
 
