@@ -16,6 +16,7 @@ from penstock.errors import JobDefinitionError
 
 __all__ = [
     "DEFAULT_STRATEGY",
+    "NO_FAILURES",
     "ExponentialDelay",
     "FailureRate",
     "FixedDelay",
@@ -98,6 +99,9 @@ class RestartHistory(msgspec.Struct, frozen=True):
     attempts: int = 0
     recent_ms: tuple[int, ...] = ()
     next_ms: int = 0
+
+
+NO_FAILURES: Final = RestartHistory()
 
 
 class Restart(msgspec.Struct, frozen=True):
