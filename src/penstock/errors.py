@@ -86,6 +86,34 @@ class UnstorableValueError(StateError):
     """A state was set to a value that cannot be stored; the record that did it becomes a dead letter."""
 
 
+class UnknownIdError(PenstockError):
+    """There is nothing of an id: no job, definition, operation or savepoint."""
+
+    fault = "user"
+
+
+class JobStateError(PenstockError):
+    """What is asked of a job does not go with what it is, or with what was asked before."""
+
+    fault = "user"
+
+
+class IdempotencyError(PenstockError):
+    """A request has the idempotency key of another one."""
+
+    fault = "user"
+
+
+class JobChangedError(PenstockError):
+    """A job was changed by somebody else since it was looked at; look again."""
+
+    retryable = True
+
+
+class LeadershipLostError(PenstockError):
+    """Another manager leads, so this one has changed nothing."""
+
+
 class SnapshotError(PenstockError):
     """A snapshot (a dump or a savepoint) cannot be written, read or used."""
 

@@ -7,8 +7,9 @@ decided again by the next look. So every effect must be harmless when it happens
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from penstock.server.restarts import NO_FAILURES, RestartHistory, RestartStrategy, after_failure
 from penstock.server.statuses import ENDED, WITH_DRIVER, Desired, JobStatus
@@ -24,6 +25,7 @@ __all__ = [
     "JobFacts",
     "decide",
     "may_want",
+    "settled",
 ]
 
 GRACE_MS: Final = 5000
@@ -53,11 +55,17 @@ class EndKind(enum.Enum):
 
 @dataclass(frozen=True)
 class End:
-    """The end of a run: how, and why. `stop_done` says that it has done what the job's stop asks for."""
+    """The end of a run: how, and why.
+
+    `stop_done` says that the run has answered the job's stop, with `details`, or with an error, when it has stopped but
+    could not do all that it was asked.
+    """
 
     kind: EndKind
     why: str
     stop_done: bool = False
+    stop_error: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,22 @@ def may_want(before: Desired, after: Desired) -> bool:
     if before in (Desired.RUNNING, Desired.PAUSED):
         return True
     return after is Desired.CANCELED and before is Desired.FINISHED
+
+
+def settled(kind: str, status: JobStatus, *, stop_done: bool) -> tuple[bool, str] | None:
+    """Whether an operation on a job is over now that the job has a status: done, or not and why; None while it lasts.
+
+    `stop_done` says that the job's stop has got what it asked for.
+    """
+    aims = {"cancel": JobStatus.CANCELED, "stop": JobStatus.FINISHED, "pause": JobStatus.PAUSED}
+    aim = aims.get(kind, JobStatus.RUNNING)
+    if kind == "stop" and status is aim and not stop_done:
+        return False, "The job has FINISHED by itself, before it could be stopped as it was asked to."
+    if kind in (*aims, "resume") and status is aim:
+        return True, ""
+    if kind != "savepoint" and status in ENDED:
+        return False, f"The job has {status} before that was done."
+    return None
 
 
 def _wants_driver(job: JobFacts) -> bool:
