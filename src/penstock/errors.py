@@ -45,6 +45,12 @@ class CheckpointError(PenstockError):
     fault = "user"
 
 
+class CheckpointInUseError(CheckpointError):
+    """Another run uses the checkpoint; it may have ended when it is tried again."""
+
+    retryable = True
+
+
 class FencedError(CheckpointError):
     """Another run has taken over the checkpoint; this one has ended before it wrote more."""
 
@@ -66,6 +72,10 @@ class ExternalSystemError(PenstockError):
 
     fault = "external"
     retryable = True
+
+
+class StoreError(ExternalSystemError):
+    """The store of the job manager cannot be reached, refuses, or is of another version."""
 
 
 class JobFailedError(PenstockError):

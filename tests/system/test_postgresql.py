@@ -8,7 +8,7 @@ import pytest
 from postgres_server import PASSWORD, PostgresServer
 from store_cases import StoreCases, asks, new_job
 
-from penstock.server.store.connecting import StoreError
+from penstock.errors import StoreError
 from penstock.server.store.store import Store
 
 

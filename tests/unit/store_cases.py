@@ -16,13 +16,14 @@ from penstock.errors import (
     JobChangedError,
     JobStateError,
     LeadershipLostError,
+    StoreError,
     UnknownIdError,
 )
 from penstock.server.decisions import Decision, End, EndKind
 from penstock.server.restarts import RestartHistory
 from penstock.server.statuses import Desired, IllegalTransitionError, JobStatus
 from penstock.server.store.asking import MANAGER, Asked
-from penstock.server.store.connecting import StoreError, connect, writing
+from penstock.server.store.connecting import connect, writing
 from penstock.server.store.rows import JobRow, NewJob, OperationRow, Stop
 from penstock.server.store.store import Store
 from penstock.server.store.tables import METADATA, jobs

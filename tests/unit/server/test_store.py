@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from store_cases import StoreCases, asks, become, new_job
 
-from penstock.errors import JobDefinitionError
+from penstock.errors import JobDefinitionError, StoreError
 from penstock.server.statuses import JobStatus
-from penstock.server.store.connecting import StoreError, connect, sqlite_url
+from penstock.server.store.connecting import connect, sqlite_url
 from penstock.server.store.store import Store
 
 

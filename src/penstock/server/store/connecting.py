@@ -13,19 +13,15 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 
-from penstock.errors import ExternalSystemError, JobDefinitionError
+from penstock.errors import JobDefinitionError, StoreError
 
-__all__ = ["StoreError", "connect", "reading", "sqlite_url", "writing"]
+__all__ = ["connect", "reading", "sqlite_url", "writing"]
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _BUSY_MS: Final = 10_000
 _CONNECT_S: Final = 10
 _MIGRATION_LOCK: Final = 0x70656E73746F636B
 _WRITES: Final = "penstock_writes"
-
-
-class StoreError(ExternalSystemError):
-    """The store cannot be reached, refuses, or is not what this version can use."""
 
 
 def sqlite_url(path: Path) -> str:
