@@ -161,6 +161,9 @@ class StoreCases:
         for look in (
             lambda: store.job("job-x"),
             lambda: store.operation("job-x"),
+            # PostgreSQL takes no such text.
+            lambda: store.job("\0job-x"),
+            lambda: store.operation("\0job-x"),
             lambda: store.run("job-x", 3),
             lambda: store.want("job-x", Desired.CANCELED, asks("cancel")),
             lambda: store.begin_operation("job-x", asks("savepoint")),
@@ -300,6 +303,7 @@ class StoreCases:
         assert store.lead("b", LEASE_MS) == old + 1
         before = (store.jobs(), store.runs("job-one"), store.events(), store.operation(operation.id))
         for change in (
+            lambda: store.check_leader(old),
             lambda: store.record(old, job, Decision(JobStatus.RUNNING, reason="late")),
             lambda: store.note_process(old, run, 1, 1, "boot"),
             lambda: store.note_end(old, run, End(EndKind.KILLED, "late"), -9),

@@ -223,6 +223,9 @@ class Manager:
         return after
 
     def _act(self, effect: Effect, job: JobRow, folder: Path) -> None:
+        # This process may have stood still since it looked.
+        assert self._leader is not None
+        self._store.check_leader(self._leader)
         if effect is Effect.LAUNCH:
             self._launch(job, folder)
         elif effect is Effect.VOID:

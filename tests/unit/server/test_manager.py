@@ -17,6 +17,7 @@ import small_driver
 from penstock.errors import JobStateError
 from penstock.server import manager as manager_module
 from penstock.server.catalog import Catalog, Changes
+from penstock.server.decisions import Decision, Driver, DriverState, JobFacts, decide
 from penstock.server.home import Home
 from penstock.server.manager import Manager, ManagerSettings
 from penstock.server.processes import BEGUN_FILE, begun_in, is_alive, kill_all, process_of
@@ -308,3 +309,24 @@ def test_a_job_that_is_over_can_be_continued(place: Place) -> None:
     place.until(second, JobStatus.RUNNING)
     assert place.service.get(second).progress == {"batch_id": 7}
     assert is_alive(place.home.run(second, 1))
+
+
+def test_a_manager_that_stood_still_does_nothing_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its look and its act another came to lead, which it notices before it acts."""
+    place.work(lambda: place.manager.leads)
+    job_id = place.submit("works")
+    second = place.new_manager()
+
+    def stands_still(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
+        if driver.state is DriverState.UNLAUNCHED:
+            while not second._leading():
+                time.sleep(0.02)
+        return decide(job, driver, now_ms)
+
+    monkeypatch.setattr(manager_module, "decide", stands_still)
+    place.manager.look()
+    assert place.service.get(job_id).status is JobStatus.STARTING
+    assert not place.manager.leads
+    assert not place.home.run(job_id, 1).exists()
+    place.until(job_id, JobStatus.RUNNING, second)
+    assert place.runs(job_id) == ["1"]

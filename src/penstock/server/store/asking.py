@@ -22,6 +22,7 @@ __all__ = [
     "Asked",
     "add_event",
     "add_operation",
+    "as_id",
     "end_operation",
     "find_operations",
     "new_operation_id",
@@ -57,6 +58,11 @@ class Asked:
 def new_operation_id() -> str:
     """An id for an operation."""
     return f"op-{uuid.uuid4().hex[:16]}"
+
+
+def as_id(text: str) -> str:
+    """A text as an id to look for. PostgreSQL refuses a NUL, which no id has, and which a client may send."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def same_request(connection: sa.Connection, asked: Asked, job_id: str | None) -> OperationRow | None:

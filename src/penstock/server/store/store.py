@@ -19,6 +19,7 @@ from penstock.server.store.asking import (
     Asked,
     add_event,
     add_operation,
+    as_id,
     end_operation,
     find_operations,
     rows_of,
@@ -105,7 +106,7 @@ class Store:
     def operation(self, operation_id: str) -> OperationRow:
         """An operation. UnknownIdError when there is none."""
         with reading(self._engine) as connection:
-            found = find_operations(connection, operations.c.id == operation_id)
+            found = find_operations(connection, operations.c.id == as_id(operation_id))
         if not found:
             raise UnknownIdError(f"There is no operation {operation_id!r}.")
         return found[0]
@@ -238,6 +239,11 @@ class Store:
         with writing(self._engine) as connection:
             resign(connection, holder)
 
+    def check_leader(self, leader: int) -> None:
+        """Raise LeadershipLostError unless the epoch leads."""
+        with reading(self._engine) as connection:
+            check_leader(connection, leader)
+
     def record(
         self, leader: int, job: JobRow, decision: Decision, *, host: str = "", end: End | None = None
     ) -> JobRow:
@@ -333,7 +339,7 @@ def _wall_clock_ms() -> int:
 
 
 def _job(connection: sa.Connection, job_id: str, *, lock: bool = False) -> JobRow:
-    query = sa.select(jobs).where(jobs.c.id == job_id)
+    query = sa.select(jobs).where(jobs.c.id == as_id(job_id))
     found = rows_of(connection.execute(query.with_for_update() if lock else query), JobRow)
     if not found:
         raise UnknownIdError(f"There is no job {job_id!r}.")
