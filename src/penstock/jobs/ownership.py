@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.durable import sync_folder, write_atomically
-from penstock.errors import CheckpointError, FencedError
+from penstock.errors import CheckpointError, CheckpointInUseError, FencedError
 
 __all__ = ["LOCK_FILE", "Ownership", "locked", "locked_by_jvm", "newest_epoch"]
 
@@ -100,7 +100,7 @@ def locked(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[No
     """Hold a checkpoint for this process, when no other run does, nor what a killed one has left at work.
 
     Taken before anything else, so that a run that is refused leaves no trace. Waits for `timeout_s`, unless `stop` is
-    set; then raises CheckpointError.
+    set; then raises CheckpointInUseError.
     """
     path = folder / LOCK_FILE
     try:
@@ -146,7 +146,7 @@ def _await(try_lock: Callable[[], Any], folder: Path, stop: threading.Event, tim
     deadline = time.monotonic() + timeout_s
     while not (lock := try_lock()):
         if time.monotonic() >= deadline or stop.is_set():
-            raise CheckpointError(
+            raise CheckpointInUseError(
                 f"The checkpoint {folder} is in use by another run of the job. Stop that one first."
             )
         time.sleep(0.1)
