@@ -11,6 +11,8 @@ import typer
 
 import penstock
 from penstock.cli_control import control_app
+from penstock.cli_doctor import doctor
+from penstock.cli_init import init
 from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr
 from penstock.cli_state import register_state
 
@@ -20,16 +22,18 @@ app = typer.Typer(
     name="penstock",
     help="Dynamically controlled streams on Apache Spark.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(control_app, name="control")
 register_state(app)
+for command in (doctor, init):
+    app.command()(command)
 
 
 def main() -> None:
     """Entry point of the `penstock` command."""
-    app()
+    # Completion goes by the name, also where this module is run.
+    app(prog_name="penstock")
 
 
 @app.command()

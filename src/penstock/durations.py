@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from penstock.errors import JobDefinitionError
 
-__all__ = ["Duration", "milliseconds"]
+__all__ = ["Duration", "duration_text", "milliseconds"]
 
 Duration: TypeAlias = dt.timedelta | str
 """A timedelta, or a number with a unit: "500ms", "5s", "10m", "2h", "1d"."""
@@ -38,3 +38,20 @@ def milliseconds(duration: Duration, what: str, *, least_ms: int = 0) -> int:
     if found < least_ms:
         raise JobDefinitionError(f"{what} is {duration!r}; it must be at least {least_ms} ms.")
     return int(found)
+
+
+def duration_text(duration_ms: int) -> str:
+    """A duration as people write it, in the largest unit that it is a whole number of.
+
+    >>> duration_text(90_000), duration_text(3_600_000), duration_text(0)
+    ('90s', '1h', '0ms')
+    """
+    unit, size_ms = next(
+        (
+            (unit, size_ms)
+            for unit, size_ms in reversed(_UNITS_MS.items())
+            if duration_ms and not duration_ms % size_ms
+        ),
+        ("ms", 1),
+    )
+    return f"{duration_ms // size_ms}{unit}"

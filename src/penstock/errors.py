@@ -39,10 +39,20 @@ class BindingError(PenstockError):
     fault = "user"
 
 
+class PlaceMissingError(BindingError):
+    """The topic, queue or stream that a binding names does not exist."""
+
+
 class CheckpointError(PenstockError):
     """A checkpoint cannot be used: not writable, in use, damaged, or of another job."""
 
     fault = "user"
+
+
+class CheckpointInUseError(CheckpointError):
+    """Another run uses the checkpoint; it may have ended when it is tried again."""
+
+    retryable = True
 
 
 class FencedError(CheckpointError):
@@ -68,6 +78,10 @@ class ExternalSystemError(PenstockError):
     retryable = True
 
 
+class StoreError(ExternalSystemError):
+    """The store of the job manager cannot be reached, refuses, or is of another version."""
+
+
 class JobFailedError(PenstockError):
     """The job stopped because something inside it failed."""
 
@@ -84,6 +98,34 @@ class StateMismatchError(StateError):
 
 class UnstorableValueError(StateError):
     """A state was set to a value that cannot be stored; the record that did it becomes a dead letter."""
+
+
+class UnknownIdError(PenstockError):
+    """There is nothing of an id: no job, definition, operation or savepoint."""
+
+    fault = "user"
+
+
+class JobStateError(PenstockError):
+    """What is asked of a job does not go with what it is, or with what was asked before."""
+
+    fault = "user"
+
+
+class IdempotencyError(PenstockError):
+    """A request has the idempotency key of another one."""
+
+    fault = "user"
+
+
+class JobChangedError(PenstockError):
+    """A job was changed by somebody else since it was looked at; look again."""
+
+    retryable = True
+
+
+class LeadershipLostError(PenstockError):
+    """Another manager leads, so this one has changed nothing."""
 
 
 class SnapshotError(PenstockError):

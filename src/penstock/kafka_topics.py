@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.bindings import KafkaBinding
-from penstock.errors import BindingError, ExternalSystemError
+from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
 __all__ = ["ANSWER_TIMEOUT_S", "LastError", "build_client", "check_topic", "kafka_log"]
 
@@ -73,7 +73,8 @@ def check_topic(
 ) -> int:
     """How many partitions the binding's topic has; it is created first when the binding says so.
 
-    Raises ExternalSystemError when no broker answers, and BindingError when there is no such topic.
+    Raises ExternalSystemError when no broker answers, PlaceMissingError when there is no such topic, and
+    BindingError when Kafka's client does not take a setting.
     """
     errors = LastError()
     admin = build_client(AdminClient, binding, settings, errors)
@@ -82,7 +83,7 @@ def check_topic(
         _create(admin, binding, errors, timeout_s)
         partitions = _partitions(admin, binding, errors, timeout_s)
     if partitions is None:
-        raise BindingError(
+        raise PlaceMissingError(
             f"Stream {binding.stream!r}: the topic {binding.topic!r} does not exist on {binding.servers}"
             f"{_similar(admin, binding.topic, timeout_s)}. Create it, or add create_topic=true to the URI."
         )

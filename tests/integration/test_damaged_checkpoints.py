@@ -20,6 +20,8 @@ import pytest
 import recorded_job
 from integration_support import read_lines, write_lines
 
+from penstock.doctor.checkpoints import examine_checkpoint
+from penstock.doctor.finding import Finding
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.own_files import check_checkpoint
@@ -175,6 +177,30 @@ def test_a_whole_checkpoint_is_accepted_in_milliseconds(recorded: Recorded) -> N
     start = time.perf_counter()
     recorded.check()
     assert time.perf_counter() - start < 0.1
+
+
+def doctor(checkpoint: Path) -> dict[str, Finding]:
+    return {finding.check: finding for finding in examine_checkpoint(Checkpoint(checkpoint))}
+
+
+def test_the_doctor_tells_where_a_whole_checkpoint_stands(recorded: Recorded) -> None:
+    """And finds nothing wrong."""
+    found = doctor(recorded.checkpoint)
+    assert {finding.status for finding in found.values()} == {"ok"}
+    assert found["checkpoint use"].found == "no run uses it now"
+    assert found["checkpoint files"].found.startswith(f"whole; micro-batch {BATCHES - 1} was committed last")
+
+
+def test_the_doctor_finds_a_bit_that_no_start_looks_at(recorded: Recorded) -> None:
+    """It reads the state, which a start leaves to Spark."""
+    # A start reads no more than the beginning of the newest one, which names those before it.
+    path = versions(recorded.checkpoint, "changelog")[-2]
+    flip(path)
+    without_checksums(path)
+    recorded.check()
+    finding = doctor(recorded.checkpoint)["checkpoint files"]
+    assert (finding.status, str(path) in finding.found) == ("failed", True)
+    assert "Restore the file from a copy" in finding.remedy
 
 
 def test_a_micro_batch_whose_offsets_and_commit_are_gone_is_missed(recorded: Recorded) -> None:

@@ -1,10 +1,11 @@
-"""What system tests share: a real RabbitMQ and a real S3 server for those that need one."""
+"""What system tests share: a real RabbitMQ, PostgreSQL and S3 server for those that need one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from postgres_server import PostgresServer
 from rabbitmq_node import RabbitNode, require_rabbitmq
 from s3_server import S3Server
 
@@ -14,6 +15,13 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
     """A broker for the whole session. Restart it behind what was declared, which a kill may lose otherwise."""
     require_rabbitmq()
     with RabbitNode(tmp_path_factory.mktemp("rabbitmq")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server for the whole session. Tests take schemas of their own."""
+    with PostgresServer() as started:
         yield started
 
 

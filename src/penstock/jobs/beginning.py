@@ -26,7 +26,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.snapshots.reading import read_file
 from penstock.streams.graph import COMMANDS
 
-__all__ = ["begin", "declared_state", "must_evolve", "planned_changes", "put_aside"]
+__all__ = ["begin", "check_stored_states", "declared_state", "must_evolve", "planned_changes", "put_aside"]
 
 # In a checkpoint that is being given a first state, until it has a lineage.
 _MARK_FILE: Final = "beginning.json"
@@ -91,7 +91,7 @@ def begin(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> str:
         if (lineage.job, lineage.key_groups) != (job.name, job.key_groups):
             # Whose checkpoint it is says more than what is in it.
             checkpoint.lineage(wanted_lineage(job, settings))
-        _check_checkpoint(checkpoint, declared)
+        check_stored_states(checkpoint, declared)
         if settings.from_savepoint or settings.from_dump:
             return (
                 f"The job goes on from its checkpoint {checkpoint.folder}. The snapshot that was named is for a new "
@@ -139,8 +139,8 @@ def _told(changes: list[Change]) -> str:
     return f"; {', '.join(told)}" if told else ""
 
 
-def _check_checkpoint(checkpoint: Checkpoint, declared: JobState) -> None:
-    """The states in an existing checkpoint must fit the job, whose steps must be the same."""
+def check_stored_states(checkpoint: Checkpoint, declared: JobState) -> None:
+    """Raise StateMismatchError unless a checkpoint has the steps that a job declares, with states that fit."""
     if not (checkpoint.folder / STATE_FILE).exists():
         return
     found = read_described(checkpoint.folder)

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.errors import JobDefinitionError, PenstockError
 from penstock.jobs.definition import Job
 
-__all__ = ["LoadedJob", "load_job"]
+__all__ = ["LoadedJob", "is_module_taken", "load_job"]
 
 _MOST_MODULES: Final = 500
 
@@ -57,7 +57,7 @@ def _code_beside(path: Path) -> tuple[Path, ...]:
 
 
 def _import(path: Path) -> ModuleType:
-    if not path.stem.isidentifier() or _is_taken(path.stem):
+    if not path.stem.isidentifier() or is_module_taken(path.stem):
         raise JobDefinitionError(
             f"The job file {path.name} must have a name that Python can import and that no installed module has; "
             "rename it, for example to job.py."
@@ -84,7 +84,7 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _is_taken(name: str) -> bool:
+def is_module_taken(name: str) -> bool:
     """Whether a module of that name would hide one that penstock or the job may import."""
     return (
         name == "penstock"

@@ -32,15 +32,18 @@ class _Batch(msgspec.Struct, frozen=True):
     batch: int
 
 
-def check_checkpoint(checkpoint: Checkpoint, retained: int) -> None:
-    """Raise CheckpointError, which names the file, unless the job can go on from a checkpoint, or it is a new one."""
+def check_checkpoint(checkpoint: Checkpoint, retained: int, *, thorough: bool = False) -> None:
+    """Raise CheckpointError, which names the file, unless the job can go on from a checkpoint, or it is a new one.
+
+    That takes milliseconds; with `thorough` the bytes of the state are read, too.
+    """
     lineage = checkpoint.stored_lineage()
     if lineage is None:
         return
     # Where locks do not reach, a run that is about to lose the checkpoint may change it at this very moment.
     for look in range(_LOOKS):
         try:
-            _check(checkpoint, lineage, retained)
+            _check(checkpoint, lineage, retained, thorough=thorough)
         except CheckpointError:
             if look == _LOOKS - 1:
                 raise
@@ -49,9 +52,9 @@ def check_checkpoint(checkpoint: Checkpoint, retained: int) -> None:
             return
 
 
-def _check(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> None:
+def _check(checkpoint: Checkpoint, lineage: Lineage, retained: int, *, thorough: bool) -> None:
     expected = Expected(len(lineage.streams), _newest_begun(checkpoint) - lineage.first_batch, retained)
-    found = inspect(checkpoint.spark_folder, expected)
+    found = inspect(checkpoint.spark_folder, expected, thorough=thorough)
     for stream, offset in zip(lineage.streams, found.offsets, strict=False):
         _check_source(checkpoint.folder / "sources", stream, offset)
 

@@ -16,11 +16,13 @@ from typing import Any, Final
 import msgspec
 
 from penstock.durable import sync_folder, write_atomically
-from penstock.errors import CheckpointError, FencedError
+from penstock.errors import CheckpointError, CheckpointInUseError, FencedError
 
-__all__ = ["Ownership", "locked", "locked_by_jvm"]
+__all__ = ["LOCK_FILE", "Ownership", "locked", "locked_by_jvm", "newest_epoch"]
 
-_LOCK_FILE: Final = "in-use.lock"
+LOCK_FILE: Final = "in-use.lock"
+"""The file in a checkpoint that the run which uses it has locked."""
+
 _EPOCH_FILE: Final = "epoch.json"
 _HELD: Final = (errno.EACCES, errno.EAGAIN)
 # One byte of the lock file is the driver's, the other its JVM's, which may outlive it for a moment.
@@ -45,18 +47,9 @@ class Ownership:
     @classmethod
     def begin(cls, folder: Path) -> Ownership:
         """Take over a checkpoint, durably. CheckpointError when its newest epoch cannot be read."""
-        path = folder / _EPOCH_FILE
-        newest = 0
-        if path.exists():
-            try:
-                newest = _read(path).epoch
-            except (OSError, msgspec.MsgspecError) as e:
-                raise CheckpointError(
-                    f"The checkpoint is damaged: {path} cannot be read ({e}). Make sure that no other run uses the "
-                    "checkpoint, then delete the file; it is made anew."
-                ) from e
+        newest = newest_epoch(folder)
         run = uuid.uuid4().hex
-        write_atomically(path, msgspec.json.encode(_Epoch(newest + 1, run)))
+        write_atomically(folder / _EPOCH_FILE, msgspec.json.encode(_Epoch(newest + 1, run)))
         sync_folder(folder)
         return cls(folder, newest + 1, run)
 
@@ -84,6 +77,20 @@ class Ownership:
         )
 
 
+def newest_epoch(folder: Path) -> int:
+    """How often a job was started on a checkpoint. CheckpointError when that cannot be read."""
+    path = folder / _EPOCH_FILE
+    if not path.exists():
+        return 0
+    try:
+        return _read(path).epoch
+    except (OSError, msgspec.MsgspecError) as e:
+        raise CheckpointError(
+            f"The checkpoint is damaged: {path} cannot be read ({e}). Make sure that no other run uses the "
+            "checkpoint, then delete the file; it is made anew."
+        ) from e
+
+
 def _read(path: Path) -> _Epoch:
     return msgspec.json.decode(path.read_bytes(), type=_Epoch)
 
@@ -93,9 +100,9 @@ def locked(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[No
     """Hold a checkpoint for this process, when no other run does, nor what a killed one has left at work.
 
     Taken before anything else, so that a run that is refused leaves no trace. Waits for `timeout_s`, unless `stop` is
-    set; then raises CheckpointError.
+    set; then raises CheckpointInUseError.
     """
-    path = folder / _LOCK_FILE
+    path = folder / LOCK_FILE
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as e:
@@ -115,7 +122,7 @@ def locked_by_jvm(folder: Path, jvm: Any, stop: threading.Event, timeout_s: floa
 
     After a kill of this process the JVM may still be at work for a moment; a restarted job waits for it.
     """
-    channel = jvm.java.io.RandomAccessFile(str(folder / _LOCK_FILE), "rw").getChannel()
+    channel = jvm.java.io.RandomAccessFile(str(folder / LOCK_FILE), "rw").getChannel()
     try:
         return _await(lambda: channel.tryLock(_JVM, 1, False), folder, stop, timeout_s)
     except CheckpointError:
@@ -139,7 +146,7 @@ def _await(try_lock: Callable[[], Any], folder: Path, stop: threading.Event, tim
     deadline = time.monotonic() + timeout_s
     while not (lock := try_lock()):
         if time.monotonic() >= deadline or stop.is_set():
-            raise CheckpointError(
+            raise CheckpointInUseError(
                 f"The checkpoint {folder} is in use by another run of the job. Stop that one first."
             )
         time.sleep(0.1)

@@ -15,7 +15,7 @@ from penstock.durable import write_atomically
 from penstock.errors import CheckpointError, JobFailedError
 from penstock.jobs.ownership import locked
 
-__all__ = ["Answer", "Request", "Requests", "ask", "is_running", "new_request"]
+__all__ = ["Answer", "Request", "Requests", "answer_to", "ask", "is_running", "new_request", "post"]
 
 _FOLDER: Final = "requests"
 _POLL_S: Final = 0.05
@@ -40,10 +40,14 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Requests:
-    """The requests to a job, as the job sees them. Those from before its start are refused."""
+    """The requests to a job, as the job sees them. Those from before its start are refused.
+
+    Each id is taken once: who asks may be killed and started again, and ask again, since it cannot know.
+    """
 
     def __init__(self, checkpoint: Path) -> None:
         self._folder: Final = checkpoint / _FOLDER
+        self._taken: set[str] = set()
         self._folder.mkdir(exist_ok=True)
         for path in list(self._folder.iterdir()):
             path.unlink(missing_ok=True)
@@ -63,6 +67,9 @@ class Requests:
             # Who asked has just given up.
             return None
         path.unlink(missing_ok=True)
+        if names[0] in self._taken:
+            return None
+        self._taken.add(names[0])
         try:
             return msgspec.json.decode(data, type=Request)
         except msgspec.MsgspecError as e:
@@ -86,27 +93,41 @@ def is_running(checkpoint: Path) -> bool:
         return True
 
 
+def post(checkpoint: Path, request: Request) -> None:
+    """Ask a running job for something, and do not wait."""
+    write_atomically(checkpoint / _FOLDER / f"{request.id}.request", msgspec.json.encode(request))
+
+
+def answer_to(checkpoint: Path, request_id: str) -> Answer | None:
+    """The answer to a request, if there is one. It stays until the job starts again."""
+    try:
+        data = (checkpoint / _FOLDER / f"{request_id}.answer").read_bytes()
+    except FileNotFoundError:
+        return None
+    return msgspec.json.decode(data, type=Answer)
+
+
 def ask(checkpoint: Path, request: Request, timeout_s: float) -> dict[str, Any]:
     """Ask a running job for something and wait for the answer.
 
     Raises JobFailedError when the job cannot do it, ends before it has answered, or takes too long.
     """
+    post(checkpoint, request)
     folder = checkpoint / _FOLDER
-    folder.mkdir(exist_ok=True)
-    write_atomically(folder / f"{request.id}.request", msgspec.json.encode(request))
-    answer = folder / f"{request.id}.answer"
     deadline_s = time.monotonic() + timeout_s
-    while not answer.exists():
+    while (found := answer_to(checkpoint, request.id)) is None:
         ended = not is_running(checkpoint)
-        if (ended and not answer.exists()) or time.monotonic() >= deadline_s:
+        # A job answers last of all.
+        if ended and (found := answer_to(checkpoint, request.id)) is not None:
+            break
+        if ended or time.monotonic() >= deadline_s:
             (folder / f"{request.id}.request").unlink(missing_ok=True)
             how = "has ended" if ended else f"has not answered within {timeout_s:g} s"
             raise JobFailedError(
                 f"The job in {checkpoint} {how}; it was asked for: {request.action}. See its log."
             )
         time.sleep(_POLL_S)
-    found = msgspec.json.decode(answer.read_bytes(), type=Answer)
-    answer.unlink(missing_ok=True)
+    (folder / f"{request.id}.answer").unlink(missing_ok=True)
     if found.error:
         raise JobFailedError(found.error)
     return found.details

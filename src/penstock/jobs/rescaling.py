@@ -23,7 +23,7 @@ from penstock.jobs.own_files import COUNTS_FILE
 from penstock.jobs.seeding import Snapshot, write_seed
 from penstock.runtime.cuts import batch_numbers
 
-__all__ = ["evolve", "finish_rescaling", "rescale"]
+__all__ = ["evolve", "finish_rescaling", "is_rescaling", "rescale"]
 
 _INTENT_FILE: Final = "rescaling.json"
 _CAPTURED: Final = "rescaling"
@@ -123,11 +123,16 @@ class _Intent(msgspec.Struct, frozen=True):
     state: JobState
 
 
+def is_rescaling(checkpoint: Checkpoint) -> bool:
+    """Whether a rescaling was decided that has not come to its end."""
+    return (checkpoint.folder / _INTENT_FILE).exists()
+
+
 def finish_rescaling(checkpoint: Checkpoint) -> None:
     """Bring a rescaling to its end that was decided, if there is one."""
-    intent = checkpoint.folder / _INTENT_FILE
-    if not intent.exists():
+    if not is_rescaling(checkpoint):
         return
+    intent = checkpoint.folder / _INTENT_FILE
     wanted = msgspec.json.decode(intent.read_bytes(), type=_Intent)
     fresh = checkpoint.folder / _NEXT_SEED
     if fresh.exists():

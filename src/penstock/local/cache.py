@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.errors import PenstockError
 
-__all__ = ["CacheFolderError", "cache_folder"]
+__all__ = ["CacheFolderError", "cache_folder", "cache_place"]
 
 
 class CacheFolderError(PenstockError):
@@ -16,11 +17,17 @@ class CacheFolderError(PenstockError):
     fault = "user"
 
 
+def cache_place(environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder named by PENSTOCK_CACHE, else `penstock` in the user's cache folder."""
+    named = environment.get("PENSTOCK_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+
+
 def cache_folder() -> Path:
-    """The folder named by PENSTOCK_CACHE, else `penstock` in the user's cache folder; made when missing."""
-    named = os.environ.get("PENSTOCK_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(named).expanduser().absolute() if named else Path(base) / "penstock"
+    """The cache folder, made when it is missing."""
+    folder = cache_place()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:

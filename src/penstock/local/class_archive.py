@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.local.cache import cache_folder
-from penstock.local.jars import bare_filesystem_jar
+from penstock.local.jars import jars_folder, pinned_jars
 from penstock.local.java import JavaHome
 
 __all__ = ["archived_classes", "class_archive", "make_class_archive"]
@@ -51,12 +51,14 @@ values.key_by("key").process("last", Last(), output="key INT, value DOUBLE").sin
 def class_archive(java: JavaHome) -> Path:
     """Where the archive of a Java is, or would be. Another Java or PySpark has another one."""
     release = java.home / "release"
+    (filesystem,) = pinned_jars()["filesystem"]
     parts = [
         str(java.home),
         release.read_text() if release.is_file() else str(java.version),
         str(_pyspark()),
         importlib.metadata.version("pyspark"),
-        str(bare_filesystem_jar()),
+        # On the class path of every job, whether it was fetched already or not.
+        str(jars_folder() / filesystem.file_name),
     ]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return cache_folder() / f"spark-classes-{digest[:12]}.jsa"

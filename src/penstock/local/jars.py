@@ -21,7 +21,17 @@ from penstock.errors import PenstockError
 from penstock.local.cache import cache_folder
 from penstock.local.java import find_java
 
-__all__ = ["JarResolutionError", "bare_filesystem_jar", "kafka_broker_jars", "spark_kafka_jars"]
+__all__ = [
+    "Jar",
+    "JarResolutionError",
+    "bare_filesystem_jar",
+    "digest_of",
+    "jars_folder",
+    "job_jars",
+    "kafka_broker_jars",
+    "pinned_jars",
+    "spark_kafka_jars",
+]
 
 _TABLE: Final = Path(__file__).with_name("pinned_jars.txt")
 _FETCH_TIMEOUT_S: Final = 900
@@ -60,6 +70,16 @@ def pinned_jars() -> dict[str, tuple[Jar, ...]]:
     return found
 
 
+def job_jars() -> tuple[Jar, ...]:
+    """All jars that jobs may need."""
+    return (*pinned_jars()["spark"], *pinned_jars()["filesystem"])
+
+
+def jars_folder() -> Path:
+    """Where the jars that jobs need are kept."""
+    return cache_folder() / "jars"
+
+
 def spark_kafka_jars() -> list[Path]:
     """Spark's Kafka connector and what it needs.
 
@@ -67,7 +87,7 @@ def spark_kafka_jars() -> list[Path]:
         JarResolutionError: they are not in the cache, and could not be fetched.
 
     """
-    return resolve(pinned_jars()["spark"], cache_folder() / "jars")
+    return resolve(pinned_jars()["spark"], jars_folder())
 
 
 def bare_filesystem_jar() -> Path:
@@ -77,12 +97,12 @@ def bare_filesystem_jar() -> Path:
         JarResolutionError: it is not in the cache, and could not be fetched.
 
     """
-    return resolve(pinned_jars()["filesystem"], cache_folder() / "jars")[0]
+    return resolve(pinned_jars()["filesystem"], jars_folder())[0]
 
 
 def fetch_spark_jars() -> list[Path]:
     """All jars that jobs may need, fetched together."""
-    return resolve((*pinned_jars()["spark"], *pinned_jars()["filesystem"]), cache_folder() / "jars")
+    return resolve(job_jars(), jars_folder())
 
 
 def kafka_broker_jars() -> Path:
@@ -113,10 +133,11 @@ def resolve(jars: Sequence[Jar], folder: Path) -> list[Path]:
 
 def _missing(jars: Sequence[Jar], folder: Path) -> list[Jar]:
     """Those that are not there as pinned. The digests take some 30 ms for all of a broker's."""
-    return [jar for jar in jars if _digest(folder / jar.file_name) != jar.sha256]
+    return [jar for jar in jars if digest_of(folder / jar.file_name) != jar.sha256]
 
 
-def _digest(path: Path) -> str | None:
+def digest_of(path: Path) -> str | None:
+    """The SHA-256 of a file, None when it is not there."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -161,7 +182,7 @@ def _fetched(jars: Sequence[Jar], folder: Path) -> None:
 
 
 def _checked(path: Path, jar: Jar, origin: str) -> Path:
-    found = _digest(path)
+    found = digest_of(path)
     if found != jar.sha256:
         raise JarResolutionError(
             f"{origin} is not the pinned {jar.name} {jar.version}: its SHA-256 is {found}, not {jar.sha256}. It was "

@@ -25,6 +25,7 @@ from penstock.errors import ExternalSystemError, JobFailedError
 from penstock.local.class_archive import archived_classes
 from penstock.local.jars import bare_filesystem_jar, spark_kafka_jars
 from penstock.local.java import find_java
+from penstock.local.limits import LOCAL_HEAP_MB
 from penstock.local.python import interpreter_without
 
 __all__ = ["SessionSettings", "code_archive", "open_session", "ship_code"]
@@ -246,7 +247,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         found["spark.driver.extraClassPath"] = str(bare_filesystem_jar())
         found["spark.driver.bindAddress"] = "127.0.0.1"
         found["spark.driver.host"] = "127.0.0.1"
-        found["spark.driver.memory"] = "2g"
+        found["spark.driver.memory"] = f"{LOCAL_HEAP_MB}m"
         # On other machines the code comes as a file of the job, too late for it.
         found["spark.python.daemon.module"] = "penstock.runtime.worker_daemon"
     if settings.needs_kafka:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
         S3Config,
     )
 
-__all__ = ["BUCKET", "HOST", "WEB", "Patience", "Place", "store_of", "why"]
+__all__ = ["BUCKET", "HOST", "S3_ENDPOINTS", "WEB", "Patience", "Place", "store_of", "why"]
 
 _S3: Final = ("s3", "s3a")
 WEB: Final = ("http", "https")
 
-_S3_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+S3_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _AZURE_ENDPOINTS: Final = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 BUCKET: Final = re.compile(r"[\w.-]+")
 HOST: Final = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?")
@@ -113,7 +113,7 @@ def store_of(place: Place, environ: Mapping[str, str], patience: Patience) -> Ob
 def _plain_http(place: Place, environ: Mapping[str, str]) -> bool:
     """Whether the endpoint says http; everything else is encrypted."""
     if place.family == "s3":
-        return _endpoint(_S3_ENDPOINTS, environ).startswith("http:")
+        return _endpoint(S3_ENDPOINTS, environ).startswith("http:")
     if place.family == "gs":
         return _endpoint(("GOOGLE_BASE_URL",), environ).startswith("http:")
     if place.family == "az":
@@ -145,7 +145,7 @@ def _s3_config(bucket: str, environ: Mapping[str, str]) -> S3Config:
             config["session_token"] = profile.session_token
         if profile.region and not environ.get("AWS_REGION"):
             config["region"] = profile.region
-    if endpoint := _endpoint(_S3_ENDPOINTS, environ):
+    if endpoint := _endpoint(S3_ENDPOINTS, environ):
         scheme, _, host = endpoint.partition("://")
         hosted = environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in _TRUE
         if hosted and not host.startswith(f"{bucket}."):

@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 from penstock.bindings import QueueBinding, RabbitStreamBinding
-from penstock.errors import BindingError, ExternalSystemError
+from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
 __all__ = ["Problems"]
 
@@ -53,9 +53,9 @@ class Problems:
             f"{self._host.user!r} may use. Correct it in the URI, or create it and give the user its permissions."
         )
 
-    def missing(self) -> BindingError:
+    def missing(self) -> PlaceMissingError:
         """The queue or stream is not there."""
-        return BindingError(
+        return PlaceMissingError(
             f"{self._stream}: the {self._what} does not exist in the virtual host {self._host.name!r} on "
             f"{self._host}. Create it, or add create=true to the URI."
         )

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import JobFailedError
 from penstock.jobs import requests
-from penstock.jobs.requests import Answer, Request, Requests, ask, is_running, new_request
+from penstock.jobs.requests import Answer, Request, Requests, answer_to, ask, is_running, new_request, post
 
 
 @pytest.fixture
@@ -108,6 +108,23 @@ def test_an_answer_counts_though_the_job_has_ended(tmp_path: Path, runs: threadi
     (tmp_path / "requests").mkdir(exist_ok=True)
     job.answer(asked, answer(asked))
     assert ask(tmp_path, asked, 30) == {"batch": 1}
+
+
+def test_what_is_asked_twice_is_done_once(tmp_path: Path) -> None:
+    """Who asked was killed, cannot know whether the job has taken the request, and asks again."""
+    job = Requests(tmp_path)
+    asked = new_request("rescale", parallelism=2)
+    post(tmp_path, asked)
+    assert job.next() == asked
+    assert answer_to(tmp_path, asked.id) is None
+    post(tmp_path, asked)
+    assert job.next() is None
+    assert left(tmp_path) == []
+    job.answer(asked, Answer(details={"batch": 1}))
+    assert answer_to(tmp_path, asked.id) == answer_to(tmp_path, asked.id) == Answer(details={"batch": 1})
+    # The next run of the job knows nothing of this one.
+    Requests(tmp_path)
+    assert answer_to(tmp_path, asked.id) is None
 
 
 @pytest.mark.usefixtures("runs")

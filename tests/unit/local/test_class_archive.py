@@ -15,7 +15,6 @@ from penstock.local.java import JavaHome
 def java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JavaHome:
     """A Java, and an empty cache."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(archives, "bare_filesystem_jar", lambda: Path("filesystem.jar"))
     (tmp_path / "java").mkdir()
     (tmp_path / "java" / "release").write_text('JAVA_VERSION="17.0.15"\n')
     return JavaHome(tmp_path / "java", 17, "PATH")

@@ -1,0 +1,82 @@
+"""The command line of the doctor: `penstock doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+from rich.table import Table
+
+from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
+
+if TYPE_CHECKING:
+    from penstock.doctor.finding import Finding
+
+__all__ = ["doctor"]
+
+_COLOURS: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+def doctor(
+    job_file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE[:ATTR]", help="A job file, whose job and bindings are looked at."),
+    ] = None,
+    define: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-D", metavar="NAME=URI", help="A binding that the job is to run with. May be repeated."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A checkpoint to look at, or the place of a new one.")
+    ] = None,
+    port: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="N", min=1, max=65535, help="A port of 127.0.0.1 that must be free. May be repeated."
+        ),
+    ] = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Check whether jobs can run here, and say what to do where they cannot.
+
+    Starts no job and fetches nothing. Exit codes: 0 they can, perhaps with warnings; 1 something failed; 2 wrong use.
+    """
+    with errors_as_sentences():
+        from penstock.bindings import split_definition
+        from penstock.doctor.examination import Wanted, examine
+        from penstock.doctor.finding import worst
+        from penstock.errors import BindingError
+
+        if define and job_file is None:
+            raise BindingError("-D binds the streams of a job. Name the job file, too.")
+        wanted = Wanted(
+            checkpoint=None if checkpoint is None else checkpoint.expanduser().absolute(),
+            job_file=job_file,
+            bindings=dict(split_definition(text) for text in define or []),
+            ports=tuple(port or ()),
+        )
+        with stderr.status("Looking ..."):
+            findings = list(examine(wanted))
+        status = worst(findings)
+        if output is Output.json:
+            print(msgspec.json.encode({"status": status, "checks": findings}).decode())
+        else:
+            _tell(findings)
+    if status == "failed":
+        raise typer.Exit(1)
+
+
+def _tell(findings: list[Finding]) -> None:
+    table = Table("check", "", "found", "remedy")
+    for finding in findings:
+        colour = _COLOURS[finding.status]
+        table.add_row(
+            finding.check, f"[{colour}]{finding.status}[/]", escaped(finding.found), escaped(finding.remedy)
+        )
+    stdout.print(table)
+    counts = {status: sum(f.status == status for f in findings) for status in _COLOURS}
+    stdout.print(", ".join(f"{count} {status}" for status, count in counts.items() if count))

@@ -1,0 +1,35 @@
+"""The command line of new projects: `penstock init`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr
+
+__all__ = ["init"]
+
+
+def init(
+    name: Annotated[
+        Path, typer.Argument(metavar="NAME", help="The project's name, or a folder that ends in it.")
+    ],
+    output: OutputOption = Output.text,
+) -> None:
+    """Make a project: a job, sample input, a README with the commands to run it, and tests that pass.
+
+    Exit codes: 0 made, 2 the name cannot be a package, or the folder is not empty or cannot be written.
+    """
+    with errors_as_sentences():
+        from penstock.projects.new_project import make_project
+
+        made = make_project(name)
+        if output is Output.json:
+            print(msgspec.json.encode(made, enc_hook=str).decode())
+            return
+        stderr.print(f"Made the project {escaped(made.name)}, {len(made.files)} files. Run its tests:")
+        print(f"cd {shlex.quote(str(name))} && python -m pytest")

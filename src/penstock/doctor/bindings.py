@@ -1,0 +1,132 @@
+"""Bindings: whether the job of a file can be loaded, and the places that it is bound to answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from penstock.bindings import (
+    Binding,
+    ConsoleBinding,
+    FilesBinding,
+    KafkaBinding,
+    QueueBinding,
+    RabbitStreamBinding,
+    SocketBinding,
+    redacted,
+)
+from penstock.doctor.finding import Finding, failed, fine, refused
+from penstock.doctor.storage import Folder, check_folder
+from penstock.errors import PenstockError, PlaceMissingError
+from penstock.jobs.binding import check_travels, parse_bindings
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.definition import Job
+from penstock.jobs.loading import load_job
+from penstock.kafka_topics import check_topic
+from penstock.sinks.kafka_producers import connection_settings
+from penstock.sources import kafka
+from penstock.sources.files import FileLog
+
+__all__ = ["check_binding", "examine_bindings", "loaded_job"]
+
+_LEAST_BYTES: Final = 1 << 28
+_GOOD_BYTES: Final = 1 << 30
+
+
+def loaded_job(job_file: str) -> tuple[Job | None, Finding]:
+    """The job of a file, None when it cannot be run, and what there is to say of it."""
+    try:
+        job = load_job(job_file).job
+        job.check()
+        check_travels(job)
+    except PenstockError as e:
+        return None, refused("job", e)
+    names = [source.name for source in job.graph.sources()] + [sink.name for sink in job.graph.sinks()]
+    return job, fine("job", f"{job.name!r} in {job_file}, with the streams and sinks {', '.join(names)}")
+
+
+def examine_bindings(job: Job, given: Mapping[str, str]) -> Iterator[Finding]:
+    """What is bound, place by place. Starts nothing, reads no record, and makes no topic, queue or folder."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as folder:
+            # What is not bound is in the checkpoint; here it only has to be somewhere.
+            bindings = parse_bindings(job, given, Checkpoint(Path(folder)))
+    except PenstockError as e:
+        yield refused("bindings", e)
+        return
+    sources = {source.name for source in job.graph.sources()} | {"commands"}
+    for name in given:
+        yield check_binding(name, bindings[name], is_source=name in sources)
+
+
+def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
+    """Whether the place of one binding answers."""
+    check = f"-D {name}"
+    if isinstance(binding, FilesBinding) and not is_source:
+        return check_folder(Folder(check, Path(binding.directory), check, _LEAST_BYTES, _GOOD_BYTES))
+    if isinstance(binding, SocketBinding):
+        return _resolved(check, binding)
+    careful = _not_created(binding)
+    try:
+        return fine(check, _answer(careful, is_source=is_source))
+    except PlaceMissingError as e:
+        if careful != binding:
+            return fine(check, f"{redacted(binding.uri)} is not there yet; the job creates it")
+        return refused(check, e)
+    except PenstockError as e:
+        return refused(check, e)
+
+
+def _answer(binding: Binding, *, is_source: bool) -> str:
+    """What a place has answered. Raises a PenstockError as the start of a job does."""
+    if isinstance(binding, FilesBinding):
+        # The list of the files that were found belongs to a checkpoint, and is not touched by this check.
+        FileLog(binding, os.devnull).check()
+        return f"the folder {binding.directory} can be read"
+    if isinstance(binding, KafkaBinding):
+        if is_source:
+            kafka.preflight(binding)
+        else:
+            check_topic(binding, connection_settings(binding))
+        return f"{binding.servers} has the topic {binding.topic}"
+    # The clients take a tenth of a second each to load.
+    if isinstance(binding, QueueBinding):
+        from penstock.sources.rabbitmq_queue import check_queue
+
+        check_queue(binding)
+        return f"{binding.virtual_host} has the queue {binding.queue}"
+    if isinstance(binding, RabbitStreamBinding):
+        from penstock.sources.rabbitmq_stream import check_stream
+
+        check_stream(binding)
+        return f"{binding.virtual_host} has the stream {binding.name}"
+    assert isinstance(binding, ConsoleBinding)
+    return "standard output"
+
+
+def _resolved(check: str, binding: SocketBinding) -> Finding:
+    """Whether the server of a socket is known. A connection would take lines from the job, so none is made."""
+    try:
+        socket.getaddrinfo(binding.host, binding.port)
+    except OSError as e:
+        return failed(
+            check, f"the host {binding.host} has no address ({e.strerror or e})", "Correct it in the URI."
+        )
+    return fine(
+        check,
+        f"the host {binding.host} has an address; whether it answers is not tried, since that takes lines",
+    )
+
+
+def _not_created(binding: Binding) -> Binding:
+    """The same binding, which does not make what is missing."""
+    if isinstance(binding, KafkaBinding):
+        return dataclasses.replace(binding, create_topic=False)
+    if isinstance(binding, QueueBinding | RabbitStreamBinding):
+        return dataclasses.replace(binding, create=False)
+    return binding

@@ -1,0 +1,88 @@
+"""Examination: all checks, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from penstock.doctor import machine, object_store, software, storage
+from penstock.doctor.finding import Finding, failed
+
+__all__ = ["Wanted", "examine"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is looked at beside this machine: a checkpoint, a job with what it is bound to, ports that must be free."""
+
+    checkpoint: Path | None = None
+    job_file: str | None = None
+    bindings: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[int, ...] = ()
+
+
+def examine(wanted: Wanted) -> Iterator[Finding]:
+    """What every check has found, as soon as it has. No job is started, and nothing fetched."""
+    yield from _safely("python", software.check_python)
+    yield from _safely("packages", lambda: software.check_packages(software.installed_requirements()))
+    yield from _safely("workers", software.check_worker_python)
+    yield from _safely("spark", software.check_spark_home)
+    yield from _safely("java", software.check_java)
+    yield from _safely("jars", software.check_jars)
+    yield from _safely("classes", software.check_class_archive)
+    for folder in storage.job_folders():
+        yield from _safely(folder.check, partial(storage.check_folder, folder))
+    yield from _safely("cores", machine.check_cores)
+    yield from _safely("memory", machine.check_memory)
+    yield from _safely("open files", machine.check_open_files)
+    yield from _safely("loopback", machine.check_loopback)
+    for port in wanted.ports:
+        yield from _safely(f"port {port}", partial(machine.check_port, port))
+    yield from _safely("host name", machine.check_host_name)
+    yield from _safely("clock", machine.check_clock)
+    for variable, endpoint in object_store.named_endpoint():
+        yield from _safely("object store", partial(object_store.check_object_store, variable, endpoint))
+    if wanted.checkpoint is not None:
+        yield from _safely("checkpoint", lambda: _of_checkpoint(wanted))
+    if wanted.job_file is not None:
+        yield from _safely("job", lambda: _of_job(wanted))
+
+
+def _of_checkpoint(wanted: Wanted) -> Iterator[Finding]:
+    # These rooms load Spark's package, and what is wrong with it was told before.
+    from penstock.doctor.checkpoints import checkpoint_folder, examine_checkpoint
+    from penstock.jobs.checkpoint import Checkpoint
+
+    assert wanted.checkpoint is not None
+    yield storage.check_folder(checkpoint_folder(wanted.checkpoint))
+    yield from examine_checkpoint(Checkpoint(wanted.checkpoint))
+
+
+def _of_job(wanted: Wanted) -> Iterator[Finding]:
+    from penstock.doctor.bindings import examine_bindings, loaded_job
+    from penstock.doctor.checkpoints import check_fit
+    from penstock.jobs.checkpoint import Checkpoint
+
+    assert wanted.job_file is not None
+    job, told = loaded_job(wanted.job_file)
+    yield told
+    if job is None:
+        return
+    if wanted.checkpoint is not None and (fit := check_fit(Checkpoint(wanted.checkpoint), job)) is not None:
+        yield fit
+    yield from examine_bindings(job, wanted.bindings)
+
+
+def _safely(check: str, examined: Callable[[], Finding | Iterable[Finding]]) -> Iterator[Finding]:
+    """What a check has found; one that cannot look is a finding, too, and the others go on."""
+    try:
+        found = examined()
+        yield from [found] if isinstance(found, Finding) else found
+    except Exception as e:  # on a machine that is not in order anything may fail
+        yield failed(
+            check,
+            f"could not be looked at ({type(e).__name__}: {e})",
+            "See to what else has failed, and run penstock doctor again.",
+        )

@@ -1,0 +1,67 @@
+"""The object store that the environment names: whether it answers, and how far its clock is from this one."""
+
+from __future__ import annotations
+
+import email.utils
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from penstock.doctor.finding import Finding, failed, fine, warning
+from penstock.sources.object_stores import S3_ENDPOINTS, WEB
+
+__all__ = ["check_object_store", "named_endpoint"]
+
+_ANSWER_S: Final = 5.0
+# S3 refuses requests that were signed so long ago, or so far in the future.
+_REFUSED_S: Final = 900.0
+_FAR_S: Final = 60.0
+
+
+def named_endpoint(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:
+    """The endpoint of S3 that the environment names, with its variable; nothing for Amazon's own."""
+    for variable in S3_ENDPOINTS:
+        if variable in environment:
+            yield variable, environment[variable]
+            return
+
+
+def check_object_store(
+    variable: str,
+    endpoint: str,
+    date_of: Callable[[str], str | None] | None = None,
+    now: Callable[[], float] = time.time,
+) -> Finding:
+    """Whether an endpoint answers, and the difference of the clocks, by which logins stand and fall."""
+    remedy = f"Start it, or correct {variable}. Jobs that use no object store do without."
+    if not endpoint.startswith(tuple(f"{scheme}://" for scheme in WEB)):
+        return failed("object store", f"{variable} is no address like https://HOST:PORT", remedy)
+    try:
+        date = (date_of or _date_of)(endpoint)
+    except (OSError, ValueError) as e:
+        return warning("object store", f"{endpoint} does not answer ({getattr(e, 'reason', e)})", remedy)
+    try:
+        skew_s = email.utils.parsedate_to_datetime(date or "").timestamp() - now()
+    except ValueError:
+        return fine("object store", f"{endpoint} answers; it does not tell its time")
+    found = f"{endpoint} answers; its clock is {skew_s:+.0f} s from this one"
+    advice = "Let a time service keep both clocks (chrony, systemd-timesyncd)."
+    if abs(skew_s) > _REFUSED_S:
+        return failed("object store", f"{found}, and it refuses logins beyond {_REFUSED_S:.0f} s", advice)
+    if abs(skew_s) > _FAR_S:
+        return warning("object store", found, advice)
+    return fine("object store", found)
+
+
+def _date_of(endpoint: str) -> str | None:
+    """The time that a server tells with its answer, whatever it answers. Raises OSError when it does not."""
+    request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310  # the scheme is checked
+    try:
+        with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:  # noqa: S310  # the same
+            found: str | None = answer.headers["Date"]
+    except urllib.error.HTTPError as e:
+        return e.headers["Date"]
+    return found

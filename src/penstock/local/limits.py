@@ -1,0 +1,106 @@
+"""Limits: how much of this machine's cores and memory a process may use, also in a container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["LOCAL_HEAP_MB", "Cores", "Memory", "cores", "memory"]
+
+LOCAL_HEAP_MB: Final = 2048
+"""The heap of the JVM of a job that runs on this machine, in MiB."""
+
+_ROOT: Final = Path("/")
+# What has no limit has a very large one in the older kind of control groups.
+_UNLIMITED: Final = 1 << 60
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The cores that a process may run on, and how much of them together; None is all."""
+
+    usable: int
+    quota: float | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory in bytes: all that there may be, and what is free now."""
+
+    total: int
+    available: int
+
+
+def cores(root: Path = _ROOT) -> Cores:
+    """The cores of this process."""
+    quotas = [found for folder in _control_groups(root) if (found := _quota(folder)) is not None]
+    return Cores(len(os.sched_getaffinity(0)), min(quotas, default=None))
+
+
+def memory(root: Path = _ROOT) -> Memory:
+    """The memory of this process: the machine's, or less where a container has less."""
+    lines = (root / "proc" / "meminfo").read_text().splitlines()
+    # Such as "MemTotal:       24117248 kB".
+    known = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
+    found = Memory(known["MemTotal"], known["MemAvailable"])
+    for folder in _control_groups(root):
+        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
+        if limit is None or limit >= min(_UNLIMITED, found.total):
+            continue
+        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
+        # Files that were read count as used, but go when memory is needed.
+        free = limit - used + _inactive_files(folder)
+        found = Memory(limit, max(0, min(free, limit, found.available)))
+    return found
+
+
+def _control_groups(root: Path) -> Iterator[Path]:
+    """The folders of this process's control groups, of either kind, each with those around it."""
+    try:
+        lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    base = root / "sys" / "fs" / "cgroup"
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        names = controllers.split(",")
+        if controllers and not {"cpu", "memory"} & set(names):
+            continue
+        top = base / controllers if controllers else base
+        # Within a container the path may be that of the host, and the container's own group is at the top.
+        folder = top / place.lstrip("/")
+        while folder != top:
+            yield folder
+            folder = folder.parent
+        yield top
+
+
+def _quota(folder: Path) -> float | None:
+    """How many cores a control group may use at a time; None for no bound."""
+    try:
+        granted, period = (folder / "cpu.max").read_text().split()
+        return None if granted == "max" else int(granted) / int(period)
+    except (OSError, ValueError):
+        pass
+    older, length = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    return older / length if older is not None and length and older > 0 else None
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None when there is no such file or it says `max`."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _inactive_files(folder: Path) -> int:
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    known = dict(line.split(" ", 1) for line in lines if " " in line)
+    return int(known.get("total_inactive_file") or known.get("inactive_file") or 0)

@@ -1,0 +1,1 @@
+"""Projects: a folder with a job, sample input and tests, for people to begin with."""

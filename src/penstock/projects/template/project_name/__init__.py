@@ -1,0 +1,1 @@
+"""The step of the job project-name, and what its streams carry."""

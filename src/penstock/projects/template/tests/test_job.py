@@ -1,0 +1,25 @@
+"""The whole job, on Spark, with the sample: what README.md shows is what comes out."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+README = (PROJECT / "README.md").read_text()
+
+
+def test_the_sample_gives_the_alerts_that_the_readme_shows(tmp_path):
+    """The command is README.md's own, with another folder for what comes out."""
+    command = re.search(r"^penstock (run .*--bounded .*)$", README, re.MULTILINE).group(1)
+    arguments = [part.replace("out/alerts", str(tmp_path)) for part in shlex.split(command)]
+    subprocess.run([sys.executable, "-m", "penstock.cli", *arguments], cwd=PROJECT, check=True)
+
+    alerts = [json.loads(line) for path in sorted(tmp_path.glob("*.jsonl")) for line in path.open()]
+    assert alerts == [
+        {"sensor": "boiler", "value": 82.5, "times": 2},
+        {"sensor": "boiler", "value": 84.0, "times": 3},
+    ]
+    assert alerts == [json.loads(line) for line in README.splitlines() if line.startswith("{")]

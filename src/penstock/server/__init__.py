@@ -1,0 +1,1 @@
+"""Server: the manager of jobs. What users want, what is, and what to do about it."""

@@ -1,0 +1,148 @@
+"""The driver: the program of one run of a job. It does what its launch file says, and leaves a last word.
+
+Started by the manager as `python -m penstock.server.driver FOLDER`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.durable import write_atomically
+from penstock.errors import BindingError, JobDefinitionError, PenstockError
+from penstock.server.processes import (
+    ALIVE_VARIABLE,
+    BEGUN_FILE,
+    ENDED_FILE,
+    LAUNCH_FILE,
+    PROGRESS_FILE,
+    Ended,
+    process_of,
+)
+
+__all__ = ["ENTRY_POINTS", "Launch", "main", "with_variables"]
+
+ENTRY_POINTS: Final = "penstock.jobs"
+"""The group of entry points by which installed packages offer jobs."""
+
+_PROGRESS_S: Final = 1.0
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver is to do: run the job of a file, `FILE[:ATTR]`, or of an entry point, with settings.
+
+    `settings` are the fields of RunSettings. `${NAME}` in a binding is a variable of the environment.
+    """
+
+    job_id: str
+    run: int
+    file: str | None = None
+    entry_point: str | None = None
+    settings: dict[str, Any] = {}
+
+
+def main() -> None:
+    """Run the job."""
+    folder = Path(sys.argv[1])
+    # What this process starts must not keep the run alive when this one has died.
+    os.set_inheritable(int(os.environ.pop(ALIVE_VARIABLE)), False)
+    write_atomically(folder / BEGUN_FILE, msgspec.json.encode(process_of(os.getpid())))
+    code, ended = _run(folder)
+    write_atomically(folder / ENDED_FILE, msgspec.json.encode(ended))
+    sys.exit(code)
+
+
+def _run(folder: Path) -> tuple[int, Ended]:
+    """Run the job to its end; gives the exit code and the last word."""
+    try:
+        summary = _run_job(folder)
+    except PenstockError as e:
+        # It is in the manager's events as well; but whoever reads the output looks here.
+        print(f"Error: {e}", flush=True)  # noqa: T201
+        refused = e.fault == "user" and not e.retryable
+        return e.exit_code, Ended("refused" if refused else "failed", str(e))
+    except Exception as e:
+        traceback.print_exc()
+        return 1, Ended("failed", f"{type(e).__name__}: {e}. See the output of the run.")
+    if summary.status == "finished":
+        return 0, Ended("finished", f"Its input is done after {summary.batches} micro-batches.")
+    return 0, Ended("stopped", f"Its driver stopped in order after {summary.batches} micro-batches.")
+
+
+def _run_job(folder: Path) -> Any:
+    from penstock.jobs.settings import RunSettings
+
+    launch = msgspec.json.decode((folder / LAUNCH_FILE).read_bytes(), type=Launch)
+    settings = dict(launch.settings)
+    settings["bindings"] = with_variables(settings.get("bindings", {}), os.environ)
+    checked = RunSettings(**settings)
+    job, code = _job(launch)
+    # Spark is loaded only now, so that mistakes show at once.
+    from penstock.jobs.runner import JobRunner, Progress
+
+    written_s = -_PROGRESS_S
+
+    def on_progress(progress: Progress) -> None:
+        nonlocal written_s
+        now_s = time.monotonic()
+        if now_s - written_s >= _PROGRESS_S:
+            written_s = now_s
+            told = {"at_ms": time.time_ns() // 1_000_000, **vars(progress)}
+            write_atomically(folder / PROGRESS_FILE, msgspec.json.encode(told), durable=False)
+
+    def on_note(text: str) -> None:
+        print(text, flush=True)  # noqa: T201
+
+    runner = JobRunner(job, checked, code)
+    for note in runner.notes:
+        on_note(f"Note: {note}")
+    return runner.run(on_progress=on_progress, on_note=on_note)
+
+
+def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
+    from penstock.jobs.definition import Job
+    from penstock.jobs.loading import load_job
+
+    if launch.file is not None:
+        loaded = load_job(launch.file)
+        return loaded.job, loaded.code
+    import importlib.metadata
+
+    found = list(importlib.metadata.entry_points(group=ENTRY_POINTS, name=launch.entry_point or ""))
+    job = found[0].load() if found else None
+    if not isinstance(job, Job):
+        raise JobDefinitionError(
+            f"No installed package offers a job as the entry point {launch.entry_point!r} of {ENTRY_POINTS}."
+        )
+    return job, ()
+
+
+def with_variables(bindings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Bindings with the values of `${NAME}`. BindingError, which names the variable, when one is not set.
+
+    >>> with_variables({"hits": "kafka://${BROKER}/hits"}, {"BROKER": "127.0.0.1:9092"})
+    {'hits': 'kafka://127.0.0.1:9092/hits'}
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in environment:
+            raise BindingError(
+                f"A binding has ${{{name}}}, and the variable {name} is not set. Set it where the manager is started."
+            )
+        return environment[name]
+
+    return {name: _VARIABLE.sub(value, uri) for name, uri in bindings.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The manager's folder: where jobs, runs and savepoints are. Paths are made here, from ids that were looked up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Home"]
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder of a manager."""
+
+    root: Path
+
+    @property
+    def store(self) -> Path:
+        """The store, unless it is elsewhere."""
+        return self.root / "store.db"
+
+    @property
+    def savepoints(self) -> Path:
+        """The savepoints of all jobs, each in a folder by its id."""
+        return self.root / "savepoints"
+
+    def checkpoint(self, job_id: str) -> Path:
+        """The checkpoint of a job that has not taken over another's."""
+        return self.root / "jobs" / job_id / "checkpoint"
+
+    def run(self, job_id: str, epoch: int) -> Path:
+        """What is known of a run."""
+        return self.root / "jobs" / job_id / "runs" / str(epoch)
+
+    def operation(self, operation_id: str) -> Path:
+        """What is known of an operation that has a process of its own."""
+        return self.root / "operations" / operation_id

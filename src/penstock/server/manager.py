@@ -1,0 +1,290 @@
+"""The manager: looks at jobs and their drivers, decides, records, acts. One of several leads at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.errors import JobChangedError, LeadershipLostError, PenstockError, StoreError, UnknownIdError
+from penstock.jobs.requests import Request, answer_to, post
+from penstock.server.catalog import Catalog, JobSettings
+from penstock.server.decisions import Decision, Driver, DriverState, Effect, decide
+from penstock.server.driver import Launch
+from penstock.server.home import Home
+from penstock.server.operating import Operator
+from penstock.server.processes import (
+    Begun,
+    Processes,
+    begun_in,
+    end_unbegun,
+    kill_all,
+    look_at,
+    look_without_folder,
+    refuse,
+    terminate,
+    void,
+)
+from penstock.server.statuses import WITH_DRIVER
+from penstock.server.store.rows import JobRow, RunRow
+from penstock.server.store.store import Store
+
+__all__ = ["Manager", "ManagerSettings"]
+
+_log: Final = logging.getLogger(__name__)
+_DRIVER: Final = (sys.executable, "-P", "-m", "penstock.server.driver")
+# A job takes a few steps from one status to the next that needs waiting.
+_MOST_STEPS: Final = 8
+
+
+@dataclass(frozen=True)
+class ManagerSettings:
+    """How a manager works.
+
+    `poll_s` is how often it looks at the jobs. It leads for `lease_s`, and asks for it again in time; another manager
+    waits as long when it has died.
+    """
+
+    poll_s: float = 0.5
+    lease_s: float = 10.0
+
+
+class Manager:
+    """Brings about what users want of jobs.
+
+    Args:
+        store: where it stands what they want.
+        catalog: the definitions of jobs.
+        home: the folder of this manager. Only managers that share it find each other's drivers.
+        settings: how it works.
+        now_ms: the clock.
+
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        home: Home,
+        settings: ManagerSettings = ManagerSettings(),  # it is frozen
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self._store: Final = store
+        self._catalog: Final = catalog
+        self._home: Final = home
+        self._settings: Final = settings
+        self._now_ms: Final = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self.name: Final = f"{os.uname().nodename}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._processes: Final = Processes()
+        self._operator: Final = Operator(store, home)
+        self._exit_codes: dict[Path, int] = {}
+        # What need not be done twice by one manager, though it would do no harm.
+        self._noted: set[tuple[str, int]] = set()
+        self._asked: set[str] = set()
+        self._leader: int | None = None
+        self._lead_again_s = 0.0
+        self._wakes: Final = threading.Event()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this manager led when it looked last."""
+        return self._leader is not None
+
+    def wake(self) -> None:
+        """Look at once: a user wants something."""
+        self._wakes.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop` is set. Jobs go on then; the next manager finds them."""
+        try:
+            while not stop.is_set():
+                wait_s = self.look()
+                self._wakes.wait(min(wait_s, self._settings.poll_s))
+                self._wakes.clear()
+        finally:
+            if self._leader is not None:
+                try:
+                    self._store.resign(self.name)
+                except StoreError as e:
+                    _log.warning("The leadership cannot be given back: %s", e)
+
+    def look(self) -> float:
+        """Look at all jobs once; gives in how many seconds to look again, at the latest."""
+        try:
+            if not self._leading():
+                return self._settings.poll_s
+            assert self._leader is not None
+            self._reap()
+            waits = [self._look_at(job) for job in self._store.live_jobs()]
+            self._operator.work(self._leader)
+        except LeadershipLostError as e:
+            _log.warning("%s", e)
+            self._leader = None
+            return self._settings.poll_s
+        except StoreError as e:
+            # Nothing is decided without the store; jobs go on by themselves.
+            _log.warning("%s", e)
+            return self._settings.poll_s
+        return min([self._settings.poll_s, *waits])
+
+    def _reap(self) -> None:
+        for folder, code in self._processes.reap().items():
+            self._exit_codes[folder] = code
+            # One that ended before it began would be started again and again.
+            end_unbegun(
+                folder, f"Its process ended with code {code} before it began. See the output of the run."
+            )
+
+    def _leading(self) -> bool:
+        """Whether this manager leads. The lease is asked for again when a third of it is over."""
+        now_s = time.monotonic()
+        if self._leader is None or now_s >= self._lead_again_s:
+            before = self._leader
+            self._leader = self._store.lead(self.name, int(self._settings.lease_s * 1000))
+            self._lead_again_s = now_s + self._settings.lease_s / 3
+            if self._leader is not None and before is None:
+                detail = {"manager": self.name, "epoch": self._leader}
+                self._store.add_event(None, "a manager leads", detail)
+        return self._leader is not None
+
+    # One job
+
+    def _look_at(self, job: JobRow) -> float:
+        """Take a job as far as it goes now; gives in how many seconds to look again, at the latest."""
+        try:
+            for _ in range(_MOST_STEPS):
+                after, wait_s = self._step(job)
+                if after is None:
+                    return wait_s
+                job = after
+        except (JobChangedError, UnknownIdError):
+            # A user wants something else since.
+            return 0.0
+        except (LeadershipLostError, StoreError):
+            raise
+        except Exception:
+            # The others must not wait for it.
+            _log.exception("The job %s cannot be looked after", job.id)
+        return self._settings.poll_s
+
+    def _step(self, job: JobRow) -> tuple[JobRow | None, float]:
+        """Look, decide, record, act. Gives the job when it has changed, and how long to wait otherwise."""
+        folder = self._home.run(job.id, job.epoch)
+        driver = self._driver(job, folder)
+        decision = decide(job.facts, driver, self._now_ms())
+        after = self._record(job, driver, decision) if decision.changes else None
+        if decision.effect is not None:
+            self._act(decision.effect, after or job, folder)
+        wait_s = self._settings.poll_s if decision.wait_ms is None else decision.wait_ms / 1000
+        return (after if decision.status is not None else None), wait_s
+
+    def _driver(self, job: JobRow, folder: Path) -> Driver:
+        """What is seen of a job's newest run."""
+        if job.epoch == 0:
+            return Driver(DriverState.NONE)
+        if not folder.exists():
+            run = self._store.run(job.id, job.epoch)
+            return look_without_folder(_recorded(run), elsewhere=run.host != os.uname().nodename)
+        driver = look_at(folder)
+        if driver.state is DriverState.ALIVE and (job.id, job.epoch) not in self._noted:
+            begun = begun_in(folder)
+            if begun is not None:
+                assert self._leader is not None
+                run = self._store.run(job.id, job.epoch)
+                self._store.note_process(self._leader, run, begun.pid, begun.started_ticks, begun.boot)
+                self._noted.add((job.id, job.epoch))
+        if driver.end is None or job.status not in WITH_DRIVER:
+            return driver
+        answer = answer_to(Path(job.checkpoint), _stop_request(job).id)
+        if answer is None:
+            return driver
+        end = dataclasses.replace(driver.end, stop_done=True, stop_error=answer.error, details=answer.details)
+        return dataclasses.replace(driver, end=end)
+
+    def _record(self, job: JobRow, driver: Driver, decision: Decision) -> JobRow:
+        assert self._leader is not None
+        if driver.end is not None and job.status in WITH_DRIVER:
+            code = self._exit_codes.pop(self._home.run(job.id, job.epoch), None)
+            self._store.note_end(self._leader, self._store.run(job.id, job.epoch), driver.end, code)
+        host = os.uname().nodename
+        after = self._store.record(self._leader, job, decision, host=host, end=driver.end)
+        if decision.status is not None:
+            _log.info("%s: %s -> %s: %s", job.id, job.status, after.status, after.reason)
+        return after
+
+    def _act(self, effect: Effect, job: JobRow, folder: Path) -> None:
+        # This process may have stood still since it looked.
+        assert self._leader is not None
+        self._store.check_leader(self._leader)
+        if effect is Effect.LAUNCH:
+            self._launch(job, folder)
+        elif effect is Effect.VOID:
+            void(folder)
+        elif effect is Effect.ASK_STOP:
+            self._ask_stop(job)
+        else:
+            begun = begun_in(folder) or self._recorded_of(job)
+            if begun is not None:
+                terminate(begun) if effect is Effect.TERMINATE else kill_all(begun)
+
+    def _recorded_of(self, job: JobRow) -> Begun | None:
+        return _recorded(self._store.run(job.id, job.epoch)) if job.epoch else None
+
+    def _launch(self, job: JobRow, folder: Path) -> None:
+        try:
+            definition = self._catalog.definition(job.definition)
+            settings = JobSettings.model_validate(job.settings).run_settings(job.checkpoint)
+        except (PenstockError, ValueError) as e:
+            refuse(folder, str(e))
+            return
+        launch = Launch(
+            job_id=job.id,
+            run=job.epoch,
+            file=definition.file,
+            entry_point=definition.entry_point,
+            settings=settings,
+        )
+        try:
+            self._processes.launch(
+                folder, (*_DRIVER, str(folder)), msgspec.json.encode(launch), Path(definition.folder)
+            )
+        except OSError as e:
+            # The disk is full, or there are too many processes; it is tried again with the next look.
+            _log.warning("The job %s cannot be started now: %s", job.id, e)
+
+    def _ask_stop(self, job: JobRow) -> None:
+        request = _stop_request(job)
+        if request.id not in self._asked:
+            post(Path(job.checkpoint), request)
+            self._asked.add(request.id)
+
+
+def _stop_request(job: JobRow) -> Request:
+    """What is asked of the newest run of a job that is to stop. Each run has an id, and a savepoint, of its own."""
+    stop = job.stop
+    if stop is None:
+        return Request(id=f"pause-{job.epoch}", action="stop")
+    return Request(
+        id=f"{stop.operation}-{job.epoch}",
+        action="stop",
+        savepoint=None if stop.uri is None else f"{stop.uri}-{job.epoch}",
+        savepoint_id=None if stop.savepoint is None else f"{stop.savepoint}-{job.epoch}",
+        drain=stop.drain,
+    )
+
+
+def _recorded(run: RunRow) -> Begun | None:
+    """The process of a run as the store knows it."""
+    if run.pid is None or run.started_ticks is None or run.boot is None:
+        return None
+    return Begun(run.pid, run.started_ticks, run.boot, run.host)

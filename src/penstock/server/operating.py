@@ -1,0 +1,109 @@
+"""Operating: savepoints of jobs that go on, and rescaling, step by step beside the jobs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.jobs.requests import Request, answer_to, post
+from penstock.server.home import Home
+from penstock.server.processes import OUTPUT_FILE, Processes, is_alive
+from penstock.server.statuses import JobStatus
+from penstock.server.store.rows import JobRow, OperationRow
+from penstock.server.store.store import Store
+
+__all__ = ["Operator"]
+
+_CLI: Final = (sys.executable, "-P", "-m", "penstock.cli")
+_LAST_BYTES: Final = 65536
+
+
+class Operator:
+    """Works on what users asked for, a step at each look, so that another manager can go on with it.
+
+    What needs Spark is done by a task, which is a command of the command line in a process of its own; one at a time,
+    since the jobs come first.
+    """
+
+    def __init__(self, store: Store, home: Home) -> None:
+        self._store: Final = store
+        self._home: Final = home
+        self._processes: Final = Processes()
+        self._asked: set[str] = set()
+
+    def work(self, leader: int) -> None:
+        """Take each operation as far as it goes now."""
+        self._processes.reap()
+        pending = self._store.unfinished_operations(["savepoint", "rescale"])
+        busy = any(is_alive(self._home.operation(operation.id)) for operation in pending)
+        for operation in pending:
+            job = self._store.job(operation.job_id)
+            if self._home.operation(operation.id).exists():
+                self._look_at_task(leader, operation)
+            elif operation.kind == "rescale" and job.status is not JobStatus.PAUSED:
+                self._ask_driver(leader, operation, job)
+            elif not busy:
+                self._start_task(leader, operation, job)
+                busy = True
+
+    def _ask_driver(self, leader: int, operation: OperationRow, job: JobRow) -> None:
+        """Ask the driver, when it takes requests. A later run is asked anew, when one has ended without an answer."""
+        request = Request(
+            id=f"{operation.id}-{job.epoch}",
+            action="rescale",
+            parallelism=int(operation.arguments["parallelism"]),
+        )
+        checkpoint = Path(job.checkpoint)
+        answer = answer_to(checkpoint, request.id) if job.epoch else None
+        if answer is not None and answer.error:
+            self._store.end_operation(leader, operation, error=answer.error)
+        elif answer is not None:
+            self._store.end_operation(leader, operation, result=answer.details)
+        elif job.status is JobStatus.RUNNING and request.id not in self._asked:
+            self._store.operation_runs(leader, operation)
+            post(checkpoint, request)
+            self._asked.add(request.id)
+
+    def _start_task(self, leader: int, operation: OperationRow, job: JobRow) -> None:
+        self._store.operation_runs(leader, operation)
+        if operation.kind == "savepoint":
+            command = ["savepoint", job.checkpoint, "--to", str(self._home.savepoints)]
+        else:
+            command = ["rescale", job.checkpoint, "--parallelism", str(operation.arguments["parallelism"])]
+        folder = self._home.operation(operation.id)
+        try:
+            self._processes.launch(folder, [*_CLI, *command, "-o", "json"], b"")
+        except OSError as e:
+            self._store.end_operation(
+                leader, operation, error=f"Its process cannot be started: {e}. Try again."
+            )
+
+    def _look_at_task(self, leader: int, operation: OperationRow) -> None:
+        folder = self._home.operation(operation.id)
+        if is_alive(folder):
+            return
+        result, error = _outcome(folder / OUTPUT_FILE)
+        if result is not None:
+            self._store.end_operation(leader, operation, result=result)
+        else:
+            self._store.end_operation(leader, operation, error=error)
+
+
+def _outcome(output: Path) -> tuple[dict[str, Any] | None, str]:
+    """What a task has printed last: its result, or its error."""
+    try:
+        lines = output.read_bytes()[-_LAST_BYTES:].decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
+    for line in reversed(lines):
+        if line.startswith("{"):
+            try:
+                return msgspec.json.decode(line, type=dict[str, Any]), ""
+            except msgspec.MsgspecError:
+                continue
+        if line.startswith("Error: "):
+            return None, line.removeprefix("Error: ")
+    return None, "Its process ended without a result; it was killed, or the machine was restarted. Ask again."

@@ -1,0 +1,332 @@
+"""The service: what REST, the dashboard and the command line ask of the job manager. Clients send ids, and no paths."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import uuid
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.bindings import redacted
+from penstock.errors import JobDefinitionError, JobStateError, UnknownIdError
+from penstock.jobs.savepoints import new_id, savepoints
+from penstock.server.catalog import Catalog, Changes, Problem, changed
+from penstock.server.home import Home
+from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE
+from penstock.server.restarts import parse_strategy, strategy_text
+from penstock.server.statuses import ENDED, Desired, JobStatus
+from penstock.server.store.asking import Asked, new_operation_id
+from penstock.server.store.rows import EventRow, JobRow, NewJob, OperationRow, RunRow, Stop
+from penstock.server.store.store import Store
+
+__all__ = [
+    "DefinitionInfo",
+    "JobInfo",
+    "JobService",
+    "OperationInfo",
+    "SavepointInfo",
+    "Submission",
+]
+
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_MOST_OUTPUT_BYTES: Final = 1 << 20
+
+
+class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that may be submitted. Secrets in bindings are masked."""
+
+    id: str
+    name: str
+    bindings: dict[str, str]
+    settings: dict[str, Any]
+
+
+class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A job. Times are milliseconds since 1970; secrets in bindings are masked.
+
+    `run` is the number of its newest run, `restarts` how often it failed, `next_start_ms` when a job that is RESTARTING
+    is started. `progress` is how it is going, as in `penstock.jobs.following.Progress`, of a job with a driver.
+    """
+
+    id: str
+    name: str
+    definition: str
+    status: JobStatus
+    desired: Desired
+    reason: str
+    since_ms: int
+    created_ms: int
+    created_by: str
+    run: int
+    restarts: int
+    next_start_ms: int | None
+    restart: str
+    bindings: dict[str, str]
+    settings: dict[str, Any]
+    progress: dict[str, Any] | None = None
+
+
+class OperationInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, and what came of it: PENDING, RUNNING, DONE with a result, or FAILED with an error."""
+
+    id: str
+    kind: str
+    job: str
+    state: str
+    arguments: dict[str, Any]
+    result: dict[str, Any] | None
+    error: str | None
+    created_ms: int
+    created_by: str
+    ended_ms: int | None
+
+
+class SavepointInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A savepoint that a job may begin with."""
+
+    id: str
+    job_name: str
+    batch: int
+    created_at: str | None
+    uri: str
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to be run: a definition, with changes.
+
+    `from_savepoint` is the id of a savepoint to begin with; `continues` that of a job that is over, whose checkpoint
+    this one goes on with.
+    """
+
+    definition: str
+    name: str | None = None
+    changes: Changes = Changes()
+    from_savepoint: str | None = None
+    continues: str | None = None
+
+
+class JobService:
+    """What users can do with jobs.
+
+    `who` is the user, for the events. With a `key` a repeated request is done once. Raises UnknownIdError for an id
+    that there is not, JobStateError for what does not go with what the job is, IdempotencyError, JobDefinitionError for
+    settings that cannot be, StoreError.
+    """
+
+    def __init__(self, store: Store, catalog: Catalog, home: Home) -> None:
+        self._store: Final = store
+        self._catalog: Final = catalog
+        self._home: Final = home
+
+    # Looking
+
+    def definitions(self) -> tuple[list[DefinitionInfo], list[Problem]]:
+        """The jobs that may be submitted, and files that should define one and do not."""
+        found, problems = self._catalog.definitions()
+        return [
+            DefinitionInfo(id=d.id, name=d.name, bindings=_masked(d.settings), settings=_shown(d.settings))
+            for d in found.values()
+        ], problems
+
+    def list_jobs(
+        self, statuses: Collection[JobStatus] = tuple(JobStatus), most: int = 1000
+    ) -> list[JobInfo]:
+        """The jobs with one of the statuses, newest first, without their progress."""
+        return [_info(job) for job in self._store.jobs(statuses, most)]
+
+    def get(self, job_id: str) -> JobInfo:
+        """A job, with its progress."""
+        job = self._store.job(job_id)
+        path = self._home.run(job.id, job.epoch) / PROGRESS_FILE
+        try:
+            progress = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        except FileNotFoundError:
+            progress = None
+        return msgspec.structs.replace(_info(job), progress=progress)
+
+    def checkpoint(self, job_id: str) -> Path:
+        """The checkpoint of a job: for the parts of penstock that read what is in it."""
+        return Path(self._store.job(job_id).checkpoint)
+
+    def runs(self, job_id: str) -> list[RunRow]:
+        """The runs of a job, newest first."""
+        self._store.job(job_id)
+        return self._store.runs(job_id)
+
+    def output(self, job_id: str, run: int | None = None, most_bytes: int = 65536) -> str:
+        """The end of what a run has printed; of the newest one, unless a number is given."""
+        job = self._store.job(job_id)
+        found = self._store.run(job.id, job.epoch if run is None else run)
+        try:
+            with (self._home.run(job.id, found.epoch) / OUTPUT_FILE).open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - min(most_bytes, _MOST_OUTPUT_BYTES)))
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def operation(self, operation_id: str) -> OperationInfo:
+        """An operation."""
+        return _operation(self._store.operation(operation_id))
+
+    def events(self, job_id: str | None = None, after: int = 0, most: int = 1000) -> list[EventRow]:
+        """What happened behind an event, to one job or all, oldest first."""
+        if job_id is not None:
+            self._store.job(job_id)
+        return self._store.events(job_id, after, most)
+
+    def savepoints(self) -> list[SavepointInfo]:
+        """The savepoints that jobs may begin with, oldest first."""
+        if not self._home.savepoints.exists():
+            return []
+        return [
+            SavepointInfo(id=m.id or "", job_name=m.job, batch=m.batch, created_at=m.created_at, uri=place)
+            for place, m in savepoints(str(self._home.savepoints))
+        ]
+
+    # Doing
+
+    def submit(self, submission: Submission, who: str, key: str | None = None) -> OperationInfo:
+        """Run a job. The operation is done at once; its result has the id of the job."""
+        definition = self._catalog.definition(submission.definition)
+        settings = changed(definition.settings, submission.changes)
+        if submission.from_savepoint is not None:
+            place = self._savepoint(submission.from_savepoint).uri
+            settings = settings.model_copy(update={"from_savepoint": place, "from_dump": None})
+        name = submission.name or definition.name
+        job_id = f"{_NO_NAME.sub('-', name)[:40].strip('-.')}-{uuid.uuid4().hex[:8]}"
+        job = NewJob(
+            id=job_id,
+            name=name,
+            definition=definition.id,
+            settings=settings.model_dump(),
+            checkpoint=str(self._checkpoint_for(job_id, submission)),
+            restart=strategy_text(parse_strategy(settings.restart)),
+        )
+        arguments = {
+            "definition": definition.id,
+            "name": submission.name,
+            **submission.changes.model_dump(exclude_none=True),
+            "from_savepoint": submission.from_savepoint,
+            "continues": submission.continues,
+        }
+        told = {name: value for name, value in arguments.items() if value is not None}
+        return _operation(self._store.submit(job, Asked(who, "submit", told, key)))
+
+    def cancel(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
+        """End a job now, in the midst of a micro-batch if need be; a later start does that one again."""
+        return _operation(self._store.want(job_id, Desired.CANCELED, Asked(who, "cancel", {}, key)))
+
+    def stop(
+        self, job_id: str, who: str, key: str | None = None, *, savepoint: bool = False, drain: bool = False
+    ) -> OperationInfo:
+        """End a job between two micro-batches, perhaps with a savepoint, and when all that is there is processed.
+
+        The result has the micro-batch, and with a savepoint its id and place.
+        """
+        operation_id = new_operation_id()
+        stop = Stop(operation_id, drain=drain)
+        if savepoint:
+            name = new_id(dt.datetime.now(dt.UTC))
+            stop = Stop(operation_id, name, str(self._home.savepoints / name), drain)
+        asked = Asked(who, "stop", {"savepoint": savepoint, "drain": drain}, key)
+        return _operation(self._store.want(job_id, Desired.FINISHED, asked, stop))
+
+    def pause(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
+        """Let a job have no driver until it is resumed."""
+        return _operation(self._store.want(job_id, Desired.PAUSED, Asked(who, "pause", {}, key)))
+
+    def resume(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
+        """Let a paused job go on from its checkpoint."""
+        return _operation(self._store.want(job_id, Desired.RUNNING, Asked(who, "resume", {}, key)))
+
+    def savepoint(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
+        """Take a savepoint of a job, which goes on meanwhile, or of the checkpoint that it left.
+
+        The result has the savepoint's id and place.
+        """
+        if self._store.job(job_id).epoch == 0:
+            raise JobStateError(f"The job {job_id} was never started, and has no state.")
+        return _operation(self._store.begin_operation(job_id, Asked(who, "savepoint", {}, key)))
+
+    def rescale(self, job_id: str, parallelism: int, who: str, key: str | None = None) -> OperationInfo:
+        """Give a job another number of tasks. The result says how long it stood still."""
+        if not 1 <= parallelism <= 32768:
+            raise JobDefinitionError(f"The parallelism is {parallelism}; it must be from 1 to 32768.")
+        job = self._store.job(job_id)
+        if job.status in ENDED:
+            raise JobStateError(f"The job {job_id} is {job.status}. Rescale one that is not over.")
+        asked = Asked(who, "rescale", {"parallelism": parallelism}, key)
+        return _operation(self._store.begin_operation(job_id, asked))
+
+    def _savepoint(self, savepoint_id: str) -> SavepointInfo:
+        found = {savepoint.id: savepoint for savepoint in self.savepoints()}
+        if savepoint_id not in found:
+            raise UnknownIdError(
+                f"There is no savepoint {savepoint_id!r}. There are: {', '.join(found) or 'none'}."
+            )
+        return found[savepoint_id]
+
+    def _checkpoint_for(self, job_id: str, submission: Submission) -> Path:
+        if submission.continues is None:
+            return self._home.checkpoint(job_id)
+        before = self._store.job(submission.continues)
+        if before.status not in ENDED:
+            raise JobStateError(
+                f"The job {before.id} is {before.status}. Only a job that is over can be continued."
+            )
+        return Path(before.checkpoint)
+
+
+def _info(job: JobRow) -> JobInfo:
+    waits = job.status is JobStatus.RESTARTING
+    return JobInfo(
+        id=job.id,
+        name=job.name,
+        definition=job.definition,
+        status=job.status,
+        desired=job.desired,
+        reason=job.reason,
+        since_ms=job.since_ms,
+        created_ms=job.created_ms,
+        created_by=job.created_by,
+        run=job.epoch,
+        restarts=job.history.total,
+        next_start_ms=job.since_ms + job.delay_ms if waits else None,
+        restart=job.restart,
+        bindings=_masked(job.settings),
+        settings=_shown(job.settings),
+    )
+
+
+def _operation(row: OperationRow) -> OperationInfo:
+    return OperationInfo(
+        id=row.id,
+        kind=row.kind,
+        job=row.job_id,
+        state=row.state,
+        arguments=row.arguments,
+        result=row.result,
+        error=row.error,
+        created_ms=row.created_ms,
+        created_by=row.created_by,
+        ended_ms=row.ended_ms,
+    )
+
+
+def _masked(settings: dict[str, Any]) -> dict[str, str]:
+    return {name: redacted(uri) for name, uri in settings.get("bindings", {}).items()}
+
+
+def _shown(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings without what may be secret. Spark's may be keys of object stores, so only their names are shown."""
+    shown = {
+        name: redacted(value) if isinstance(value, str) else value
+        for name, value in settings.items()
+        if name != "bindings"
+    }
+    return {**shown, "spark": dict.fromkeys(settings.get("spark", {}), "***")}

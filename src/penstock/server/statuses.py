@@ -1,0 +1,86 @@
+"""Job statuses: what a managed job can be, and what it may become."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from penstock.errors import PenstockError
+
+__all__ = [
+    "ENDED",
+    "TRANSITIONS",
+    "WITH_DRIVER",
+    "Desired",
+    "IllegalTransitionError",
+    "JobStatus",
+    "check_transition",
+]
+
+
+class JobStatus(enum.StrEnum):
+    """What a job is."""
+
+    CREATED = "CREATED"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    RESTARTING = "RESTARTING"
+    PAUSED = "PAUSED"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+class Desired(enum.StrEnum):
+    """What a user wants a job to be."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    FINISHED = "FINISHED"
+    CANCELED = "CANCELED"
+
+    @property
+    def status(self) -> JobStatus:
+        """The status that a job has when it is what the user wants."""
+        return JobStatus(self.value)
+
+
+class IllegalTransitionError(PenstockError):
+    """A job was to become what it cannot become: a mistake in penstock."""
+
+
+ENDED: Final = frozenset({JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED})
+"""The statuses of jobs that are over: they become nothing else, and another job may take their checkpoint."""
+
+WITH_DRIVER: Final = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.STOPPING})
+"""The statuses of jobs whose newest run has not been seen to end."""
+
+_S = JobStatus
+TRANSITIONS: Final[Mapping[JobStatus, frozenset[JobStatus]]] = MappingProxyType(
+    {
+        _S.CREATED: frozenset({_S.STARTING, _S.PAUSED, _S.FINISHED, _S.CANCELED}),
+        _S.STARTING: frozenset({_S.RUNNING, _S.STOPPING, _S.RESTARTING, _S.PAUSED}) | ENDED,
+        _S.RUNNING: frozenset({_S.STOPPING, _S.RESTARTING, _S.PAUSED}) | ENDED,
+        _S.STOPPING: frozenset({_S.RESTARTING, _S.PAUSED}) | ENDED,
+        _S.RESTARTING: frozenset({_S.STARTING, _S.PAUSED, _S.FINISHED, _S.CANCELED}),
+        _S.PAUSED: frozenset({_S.STARTING, _S.FINISHED, _S.CANCELED}),
+        _S.FINISHED: frozenset(),
+        _S.FAILED: frozenset(),
+        _S.CANCELED: frozenset(),
+    }
+)
+"""What each status may become. The decisions make all of these transitions and no others."""
+
+
+def check_transition(before: JobStatus, after: JobStatus) -> None:
+    """Raise IllegalTransitionError unless a job may become what it is to become.
+
+    >>> check_transition(JobStatus.CREATED, JobStatus.STARTING)
+    """
+    if after not in TRANSITIONS[before]:
+        raise IllegalTransitionError(
+            f"A job that is {before} cannot become {after}. This is a mistake in penstock; the job stays {before}."
+        )

@@ -1,0 +1,346 @@
+"""The store: every change of a job is one transaction, compares before it sets, and leaves an event."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Final, Self
+
+import msgspec
+import sqlalchemy as sa
+
+from penstock.errors import JobChangedError, JobStateError, UnknownIdError
+from penstock.server.decisions import Decision, End, may_want
+from penstock.server.restarts import NO_FAILURES
+from penstock.server.statuses import ENDED, Desired, JobStatus, check_transition
+from penstock.server.store.asking import (
+    MANAGER,
+    UNFINISHED,
+    Asked,
+    add_event,
+    add_operation,
+    as_id,
+    end_operation,
+    find_operations,
+    rows_of,
+    same_request,
+    settle,
+)
+from penstock.server.store.connecting import connect, reading, writing
+from penstock.server.store.leading import check_leader, resign, try_to_lead
+from penstock.server.store.rows import (
+    EventRow,
+    JobRow,
+    NewJob,
+    OperationKind,
+    OperationRow,
+    RunRow,
+    Stop,
+)
+from penstock.server.store.tables import events, jobs, operations, runs
+
+__all__ = ["Store"]
+
+_WISHES: Final = ("cancel", "stop", "pause", "resume")
+
+
+class Store:
+    """A store that is open. Safe to use from several threads.
+
+    Args:
+        engine: from `connect`.
+        now_ms: the clock.
+
+    """
+
+    def __init__(self, engine: sa.Engine, now_ms: Callable[[], int] | None = None) -> None:
+        self._engine: Final = engine
+        self._now_ms: Final = now_ms or _wall_clock_ms
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """The store at a URL, made or migrated when need be. Raises StoreError when it cannot be used."""
+        return cls(connect(url))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    # Looking
+
+    def job(self, job_id: str) -> JobRow:
+        """A job. UnknownIdError when there is none."""
+        with reading(self._engine) as connection:
+            return _job(connection, job_id)
+
+    def jobs(self, statuses: Collection[JobStatus] = tuple(JobStatus), most: int = 1000) -> list[JobRow]:
+        """The jobs with one of the statuses, newest first."""
+        query = (
+            sa.select(jobs)
+            .where(jobs.c.status.in_(sorted(statuses)))
+            .order_by(jobs.c.created_ms.desc(), jobs.c.id)
+            .limit(most)
+        )
+        with reading(self._engine) as connection:
+            return rows_of(connection.execute(query), JobRow)
+
+    def live_jobs(self) -> list[JobRow]:
+        """The jobs that are not over."""
+        return self.jobs(set(JobStatus) - ENDED, most=100_000)
+
+    def run(self, job_id: str, epoch: int) -> RunRow:
+        """A run of a job. UnknownIdError when there is none."""
+        query = sa.select(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+        with reading(self._engine) as connection:
+            found = rows_of(connection.execute(query), RunRow)
+        if not found:
+            raise UnknownIdError(f"The job {job_id} has no run {epoch}.")
+        return found[0]
+
+    def runs(self, job_id: str) -> list[RunRow]:
+        """The runs of a job, newest first."""
+        query = sa.select(runs).where(runs.c.job_id == job_id).order_by(runs.c.epoch.desc())
+        with reading(self._engine) as connection:
+            return rows_of(connection.execute(query), RunRow)
+
+    def operation(self, operation_id: str) -> OperationRow:
+        """An operation. UnknownIdError when there is none."""
+        with reading(self._engine) as connection:
+            found = find_operations(connection, operations.c.id == as_id(operation_id))
+        if not found:
+            raise UnknownIdError(f"There is no operation {operation_id!r}.")
+        return found[0]
+
+    def unfinished_operations(self, kinds: Collection[OperationKind]) -> list[OperationRow]:
+        """The operations of some kinds that last, oldest first."""
+        with reading(self._engine) as connection:
+            return find_operations(
+                connection, operations.c.kind.in_(kinds), operations.c.state.in_(UNFINISHED)
+            )
+
+    def events(self, job_id: str | None = None, after: int = 0, most: int = 1000) -> list[EventRow]:
+        """Events behind one, of one job or all, oldest first."""
+        query = sa.select(events).where(events.c.id > after).order_by(events.c.id).limit(most)
+        if job_id is not None:
+            query = query.where(events.c.job_id == job_id)
+        with reading(self._engine) as connection:
+            return rows_of(connection.execute(query), EventRow)
+
+    # What users do
+
+    def submit(self, job: NewJob, asked: Asked) -> OperationRow:
+        """Add a job that is to run. JobStateError when a job that is not over has its checkpoint."""
+        now_ms = self._now_ms()
+        row = {
+            **msgspec.to_builtins(job),
+            "created_ms": now_ms,
+            "created_by": asked.who,
+            "desired": Desired.RUNNING,
+            "status": JobStatus.CREATED,
+            "reason": "a user submitted it",
+            "since_ms": now_ms,
+            "delay_ms": 0,
+            "history": msgspec.to_builtins(NO_FAILURES),
+            "epoch": 0,
+            "version": 1,
+        }
+
+        def add(connection: sa.Connection) -> OperationRow:
+            try:
+                # Within its own savepoint, since PostgreSQL goes on with a transaction only behind one.
+                with connection.begin_nested():
+                    connection.execute(jobs.insert().values(row))
+            except sa.exc.IntegrityError:
+                live = sa.select(jobs.c.id).where(
+                    jobs.c.checkpoint == job.checkpoint, jobs.c.status.not_in(sorted(ENDED))
+                )
+                other = connection.execute(live).scalar_one_or_none()
+                raise JobStateError(
+                    f"The checkpoint is that of the job {other}, which is not over. Stop or cancel that one first."
+                ) from None
+            return add_operation(connection, self._now_ms(), job.id, asked, result={"job": job.id})
+
+        return self._asked(asked, None, add)
+
+    def want(self, job_id: str, desired: Desired, asked: Asked, stop: Stop | None = None) -> OperationRow:
+        """Change what is wanted of a job. JobStateError when it is over, or its end was asked for already."""
+
+        def change(connection: sa.Connection) -> OperationRow:
+            job = _job(connection, job_id, lock=True)
+            if job.status in ENDED:
+                raise JobStateError(f"The job {job_id} is {job.status}, and stays so. Submit it anew.")
+            if not may_want(job.desired, desired):
+                raise JobStateError(
+                    f"The job {job_id} is already to be {job.desired}, which is not taken back."
+                )
+            connection.execute(
+                jobs.update()
+                .where(jobs.c.id == job_id)
+                .values(
+                    desired=desired,
+                    stop=None if stop is None else msgspec.to_builtins(stop),
+                    version=job.version + 1,
+                )
+            )
+            for before in find_operations(
+                connection,
+                operations.c.job_id == job_id,
+                operations.c.kind.in_(_WISHES),
+                operations.c.state.in_(UNFINISHED),
+            ):
+                end_operation(
+                    connection, self._now_ms(), before, error=f"A user wants it to be {desired} since."
+                )
+            operation_id = None if stop is None else stop.operation
+            added = add_operation(connection, self._now_ms(), job_id, asked, operation_id=operation_id)
+            if job.status is desired.status:
+                added = end_operation(connection, self._now_ms(), added, result={})
+            return added
+
+        return self._asked(asked, job_id, change)
+
+    def begin_operation(self, job_id: str, asked: Asked, operation_id: str | None = None) -> OperationRow:
+        """Ask for something that leaves what is wanted of a job. UnknownIdError when there is no such job."""
+
+        def add(connection: sa.Connection) -> OperationRow:
+            _job(connection, job_id)
+            return add_operation(connection, self._now_ms(), job_id, asked, operation_id=operation_id)
+
+        return self._asked(asked, job_id, add)
+
+    def _asked(
+        self, asked: Asked, job_id: str | None, act: Callable[[sa.Connection], OperationRow]
+    ) -> OperationRow:
+        """Do what is asked, unless the same was asked with the same key before."""
+        try:
+            with writing(self._engine) as connection:
+                return same_request(connection, asked, job_id) or act(connection)
+        except sa.exc.IntegrityError:
+            # Somebody has used the key since it was looked for.
+            with reading(self._engine) as connection:
+                found = same_request(connection, asked, job_id)
+            if found is None:
+                raise
+            return found
+
+    # What the manager does
+
+    def lead(self, holder: str, lease_ms: int) -> int | None:
+        """The epoch with which a manager leads from now until the lease ends; None while another leads."""
+        try:
+            with writing(self._engine) as connection:
+                return try_to_lead(connection, holder, lease_ms, self._now_ms())
+        except sa.exc.IntegrityError:
+            # Another was the first of all at the same moment.
+            return None
+
+    def resign(self, holder: str) -> None:
+        """Lead no more."""
+        with writing(self._engine) as connection:
+            resign(connection, holder)
+
+    def check_leader(self, leader: int) -> None:
+        """Raise LeadershipLostError unless the epoch leads."""
+        with reading(self._engine) as connection:
+            check_leader(connection, leader)
+
+    def record(
+        self, leader: int, job: JobRow, decision: Decision, *, host: str = "", end: End | None = None
+    ) -> JobRow:
+        """Record a decision on a job as it was looked at, before it is carried out.
+
+        `end` is how its run has ended. Raises JobChangedError when the job is no longer as it was, LeadershipLostError
+        when another manager leads.
+        """
+        now_ms = self._now_ms()
+        changes: dict[str, Any] = {"version": job.version + 1}
+        if decision.status is not None:
+            check_transition(job.status, decision.status)
+            changes |= {
+                "status": decision.status,
+                "reason": decision.reason,
+                "since_ms": now_ms,
+                "delay_ms": decision.delay_ms,
+            }
+        if decision.history is not None:
+            changes["history"] = msgspec.to_builtins(decision.history)
+        if decision.signals:
+            changes["signalled_ms"] = now_ms
+        starts = decision.status is JobStatus.STARTING
+        if starts:
+            changes |= {"epoch": job.epoch + 1, "signalled_ms": None}
+        with writing(self._engine) as connection:
+            check_leader(connection, leader)
+            as_it_was = (jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.version == job.version)
+            if connection.execute(jobs.update().where(*as_it_was).values(changes)).rowcount != 1:
+                raise JobChangedError(f"The job {job.id} was changed meanwhile. Look at it again.")
+            after = _job(connection, job.id)
+            if starts:
+                connection.execute(
+                    runs.insert().values(job_id=job.id, epoch=after.epoch, host=host, created_ms=now_ms)
+                )
+            if decision.status is not None:
+                detail = {"from": job.status, "to": after.status, "reason": after.reason, "run": after.epoch}
+                add_event(connection, self._now_ms(), job.id, MANAGER, "status", detail)
+                settle(connection, now_ms, after, end)
+        return after
+
+    def note_process(self, leader: int, run: RunRow, pid: int, started_ticks: int, boot: str) -> None:
+        """Note the process of a run."""
+        self._note(leader, run, {"pid": pid, "started_ticks": started_ticks, "boot": boot})
+
+    def note_end(self, leader: int, run: RunRow, end: End, exit_code: int | None) -> None:
+        """Note how a run ended, the first time that it is seen."""
+        if run.ended_ms is None:
+            ended = {
+                "ended_ms": self._now_ms(),
+                "end_kind": end.kind.name,
+                "exit_code": exit_code,
+                "why": end.why,
+            }
+            self._note(leader, run, ended)
+
+    def _note(self, leader: int, run: RunRow, values: dict[str, Any]) -> None:
+        with writing(self._engine) as connection:
+            check_leader(connection, leader)
+            mine = (runs.c.job_id == run.job_id, runs.c.epoch == run.epoch)
+            connection.execute(runs.update().where(*mine).values(values))
+
+    def end_operation(
+        self,
+        leader: int,
+        operation: OperationRow,
+        *,
+        result: dict[str, Any] | None = None,
+        error: str | None = None,
+    ) -> None:
+        """End an operation: with a result, or with an error."""
+        with writing(self._engine) as connection:
+            check_leader(connection, leader)
+            end_operation(connection, self._now_ms(), operation, result=result, error=error)
+
+    def operation_runs(self, leader: int, operation: OperationRow) -> None:
+        """Note that an operation was begun."""
+        with writing(self._engine) as connection:
+            check_leader(connection, leader)
+            mine = (operations.c.id == operation.id, operations.c.state == "PENDING")
+            connection.execute(operations.update().where(*mine).values(state="RUNNING"))
+
+    def add_event(
+        self, job_id: str | None, what: str, detail: dict[str, Any] | None = None, who: str = MANAGER
+    ) -> None:
+        """Tell that something has happened."""
+        with writing(self._engine) as connection:
+            add_event(connection, self._now_ms(), job_id, who, what, detail or {})
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _job(connection: sa.Connection, job_id: str, *, lock: bool = False) -> JobRow:
+    query = sa.select(jobs).where(jobs.c.id == as_id(job_id))
+    found = rows_of(connection.execute(query.with_for_update() if lock else query), JobRow)
+    if not found:
+        raise UnknownIdError(f"There is no job {job_id!r}.")
+    return found[0]

@@ -1,0 +1,87 @@
+"""`penstock doctor` as users run it: what it says of a machine that runs jobs, and of what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from job_process import EXAMPLE
+
+STREAMS = ("readings", "settings")
+
+
+def doctor(*arguments: object, **environment: str) -> tuple[int, dict[str, Any], str]:
+    """The exit code, the checks by their names, and what was said besides."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "doctor", *map(str, arguments), "-o", "json"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = json.loads(done.stdout) if done.stdout else {"checks": []}
+    return done.returncode, {check["check"]: check for check in told["checks"]}, done.stderr
+
+
+def test_a_machine_that_runs_jobs_is_in_order(tmp_path: Path) -> None:
+    """With a job, its bindings, and a checkpoint that is still to be; nothing is made by looking."""
+    for stream in STREAMS:
+        (tmp_path / stream).mkdir()
+    bindings = [f"-D{name}=jsonl:{tmp_path / name}" for name in (*STREAMS, "heaters")]
+    code, checks, said = doctor(EXAMPLE, *bindings, "--checkpoint", tmp_path / "state")
+    assert (code, said) == (0, "")
+    assert {check["status"] for check in checks.values()} <= {"ok", "warning"}
+    assert {"java", "jars", "checkpoint", "job", "-D readings", "-D settings", "-D heaters"} <= set(checks)
+    assert all(check["remedy"] for check in checks.values() if check["status"] != "ok")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(STREAMS)
+
+
+def test_what_is_wrong_fails_with_its_remedy(tmp_path: Path) -> None:
+    """Everything at once: no Java, no jars, a taken port, a broken checkpoint, a broker that is not there."""
+    (tmp_path / "readings").mkdir()
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "lineage.json").write_text("{")
+    # All that is on the path but Java.
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "python3").symlink_to(sys.executable)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, checks, _ = doctor(
+            EXAMPLE,
+            f"-Dreadings=jsonl:{tmp_path / 'readings'}",
+            "-Dsettings=kafka://127.0.0.1:1/settings",
+            "-Dheaters=console:",
+            "--checkpoint",
+            state,
+            "--port",
+            port,
+            PATH=str(tools),
+            JAVA_HOME=str(tmp_path),
+            PENSTOCK_CACHE=str(tmp_path / "cache"),
+            PENSTOCK_JARS=str(tmp_path / "no-jars"),
+        )
+    assert code == 1
+    failed = {name for name, check in checks.items() if check["status"] == "failed"}
+    expected = {"jars", f"port {port}", "checkpoint", "-D settings"}
+    # A Java from PyPI would be found without any path.
+    expected |= {"java"} if checks["java"]["status"] == "failed" else set()
+    assert failed == expected
+    assert "PENSTOCK_JARS" in checks["jars"]["remedy"]
+    assert "Restore the file" in checks["checkpoint"]["remedy"]
+    assert checks["-D settings"]["remedy"].startswith("Start the broker")
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+
+
+def test_wrong_use_is_told_apart(tmp_path: Path) -> None:
+    """Bindings without a job."""
+    code, checks, said = doctor("-D", "readings=jsonl:/tmp")
+    assert (code, checks) == (2, {})
+    assert said.startswith("Error: -D binds the streams of a job.")

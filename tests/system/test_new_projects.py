@@ -1,0 +1,37 @@
+"""A new project passes its own tests, on Spark, by the commands that its README shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
+    """`penstock init`, then the README's command for tests; these run the README's command for the sample."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    made = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "init", "water-level"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    project = tmp_path / "water-level"
+    before = {path for path in project.rglob("*") if path.is_file()}
+    (command,) = re.findall(r"^python (-m pytest)$", (project / "README.md").read_text(), re.MULTILINE)
+    assert made.stdout == f"cd water-level && python {command}\n"
+    tested = subprocess.run(
+        [sys.executable, *command.split(), "-p", "no:cacheprovider"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert "5 passed" in tested.stdout
+    assert {path for path in project.rglob("*") if path.is_file()} == before, "tests leave nothing behind"

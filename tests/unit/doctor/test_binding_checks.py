@@ -1,0 +1,190 @@
+"""The doctor on job files and their bindings: each place is asked, and nothing is made there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from free_ports import free_port
+
+import penstock as ps
+from penstock.bindings import parse_binding
+from penstock.doctor import bindings
+from penstock.doctor.bindings import check_binding, examine_bindings, loaded_job
+from penstock.doctor.finding import Finding
+from penstock.errors import ExternalSystemError, PlaceMissingError
+from penstock.kafka_topics import check_topic
+
+JOB = """
+import penstock as ps
+
+job = ps.Job("rooms")
+readings = job.data_stream("readings", schema="id INT")
+readings.filter(bool).sink_to("out")
+"""
+
+
+@pytest.fixture
+def job() -> ps.Job:
+    described = ps.Job("rooms")
+    readings = described.data_stream("readings", schema="id INT")
+    readings.sink_to("out")
+    return described
+
+
+def examined(job: ps.Job, **given: str) -> dict[str, Finding]:
+    return {finding.check: finding for finding in examine_bindings(job, given)}
+
+
+def test_folders_that_are_right_are_told(job: ps.Job, tmp_path: Path) -> None:
+    """A sink's folder need not be there, and is not made."""
+    found = examined(job, readings=f"jsonl:{tmp_path}", out=f"jsonl:{tmp_path}/out")
+    assert {name: finding.status for name, finding in found.items()} == {"-D readings": "ok", "-D out": "ok"}
+    assert "can be read" in found["-D readings"].found
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_missing_is_told(job: ps.Job, tmp_path: Path) -> None:
+    """With the sentence of the start."""
+    found = examined(job, readings=f"jsonl:{tmp_path}/no", out="console:")
+    assert found["-D readings"].status == "failed"
+    assert f"{tmp_path}/no" in found["-D readings"].found
+    assert found["-D readings"].remedy.startswith("Create it")
+    assert found["-D out"].found == "standard output"
+
+
+def test_a_stream_without_a_binding_is_told(job: ps.Job) -> None:
+    """Nothing is asked then."""
+    (finding,) = examined(job, out="console:").values()
+    assert (finding.check, finding.status) == ("bindings", "failed")
+    assert finding.found == "Data stream 'readings' has no binding."
+    assert finding.remedy.startswith("Add -D readings=URI.")
+
+
+def test_a_broker_that_does_not_answer_is_told(job: ps.Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both where it is read from and where it is written to."""
+    monkeypatch.setattr(check_topic, "__defaults__", (0.5,))
+    place = f"kafka://127.0.0.1:{free_port()}/topic"
+    for name, finding in examined(job, readings=place, out=place).items():
+        assert (name, finding.status) == (name, "failed")
+        assert "no Kafka broker answers" in finding.found
+        assert finding.remedy.startswith("Start the broker")
+
+
+@pytest.mark.parametrize(
+    ("uri", "is_source", "probe"),
+    [
+        ("kafka://h:1/t?create_topic=true", True, "kafka.preflight"),
+        ("kafka://h:1/t?create_topic=true", False, "check_topic"),
+        ("amqp://u:p@h:1/%2F/q?create=true", True, "penstock.sources.rabbitmq_queue.check_queue"),
+        (
+            "rabbitmq-stream://u:p@h:1/%2F/s?create=true",
+            True,
+            "penstock.sources.rabbitmq_stream.check_stream",
+        ),
+    ],
+)
+def test_what_a_job_would_create_is_not_created(
+    uri: str, is_source: bool, probe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place that is missing is in order only where the job makes it."""
+
+    def missing(binding: Any, *settings: Any) -> None:
+        assert not getattr(binding, "create_topic", False)
+        assert not getattr(binding, "create", False)
+        raise PlaceMissingError("It does not exist. Create it.")
+
+    monkeypatch.setattr(probe if "penstock" in probe else f"penstock.doctor.bindings.{probe}", missing)
+    binding = parse_binding("readings", uri, "data" if is_source else "sink")
+    finding = check_binding("readings", binding, is_source=is_source)
+    assert finding.status == "ok"
+    assert "the job creates it" in finding.found
+    assert "u:p@" not in finding.found, "no password"
+    binding = parse_binding("readings", uri.partition("?")[0], "data" if is_source else "sink")
+    finding = check_binding("readings", binding, is_source=is_source)
+    assert (finding.status, finding.found, finding.remedy) == ("failed", "It does not exist.", "Create it.")
+
+
+def test_a_place_that_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name."""
+    monkeypatch.setattr(bindings.kafka, "preflight", lambda binding: ("00000",))
+    finding = check_binding("readings", parse_binding("readings", "kafka://h:1/t", "data"), is_source=True)
+    assert (finding.status, finding.found) == ("ok", "h:1 has the topic t")
+
+
+def test_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the job would create what is missing."""
+
+    def refuse(binding: Any) -> None:
+        raise ExternalSystemError("The broker refuses. Ask its owner.")
+
+    monkeypatch.setattr(bindings.kafka, "preflight", refuse)
+    binding = parse_binding("readings", "kafka://h:1/t?create_topic=true", "data")
+    finding = check_binding("readings", binding, is_source=True)
+    assert (finding.status, finding.remedy) == ("failed", "Ask its owner.")
+
+
+def test_a_socket_is_not_connected_to() -> None:
+    """The server would send it lines that the job should have."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        binding = parse_binding("lines", f"socket://127.0.0.1:{server.getsockname()[1]}", "data")
+        assert check_binding("lines", binding, is_source=True).status == "ok"
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+def test_a_host_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a misspelt one."""
+
+    def lost(host: str, port: int) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", lost)
+    finding = check_binding("lines", parse_binding("lines", "socket://nowhere:1", "data"), is_source=True)
+    assert (finding.status, "nowhere has no address" in finding.found) == ("failed", True)
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Iterator[Path]:
+    """A place for a job file, whose module is forgotten afterwards."""
+    import sys
+
+    path, modules = list(sys.path), set(sys.modules)
+    yield tmp_path / "doctored_job.py"
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name == "doctored_job":
+            del sys.modules[name]
+
+
+def test_a_job_file_is_loaded(job_file: Path) -> None:
+    """And its streams and sinks are told."""
+    job_file.write_text(JOB)
+    job, finding = loaded_job(str(job_file))
+    assert job is not None
+    assert finding.found == f"'rooms' in {job_file}, with the streams and sinks readings, out"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "defines no job"),
+        ("1 / 0\n", "line 1: ZeroDivisionError"),
+        ("import penstock as ps\njob = ps.Job('rooms')\n", "has no data stream"),
+        (
+            "import threading\n" + JOB.replace("bool", "threading.Lock().acquire"),
+            "cannot be sent to the workers",
+        ),
+    ],
+)
+def test_a_job_that_cannot_run_is_told(job_file: Path, text: str, said: str) -> None:
+    """As its start would be refused."""
+    job_file.write_text(text)
+    job, finding = loaded_job(str(job_file))
+    assert (job, finding.status) == (None, "failed")
+    assert said in finding.found
+    assert finding.remedy

@@ -1,0 +1,167 @@
+"""The doctor as a whole: all checks come, one that breaks stops no other, and the command line tells them."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from free_ports import free_port
+from typer.testing import CliRunner
+
+from penstock.cli import app
+from penstock.doctor import examination, finding, machine
+from penstock.doctor.examination import Wanted, examine
+from penstock.doctor.finding import Finding, failed, fine, refused, warning, worst
+from penstock.sources.object_stores import S3_ENDPOINTS
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "dynamic_rules" / "rules_job.py"
+ALWAYS = [
+    "python",
+    "packages",
+    "workers",
+    "spark",
+    "java",
+    "jars",
+    "classes",
+    "cache",
+    "temporary files",
+    "cores",
+    "memory",
+    "open files",
+    "loopback",
+    "host name",
+    "clock",
+]
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of this machine adds a folder."""
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+    for variable in ("SPARK_LOCAL_DIRS", *S3_ENDPOINTS):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def doctor(*arguments: object) -> Result:
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["doctor", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def found(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
+    """What the checks are to find."""
+    monkeypatch.setattr(examination, "examine", lambda wanted: iter(findings))
+
+
+def test_every_check_of_the_machine_is_made() -> None:
+    """Once each, under its own name."""
+    assert [finding.check for finding in examine(Wanted())] == ALWAYS
+
+
+def test_checkpoint_job_and_ports_are_looked_at_when_they_are_named(tmp_path: Path) -> None:
+    """In that order behind the machine; a bad job does not hide its checkpoint."""
+    (tmp_path / "in").mkdir()
+    port = free_port()
+    wanted = Wanted(tmp_path / "state", str(EXAMPLE), {"payments": f"jsonl:{tmp_path}/in"}, (port,))
+    more = [finding for finding in examine(wanted) if finding.check not in ALWAYS]
+    assert [(f.check, f.status) for f in more] == [
+        (f"port {port}", "ok"),
+        ("checkpoint folder", "ok"),
+        ("checkpoint", "ok"),
+        ("job", "ok"),
+        ("bindings", "failed"),
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_an_object_store_is_looked_at_when_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the clock, since both must tell the same time."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    findings = list(examine(Wanted()))
+    assert [finding.check for finding in findings] == [*ALWAYS, "object store"]
+    assert findings[-1].status == "warning"
+
+
+def test_a_check_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as failed."""
+
+    def broken() -> Finding:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(machine, "check_memory", broken)
+    findings = {finding.check: finding for finding in examine(Wanted())}
+    assert list(findings) == ALWAYS
+    assert findings["memory"].status == "failed"
+    assert findings["memory"].found == "could not be looked at (ZeroDivisionError: oh)"
+
+
+def test_the_worst_finding_counts() -> None:
+    """Nothing found is in order."""
+    good, soso, bad = fine("a", "x"), warning("b", "y", "z"), failed("c", "y", "z")
+    assert [worst(some) for some in ([], [good], [good, soso], [bad, good, soso])] == [
+        "ok",
+        "ok",
+        "warning",
+        "failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "happened", "remedy"),
+    [
+        ("A.b is 1.5 old. Renew it. Or not.", "A.b is 1.5 old.", "Renew it. Or not."),
+        ("x has no place. Allowed:\n  a\n  b", "x has no place.", "Allowed:\n  a\n  b"),
+        ("No remedy", "No remedy", "See the message."),
+    ],
+)
+def test_a_message_is_what_happened_and_what_to_do(message: str, happened: str, remedy: str) -> None:
+    """Of errors with both in one text."""
+    told = refused("check", ValueError(message))
+    assert (told.status, told.found, told.remedy) == ("failed", happened, remedy)
+
+
+def test_the_example_of_a_finding_runs() -> None:
+    """As it stands in the docstring."""
+    assert doctest.testmod(finding).failed == 0
+
+
+def test_people_get_a_table_with_the_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Markup in what was found is text."""
+    found(monkeypatch, fine("python", "[bold]3.12"), warning("memory", "little", "Buy [some]."))
+    result = doctor()
+    assert result.exit_code == 0
+    for said in ("[bold]3.12", "memory", "warning", "little", "Buy [some].", "1 ok, 1 warning"):
+        assert said in result.stdout
+
+
+def test_machines_get_one_line_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the worst status, which is the exit code as well."""
+    found(monkeypatch, fine("python", "3.12"), failed("java", "none", "Install one."))
+    result = doctor("-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {
+        "status": "failed",
+        "checks": [
+            {"check": "python", "status": "ok", "found": "3.12", "remedy": ""},
+            {"check": "java", "status": "failed", "found": "none", "remedy": "Install one."},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-D", "readings=jsonl:/tmp"], "Name the job file, too"),
+        ([EXAMPLE, "-D", "readings"], "NAME=URI"),
+        (["--port", "0"], "'--port'"),
+    ],
+)
+def test_wrong_use_is_refused(arguments: list[object], said: str) -> None:
+    """Before anything is looked at."""
+    result = doctor(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr

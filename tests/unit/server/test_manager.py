@@ -1,0 +1,332 @@
+"""The manager with real processes, though without Spark: what it starts, finds again, and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_driver
+
+from penstock.errors import JobStateError
+from penstock.server import manager as manager_module
+from penstock.server.catalog import Catalog, Changes
+from penstock.server.decisions import Decision, Driver, DriverState, JobFacts, decide
+from penstock.server.home import Home
+from penstock.server.manager import Manager, ManagerSettings
+from penstock.server.processes import BEGUN_FILE, begun_in, is_alive, kill_all, process_of
+from penstock.server.service import JobInfo, JobService, Submission
+from penstock.server.statuses import JobStatus
+from penstock.server.store.connecting import sqlite_url
+from penstock.server.store.store import Store
+
+PATIENCE_S = 40.0
+
+
+class Place:
+    """A home with definitions, a service, and managers that come and go."""
+
+    def __init__(self, root: Path) -> None:
+        self.definitions = root / "definitions"
+        self.definitions.mkdir()
+        self.home = Home(root / "home")
+        self.store = Store.open(sqlite_url(self.home.store))
+        self.catalog = Catalog([self.definitions])
+        self.service = JobService(self.store, self.catalog, self.home)
+        self.manager = self.new_manager()
+
+    def new_manager(self) -> Manager:
+        return Manager(self.store, self.catalog, self.home, ManagerSettings(poll_s=0.02, lease_s=0.2))
+
+    def define(self, name: str, words: str, restart: str = "none") -> None:
+        (self.definitions / f"{name}.py").write_text(words)
+        (self.definitions / f"{name}.yaml").write_text(f"job: {name}.py\nrestart: '{restart}'\n")
+
+    def submit(self, words: str, restart: str = "none", **more: Any) -> str:
+        self.define("small", words, restart)
+        operation = self.service.submit(Submission(definition="small", **more), "ann")
+        assert operation.result is not None
+        job_id: str = operation.result["job"]
+        return job_id
+
+    def until(self, job_id: str, status: JobStatus, manager: Manager | None = None) -> JobInfo:
+        """Let the manager work until a job has a status."""
+        self.work(lambda: self.service.get(job_id).status is status, lambda: self.story(job_id), manager)
+        return self.service.get(job_id)
+
+    def work(
+        self, done: Callable[[], bool], told: Callable[[], Any] = str, manager: Manager | None = None
+    ) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline, told()
+            (manager or self.manager).look()
+            time.sleep(0.02)
+
+    def story(self, job_id: str) -> list[Any]:
+        return [(event.what, event.detail) for event in self.service.events(job_id)]
+
+    def statuses(self, job_id: str) -> list[str]:
+        return [event.detail["to"] for event in self.service.events(job_id) if event.what == "status"]
+
+    def runs(self, job_id: str) -> list[str]:
+        return (self.service.checkpoint(job_id) / "runs").read_text().split()
+
+    def pid(self, job_id: str) -> int:
+        begun = begun_in(self.home.run(job_id, self.service.get(job_id).run))
+        assert begun is not None
+        return begun.pid
+
+    def close(self) -> None:
+        for path in self.home.root.rglob(BEGUN_FILE):
+            begun = begun_in(path.parent)
+            if begun is not None:
+                kill_all(begun)
+        self.store.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(manager_module, "_DRIVER", (sys.executable, small_driver.__file__))
+    made = Place(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_job_runs_to_its_end(place: Place) -> None:
+    """By way of STARTING; its run is on record, and its output private."""
+    job_id = place.submit("finishes")
+    info = place.until(job_id, JobStatus.FINISHED)
+    assert info.reason == "all is done"
+    assert place.statuses(job_id)[0] == "STARTING"
+    run = place.service.runs(job_id)[0]
+    assert (run.epoch, run.end_kind, run.why) == (1, "FINISHED", "all is done")
+    assert run.pid is None or run.pid > 0
+    modes = {path.name: path.stat().st_mode & 0o77 for path in place.home.run(job_id, 1).iterdir()}
+    assert modes["launch.json"] == modes["output.log"] == 0
+
+
+def test_a_driver_that_is_killed_is_started_again(place: Place) -> None:
+    """From the same checkpoint, as the strategy says, until the strategy gives up."""
+    job_id = place.submit("works", "fixed-delay:attempts=2,delay=100ms")
+    for number in (1, 2, 3):
+        place.until(job_id, JobStatus.RUNNING)
+        place.work(lambda: place.service.runs(job_id)[0].pid is not None)
+        assert place.service.get(job_id).run == number
+        os.kill(place.pid(job_id), signal.SIGKILL)
+        (place.service.checkpoint(job_id) / "at-work").unlink()
+        place.work(lambda: place.service.get(job_id).status is not JobStatus.RUNNING)
+    info = place.until(job_id, JobStatus.FAILED)
+    assert "started again 2 times" in info.reason
+    assert place.runs(job_id) == ["1", "2", "3"]
+    assert [run.exit_code for run in place.service.runs(job_id)] == [-9, -9, -9]
+
+
+def test_failures_and_refusals_differ(place: Place) -> None:
+    """One is tried again, the other would come again."""
+    job_id = place.submit("fails dies finishes", "fixed-delay:attempts=5,delay=0s")
+    place.until(job_id, JobStatus.FINISHED)
+    assert place.runs(job_id) == ["1", "2", "3"]
+    refused = place.submit("is-refused", "fixed-delay:attempts=5,delay=0s")
+    assert place.until(refused, JobStatus.FAILED).reason == "a binding is wrong"
+    assert place.runs(refused) == ["1"]
+
+
+def test_a_process_that_breaks_before_it_begins_has_failed(place: Place) -> None:
+    """It is not started again and again behind the strategy's back; what it said is in its output."""
+    job_id = place.submit("breaks", "fixed-delay:attempts=1,delay=0s")
+    info = place.until(job_id, JobStatus.FAILED)
+    assert "ended with code 1 before it began" in info.reason
+    assert place.service.get(job_id).run == 2
+    assert "it broke" in place.service.output(job_id)
+
+
+def test_a_definition_that_is_gone_fails_its_job(place: Place) -> None:
+    """With the name of what is missing."""
+    job_id = place.submit("works")
+    (place.definitions / "small.py").unlink()
+    assert "job file small.py, which is not there" in place.until(job_id, JobStatus.FAILED).reason
+
+
+def test_a_cancel_ends_a_driver_that_is_stuck(place: Place) -> None:
+    """Within ten seconds, with all of its session."""
+    job_id = place.submit("is-stuck")
+    place.until(job_id, JobStatus.RUNNING)
+    pid = place.pid(job_id)
+    begun = time.monotonic()
+    operation = place.service.cancel(job_id, "bob")
+    place.until(job_id, JobStatus.CANCELED)
+    assert time.monotonic() - begun < 10
+    assert process_of(pid) is None
+    assert place.service.operation(operation.id).state == "DONE"
+    who = [(event.who, event.what) for event in place.service.events(job_id) if event.what != "status"]
+    assert who == [("ann", "asked for: submit"), ("bob", "asked for: cancel"), ("manager", "cancel is done")]
+
+
+def test_a_cancel_before_the_start_starts_nothing(place: Place) -> None:
+    """Nor later."""
+    job_id = place.submit("works")
+    place.service.cancel(job_id, "ann")
+    place.until(job_id, JobStatus.CANCELED)
+    assert place.statuses(job_id) == ["CANCELED"]
+    assert not place.home.run(job_id, 1).exists()
+
+
+def test_a_stop_takes_a_savepoint(place: Place) -> None:
+    """The driver is asked, and its answer is the operation's result."""
+    job_id = place.submit("works")
+    place.until(job_id, JobStatus.RUNNING)
+    operation = place.service.stop(job_id, "ann", savepoint=True)
+    place.until(job_id, JobStatus.FINISHED)
+    done = place.service.operation(operation.id)
+    assert done.state == "DONE"
+    assert done.result is not None
+    assert done.result["savepoint"].startswith("sp-")
+
+
+def test_a_stop_with_a_savepoint_outlives_its_driver(place: Place) -> None:
+    """It dies before it answers; the next one is stopped in its place."""
+    job_id = place.submit("is-stuck works", "fixed-delay:attempts=1,delay=0s")
+    place.until(job_id, JobStatus.RUNNING)
+    operation = place.service.stop(job_id, "ann", savepoint=True)
+    place.until(job_id, JobStatus.STOPPING)
+    place.work(lambda: place.service.get(job_id).status is JobStatus.STOPPING)
+    os.kill(place.pid(job_id), signal.SIGKILL)
+    (place.service.checkpoint(job_id) / "at-work").unlink()
+    place.until(job_id, JobStatus.FINISHED)
+    done = place.service.operation(operation.id)
+    assert done.result is not None
+    assert done.result["savepoint"].endswith("-2")
+
+
+def test_a_job_pauses_and_goes_on(place: Place) -> None:
+    """Without a process meanwhile."""
+    job_id = place.submit("works")
+    place.until(job_id, JobStatus.RUNNING)
+    pid = place.pid(job_id)
+    place.service.pause(job_id, "ann")
+    place.until(job_id, JobStatus.PAUSED)
+    assert process_of(pid) is None
+    place.service.resume(job_id, "ann")
+    place.until(job_id, JobStatus.RUNNING)
+    assert place.runs(job_id) == ["1", "2"]
+    assert place.service.get(job_id).restarts == 0
+
+
+def test_a_running_job_is_rescaled_by_its_driver(place: Place) -> None:
+    """The operation has its answer."""
+    job_id = place.submit("works")
+    operation = place.service.rescale(job_id, 3, "ann")
+    place.work(lambda: place.service.operation(operation.id).state == "DONE")
+    assert place.service.operation(operation.id).result == {"before": 1, "after": 3}
+    assert place.service.get(job_id).status is JobStatus.RUNNING
+
+
+def test_another_manager_finds_the_drivers(place: Place) -> None:
+    """Nothing is started twice, and what one began the next one ends."""
+    job_id = place.submit("works", "fixed-delay:attempts=9,delay=0s")
+    place.until(job_id, JobStatus.RUNNING)
+    pid = place.pid(job_id)
+    # The first one is no more.
+    second = place.new_manager()
+    place.work(lambda: second.leads, manager=second)
+    for _ in range(5):
+        second.look()
+    assert place.pid(job_id) == pid
+    assert place.service.get(job_id).status is JobStatus.RUNNING
+    os.kill(pid, signal.SIGKILL)
+    (place.service.checkpoint(job_id) / "at-work").unlink()
+    # Its parent lives still, though it awaits nothing: a zombie, which counts as dead.
+    place.work(lambda: place.service.get(job_id).run == 2, manager=second)
+    place.until(job_id, JobStatus.RUNNING, second)
+    place.service.cancel(job_id, "ann")
+    place.until(job_id, JobStatus.CANCELED, second)
+    assert place.runs(job_id) == ["1", "2"]
+
+
+@pytest.mark.parametrize("effect", ["_launch", "_ask_stop", "_record"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_manager_that_dies_beside_an_effect_loses_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, effect: str, when: str
+) -> None:
+    """Each time before or behind it; the next manager goes on."""
+
+    class KilledError(BaseException):
+        pass
+
+    act = getattr(Manager, effect)
+
+    def dies(self: Manager, *arguments: Any) -> Any:
+        if when == "after":
+            act(self, *arguments)
+        raise KilledError
+
+    job_id = place.submit("works")
+    stopped = False
+    for number in range(400):
+        one = place.new_manager()
+        monkeypatch.setattr(Manager, effect, dies if number % 2 else act)
+        deadline = time.monotonic() + 1
+        with contextlib.suppress(KilledError):
+            while not one.leads and time.monotonic() < deadline:
+                one.look()
+                time.sleep(0.02)
+            one.look()
+        status = place.service.get(job_id).status
+        if status is JobStatus.RUNNING and not stopped:
+            place.service.stop(job_id, "ann", drain=True)
+            stopped = True
+        if status is JobStatus.FINISHED:
+            break
+    assert place.service.get(job_id).status is JobStatus.FINISHED
+    assert place.runs(job_id) == ["1"]
+
+
+def test_a_manager_that_does_not_lead_does_nothing(place: Place) -> None:
+    """It waits for the lease."""
+    place.work(lambda: place.manager.leads)
+    job_id = place.submit("works")
+    second = place.new_manager()
+    second.look()
+    assert not second.leads
+    assert place.service.get(job_id).status is JobStatus.CREATED
+
+
+def test_a_job_that_is_over_can_be_continued(place: Place) -> None:
+    """By another with the same checkpoint; while it is not, by none."""
+    first = place.submit("fails")
+    with pytest.raises(JobStateError, match="Only a job that is over can be continued"):
+        place.submit("fails", continues=first)
+    place.until(first, JobStatus.FAILED)
+    second = place.submit("works", continues=first, changes=Changes(parallelism=2))
+    assert place.service.checkpoint(second) == place.service.checkpoint(first)
+    place.until(second, JobStatus.RUNNING)
+    assert place.service.get(second).progress == {"batch_id": 7}
+    assert is_alive(place.home.run(second, 1))
+
+
+def test_a_manager_that_stood_still_does_nothing_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its look and its act another came to lead, which it notices before it acts."""
+    place.work(lambda: place.manager.leads)
+    job_id = place.submit("works")
+    second = place.new_manager()
+
+    def stands_still(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
+        if driver.state is DriverState.UNLAUNCHED:
+            while not second._leading():
+                time.sleep(0.02)
+        return decide(job, driver, now_ms)
+
+    monkeypatch.setattr(manager_module, "decide", stands_still)
+    place.manager.look()
+    assert place.service.get(job_id).status is JobStatus.STARTING
+    assert not place.manager.leads
+    assert not place.home.run(job_id, 1).exists()
+    place.until(job_id, JobStatus.RUNNING, second)
+    assert place.runs(job_id) == ["1"]

@@ -1,0 +1,78 @@
+"""A driver without Spark: it makes itself known, works, and ends as its definition's job file says.
+
+The file holds words, of which the run with number N does the one at place N, or the last one: `works` until it is told
+to stop, `finishes`, `fails`, `is-refused`, `dies`, `is-stuck` whatever it is told, `breaks` before it begins.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from penstock.durable import write_atomically
+from penstock.jobs.requests import Answer, Requests
+from penstock.server.driver import Launch
+from penstock.server.processes import (
+    ALIVE_VARIABLE,
+    BEGUN_FILE,
+    ENDED_FILE,
+    LAUNCH_FILE,
+    PROGRESS_FILE,
+    Ended,
+    process_of,
+)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    launch = msgspec.json.decode((folder / LAUNCH_FILE).read_bytes(), type=Launch)
+    words = Path(str(launch.file)).read_text().split()
+    word = words[min(launch.run, len(words)) - 1]
+    if word == "breaks":
+        sys.exit("it broke")
+    os.set_inheritable(int(os.environ.pop(ALIVE_VARIABLE)), False)
+    write_atomically(folder / BEGUN_FILE, msgspec.json.encode(process_of(os.getpid())))
+    checkpoint = Path(launch.settings["checkpoint"])
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    # One line for each run, and a note while it is at work: two at once would show.
+    with (checkpoint / "at-work").open("x"), (checkpoint / "runs").open("a") as runs:
+        runs.write(f"{launch.run}\n")
+
+    def end(code: int, kind: str, why: str) -> NoReturn:
+        (checkpoint / "at-work").unlink()
+        write_atomically(folder / ENDED_FILE, msgspec.json.encode(Ended(kind, why)))  # type: ignore[arg-type]
+        sys.exit(code)
+
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN if word == "is-stuck" else lambda *_: end(0, "stopped", "a signal")
+    )
+    requests = Requests(checkpoint)
+    write_atomically(folder / PROGRESS_FILE, b'{"batch_id": 7}')
+    if word == "finishes":
+        end(0, "finished", "all is done")
+    if word == "fails":
+        end(1, "failed", "a broker is away")
+    if word == "is-refused":
+        end(2, "refused", "a binding is wrong")
+    if word == "dies":
+        (checkpoint / "at-work").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        request = requests.next() if word != "is-stuck" else None
+        if request is not None and request.action == "rescale":
+            requests.answer(request, Answer(details={"before": 1, "after": request.parallelism}))
+        elif request is not None:
+            details = {"batch": 7} | ({"savepoint": request.savepoint_id} if request.savepoint else {})
+            requests.answer(request, Answer(details=details))
+            end(0, "stopped", "a request")
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()
