@@ -32,13 +32,16 @@ from penstock.jobs.definition import Job
 from penstock.jobs.described_state import STATE_FILE
 from penstock.jobs.dumping import Dumps
 from penstock.jobs.explaining import SparkLog, explained
-from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary
+from penstock.jobs.figures import FiguresWriter
+from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
 from penstock.jobs.own_files import check_checkpoint, forget_refused
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
+from penstock.jobs.recording import Recorder
 from penstock.jobs.requests import Answer, Request, Requests
 from penstock.jobs.rescaling import evolve, finish_rescaling, rescale
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import write_stream_order
+from penstock.runtime.memory import MemoryGauge
 from penstock.runtime.query import Query, start_query
 from penstock.runtime.session import SessionSettings, open_session, ship_code
 from penstock.runtime.warm_up import warm_up
@@ -146,9 +149,11 @@ class JobRunner:
                 lineage = evolve(session, checkpoint, declared)
                 bound = dataclasses.replace(bound, lineage=lineage)
                 on_note("The states of the checkpoint were written as the job declares them now.")
+            writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
+            recorder = Recorder(writer, bound, self.job_id, MemoryGauge(session).sample)
             while True:
                 dumps = Dumps(checkpoint, bound.lineage, on_note)
-                follower = Follower(bound, checkpoint, ownership, dumps)
+                follower = Follower(bound, checkpoint, Watch(ownership, dumps, recorder))
                 run = _Run(session, follower, checkpoint, requests, stop, on_progress or _unseen)
                 try:
                     summary, request = self._run_bound(run)
@@ -159,6 +164,7 @@ class JobRunner:
                 if request is None or request.action != "rescale":
                     break
                 bound = self._rescaled(run, request, on_note)
+                recorder.bind(bound)
         if self._settings.checkpoint is None and not summary.dead_letters:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return summary
@@ -257,6 +263,7 @@ class JobRunner:
             batch_interval_ms=self._settings.batch_interval_ms,
             before_batch=follower.before_batch,
             on_batch=follower.on_batch,
+            on_rest=follower.recorder.rested,
             holds_data=self._should_hold(follower),
             first_batch=lineage.first_batch,
             positions=lineage.positions,
@@ -301,27 +308,30 @@ class JobRunner:
     ) -> tuple[str, Request | None]:
         """Wait for the query, and give how it went; without `holds_data` it goes on however much waits."""
         follower = run.follower
+        follower.watch(query)
         while query.isActive:
             stops = run.stop.wait(_POLL_S)
             request = run.requests.next() if heeds_requests and not stops else None
             if stops or request is not None:
                 follower.closing = True
                 _stop_between_batches(query)
+                follower.refresh()
                 return "stopped", request
             if holds_data is not None and self._should_hold(follower) != holds_data:
                 # Spark's sources take no word while they run, so the query goes on as another one.
                 follower.closing = True
                 _stop_between_batches(query)
+                follower.refresh()
                 return _OTHERWISE, None
             failure = follower.failure()
             if failure is not None:
                 query.stop()
                 raise failure
             follower.dumps.step()
-            follower.refresh(query)
+            follower.refresh()
             run.on_progress(follower.progress)
         query.awaitTermination()
-        follower.refresh(query)
+        follower.refresh()
         run.on_progress(follower.progress)
         return "finished", None
 

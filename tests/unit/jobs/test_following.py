@@ -9,7 +9,7 @@ from typing import Any
 import penstock as ps
 from penstock.jobs.binding import bind_job
 from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.following import Follower
+from penstock.jobs.following import Follower, Watch
 from penstock.jobs.settings import RunSettings
 
 
@@ -36,7 +36,8 @@ def test_what_windows_did_not_take_is_counted_by_step(tmp_path: Path) -> None:
     bound = bind_job(job, RunSettings(bindings=bindings), checkpoint)
     ownership: Any = SimpleNamespace(check=lambda: None)
     dumps: Any = SimpleNamespace(want=lambda batch_id, told: None)
-    follower = Follower(bound, checkpoint, ownership, dumps)
+    recorder: Any = SimpleNamespace(take=lambda *taken: None)
+    follower = Follower(bound, checkpoint, Watch(ownership, dumps, recorder))
     follower.on_batch(0, [report("watermark", "windows", 1_000), report("late", "windows", 2)])
     follower.on_batch(1, [report("late", "windows", 3, 1), report("without_window", "windows", 1)])
     summary = follower.summary("id", "finished")
