@@ -20,6 +20,7 @@ from penstock.errors import CheckpointError
 from penstock.local.memory import MemoryUse
 
 __all__ = [
+    "BOUNDS_S",
     "FIGURES",
     "Figures",
     "FiguresWriter",
@@ -33,6 +34,9 @@ __all__ = [
 
 FIGURES: Final = "figures"
 """The folder in a checkpoint that keeps the figures."""
+
+BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""By how long the job is at work in them, in seconds, micro-batches are counted in totals."""
 
 _FORMAT: Final = 1
 _SEGMENT_BYTES: Final = 1 << 20
@@ -72,9 +76,13 @@ class StepFigures(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What a run has done since it started, over all micro-batches that were committed. They only grow."""
+    """What a run has done since it started, over all micro-batches that were committed. They only grow.
+
+    `batches_within` has, for each of `BOUNDS_S`, in how many of them the job was at work for at most that long.
+    """
 
     batches: int = 0
+    batches_within: tuple[int, ...] = (0,) * len(BOUNDS_S)
     busy_seconds: float = 0.0
     phases: dict[str, float] = {}
     state_commit_seconds: float = 0.0

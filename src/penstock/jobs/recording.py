@@ -14,7 +14,7 @@ import msgspec
 from penstock.control.receipts import Story
 from penstock.instants import instant_of
 from penstock.jobs.binding import BoundJob
-from penstock.jobs.figures import Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.jobs.figures import BOUNDS_S, Figures, FiguresWriter, Lag, StepFigures, Totals
 from penstock.local.memory import MemoryUse
 from penstock.operators.window_step import WindowStep
 from penstock.runtime.packing import DEAD_LETTERS
@@ -278,6 +278,7 @@ class Recorder:
         before = self.latest
         idle_s = None if before.batch < 0 else (progress.timestamp - before.ended).total_seconds()
         totals = before.totals
+        busy_s = max(0.0, duration_s - found.rest_s)
         return Figures(
             job=before.job,
             job_id=before.job_id,
@@ -299,7 +300,11 @@ class Recorder:
             memory=self._sample(),
             totals=Totals(
                 batches=totals.batches + 1,
-                busy_seconds=_plus(totals.busy_seconds, max(0.0, duration_s - found.rest_s)),
+                batches_within=tuple(
+                    count + (busy_s <= bound_s)
+                    for count, bound_s in zip(totals.batches_within, BOUNDS_S, strict=True)
+                ),
+                busy_seconds=_plus(totals.busy_seconds, busy_s),
                 phases=_sum(totals.phases, phases),
                 state_commit_seconds=_plus(totals.state_commit_seconds, commit_s),
                 records_in=_sum(totals.records_in, found.records_in),
