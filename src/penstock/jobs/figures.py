@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.durable import whole_lines_bytes
 from penstock.errors import CheckpointError
 from penstock.local.memory import MemoryUse
 
@@ -41,7 +42,6 @@ BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _FORMAT: Final = 1
 _SEGMENT_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 32 << 20
-_CHUNK_BYTES: Final = 64 << 10
 
 
 class Lag(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -184,7 +184,7 @@ class FiguresWriter:
         self._number = _number_of(names[-1]) if names else 1
         self._open_segment()
         assert self._file is not None
-        self._size = _whole_size(self._file)
+        self._size = whole_lines_bytes(self._file)
         os.ftruncate(self._file, self._size)
         if self._size >= self._segment_bytes:
             self._begin_segment()
@@ -315,27 +315,11 @@ def _last_line(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     try:
-        end = _whole_size(file)
-        start = _line_end(file, end - 1)
+        end = whole_lines_bytes(file)
+        start = whole_lines_bytes(file, end - 1)
         return os.pread(file, end - start, start) if end else None
     finally:
         os.close(file)
-
-
-def _whole_size(file: int) -> int:
-    """How many bytes of a file are whole lines."""
-    return _line_end(file, os.fstat(file).st_size)
-
-
-def _line_end(file: int, before: int) -> int:
-    """Where the last line ends that ends before a place; 0 when none does."""
-    while before > 0:
-        start = max(0, before - _CHUNK_BYTES)
-        found = os.pread(file, before - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        before = start
-    return 0
 
 
 def _decoded(path: Path, lines: list[bytes]) -> list[Figures]:

@@ -67,12 +67,12 @@ def _is_loopback(host: str) -> bool:
 
 
 class MetricsServer:
-    """Serves what `content` gives, in threads of its own; a context manager. It gives None while there is nothing yet.
+    """Serves what `content` gives, in threads of its own; a context manager.
 
     Entering it raises ExternalSystemError when the address cannot be had.
     """
 
-    def __init__(self, address: Address, content: Callable[[], bytes | None]) -> None:
+    def __init__(self, address: Address, content: Callable[[], bytes]) -> None:
         self._wanted: Final = address
         self._content: Final = content
         self._server: ThreadingHTTPServer | None = None
@@ -123,7 +123,7 @@ class _Server6(_Server):
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET /metrics, and nothing else."""
 
-    content: Callable[[], bytes | None]
+    content: Callable[[], bytes]
     local_only: bool
     timeout = _REQUEST_S
     server_version = "penstock"
@@ -135,9 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(403, "The metrics are for this machine only.")
         elif self.path.partition("?")[0] != _PATH:
             self.send_error(404, f"There is only {_PATH}.")
-        elif (found := self.content()) is None:
-            self.send_error(503, "The job is starting.")
         else:
+            found = self.content()
             self.send_response(200)
             self.send_header("Content-Type", _TEXT)
             self.send_header("Content-Length", str(len(found)))

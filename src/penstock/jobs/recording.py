@@ -196,11 +196,9 @@ class Recorder:
     other threads may look at it.
     """
 
-    def __init__(
-        self, writer: FiguresWriter, bound: BoundJob, job_id: str, memory: Callable[[], MemoryUse]
-    ) -> None:
+    def __init__(self, writer: FiguresWriter, bound: BoundJob, job_id: str) -> None:
         self._writer: Final = writer
-        self._memory_of: Final = memory
+        self._memory_of: Callable[[], MemoryUse] | None = None
         self._memory: MemoryUse | None = None
         self._sampled_s = -_MEMORY_EVERY_S
         self._failed = False
@@ -235,6 +233,10 @@ class Recorder:
         self._parallelism = bound.lineage.parallelism
         self._pending: dict[int, Counted] = {}
         self._watermarks: dict[str, dict[int, int]] = {}
+
+    def sample_memory(self, sample: Callable[[], MemoryUse]) -> None:
+        """Take a sample of the run's memory from time to time."""
+        self._memory_of = sample
 
     def take(
         self, batch: int, reports: Sequence[Any], told: Iterable[Story], held: SlotCounts, begun_s: float
@@ -329,7 +331,7 @@ class Recorder:
 
     def _sample(self) -> MemoryUse | None:
         now_s = time.monotonic()
-        if now_s - self._sampled_s >= _MEMORY_EVERY_S:
+        if self._memory_of is not None and now_s - self._sampled_s >= _MEMORY_EVERY_S:
             self._sampled_s = now_s
             self._memory = self._memory_of()
         return self._memory

@@ -68,7 +68,9 @@ def bound(tmp_path: Path) -> BoundJob:
 
 @pytest.fixture
 def recorder(bound: BoundJob, tmp_path: Path) -> Recorder:
-    return Recorder(FiguresWriter(tmp_path), bound, "visits-1", lambda: MemoryUse(driver_bytes=7))
+    found = Recorder(FiguresWriter(tmp_path), bound, "visits-1")
+    found.sample_memory(lambda: MemoryUse(driver_bytes=7))
+    return found
 
 
 def record(
