@@ -11,6 +11,7 @@ import typer
 
 import penstock
 from penstock.cli_control import control_app
+from penstock.cli_metrics import register_metrics
 from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr
 from penstock.cli_state import register_state
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(control_app, name="control")
 register_state(app)
+register_metrics(app)
 
 
 def main() -> None:
@@ -104,6 +106,14 @@ def run(
         bool,
         typer.Option("--allow-non-restored-state", help="Leave behind the state of steps that are gone."),
     ] = False,
+    metrics_bind: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve the job's metrics to Prometheus there, at /metrics."),
+    ] = None,
+    metrics_allow_remote: Annotated[
+        bool,
+        typer.Option("--metrics-allow-remote", help="Let others than this machine read the metrics."),
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
     ] = False,
@@ -136,6 +146,8 @@ def run(
             keep_positions=keep_positions,
             allow_non_restored_state=allow_non_restored_state,
             lock_timeout_s=lock_timeout,
+            metrics_bind=metrics_bind,
+            metrics_allow_remote=metrics_allow_remote,
             strict=strict,
         )
         loaded = load_job(job_file)

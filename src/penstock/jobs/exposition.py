@@ -25,10 +25,11 @@ Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 
 @dataclass(frozen=True)
 class JobFigures:
-    """The newest figures of a job, and whether it runs."""
+    """The newest figures of a job, whether it runs, and how long a micro-batch under way has been running, if known."""
 
     figures: Figures
     is_running: bool = True
+    batch_running_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,12 @@ METRICS: Final = (
         "gauge",
         "How long the newest micro-batch took.",
         _of_batch(lambda figures: figures.duration_s),
+    ),
+    Metric(
+        "penstock_batch_running_seconds",
+        "gauge",
+        "How long the micro-batch under way has been running, 0 between two; told by the job itself only.",
+        lambda job: [] if job.batch_running_s is None else [((), job.batch_running_s)],
     ),
     Metric(
         "penstock_parallelism",

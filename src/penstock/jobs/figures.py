@@ -56,7 +56,7 @@ class Lag(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float | None = None
 
 
-class StepFigures(msgspec.Struct, frozen=True, omit_defaults=True):
+class StepFigures(msgspec.Struct, frozen=True):
     """A step in one micro-batch: what it processed, and what it holds afterwards.
 
     `skew` is the number of records of the slot with the most, divided by the mean over all slots: 1 when all had the

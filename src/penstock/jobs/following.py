@@ -123,6 +123,7 @@ class Follower:
             raise JobFailedError(STOPPING)
         self.ownership.check()
         self.begun = batch_id
+        self.recorder.began(batch_id)
 
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:
         """Take the reports of a micro-batch; called again with the same batch after a crash.

@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 import urllib.parse
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
-from penstock.errors import ExternalSystemError, JobDefinitionError
+from penstock.errors import ExternalSystemError
+from penstock.jobs.addresses import Address, is_loopback
 
-__all__ = ["Address", "MetricsServer", "metrics_address"]
+__all__ = ["MetricsServer"]
 
 _PATH: Final = "/metrics"
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-_LOCAL_NAME: Final = "localhost"
 _REQUEST_S: Final = 10.0
-
-
-class Address(NamedTuple):
-    """Where to listen: a host name or an IP address, and a port, 0 for a free one."""
-
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        return _is_loopback(self.host)
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def metrics_address(text: str, *, allow_remote: bool) -> Address:
-    """The address in a text, HOST:PORT or [IPv6]:PORT.
-
-    Raises JobDefinitionError when it is none, or when others could reach it and that is not allowed.
-    """
-    try:
-        parts = urllib.parse.urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if host is None or port is None or "@" in text or "/" in text:
-        raise JobDefinitionError(
-            f"{text!r} is no address for metrics. Write HOST:PORT, for example 127.0.0.1:9464."
-        )
-    address = Address(host, port)
-    if not address.is_loopback and not allow_remote:
-        raise JobDefinitionError(
-            f"Metrics would be served at {address} to everyone who can reach this machine. Take 127.0.0.1, or add "
-            "--metrics-allow-remote."
-        )
-    return address
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == _LOCAL_NAME or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class MetricsServer:
@@ -131,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # named by the library
         """Answer."""
-        if self.local_only and not _is_loopback(_host_of(self.headers.get("Host", ""))):
+        if self.local_only and not is_loopback(_host_of(self.headers.get("Host", ""))):
             self.send_error(403, "The metrics are for this machine only.")
         elif self.path.partition("?")[0] != _PATH:
             self.send_error(404, f"There is only {_PATH}.")

@@ -231,12 +231,23 @@ class Recorder:
         """Go on with a job that was bound anew."""
         self._steps = [node.step for node in bound.plan.graph.steps()]
         self._parallelism = bound.lineage.parallelism
+        self._at_work = (-1, 0.0)
         self._pending: dict[int, Counted] = {}
         self._watermarks: dict[str, dict[int, int]] = {}
 
     def sample_memory(self, sample: Callable[[], MemoryUse]) -> None:
         """Take a sample of the run's memory from time to time."""
         self._memory_of = sample
+
+    def began(self, batch: int) -> None:
+        """Take note that a micro-batch has begun."""
+        self._at_work = (batch, time.monotonic())
+
+    @property
+    def batch_running_s(self) -> float:
+        """How long the micro-batch that is under way has been running, in seconds; 0 between two."""
+        batch, begun_s = self._at_work
+        return time.monotonic() - begun_s if batch > self.latest.batch else 0.0
 
     def take(
         self, batch: int, reports: Sequence[Any], told: Iterable[Story], held: SlotCounts, begun_s: float

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding, redacted
 from penstock.errors import PenstockError
+from penstock.jobs.addresses import metrics_address
 from penstock.jobs.beginning import begin, declared_state, must_evolve, put_aside
 from penstock.jobs.binding import BoundJob, bind_job
 from penstock.jobs.capturing import Capture, capture
@@ -35,7 +36,6 @@ from penstock.jobs.events import RunEvents, settings_of, user_name
 from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
-from penstock.jobs.metrics_server import MetricsServer, metrics_address
 from penstock.jobs.own_files import check_checkpoint, forget_refused
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.recording import Recorder
@@ -201,9 +201,13 @@ class JobRunner:
             return
         # Which takes a while to load.
         from penstock.jobs.exposition import JobFigures, exposition
+        from penstock.jobs.metrics_server import MetricsServer
 
         address = metrics_address(bind, allow_remote=self._settings.metrics_allow_remote)
-        server = MetricsServer(address, lambda: exposition([JobFigures(recorder.latest)]))
+        server = MetricsServer(
+            address,
+            lambda: exposition([JobFigures(recorder.latest, batch_running_s=recorder.batch_running_s)]),
+        )
         stack.enter_context(server)
         on_note(f"The metrics of the job are at {server.url}.")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.control.commands import DEFAULT_MOST_BYTES
 from penstock.errors import JobDefinitionError
-from penstock.jobs.metrics_server import metrics_address
+from penstock.jobs.addresses import metrics_address
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
 __all__ = ["RunSettings"]

@@ -14,7 +14,7 @@ _PROC: Final = Path("/proc")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
+class MemoryUse(msgspec.Struct, frozen=True):
     """The memory of a run at one moment.
 
     `driver_bytes`, `jvm_bytes` and `workers_bytes` are resident sets of the driver, its JVM, and the JVM's Python

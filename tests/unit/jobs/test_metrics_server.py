@@ -8,7 +8,8 @@ import socket
 import pytest
 
 from penstock.errors import ExternalSystemError, JobDefinitionError
-from penstock.jobs.metrics_server import Address, MetricsServer, metrics_address
+from penstock.jobs.addresses import Address, metrics_address
+from penstock.jobs.metrics_server import MetricsServer
 
 
 @pytest.mark.parametrize(

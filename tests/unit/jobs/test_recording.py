@@ -159,6 +159,20 @@ def test_what_is_not_committed_leaves_no_figures(recorder: Recorder, tmp_path: P
     assert recorder.latest.totals.records_in == {"visits": 3}
 
 
+def test_how_long_a_micro_batch_has_been_running(recorder: Recorder, bound: BoundJob) -> None:
+    """Is known while it does, and is 0 between two, also after rescaling."""
+    assert recorder.batch_running_s == 0
+    recorder.began(0)
+    time.sleep(0.01)
+    assert 0.01 <= recorder.batch_running_s < 10
+    record(recorder, 0, [report("in", "visits", 1)])
+    assert recorder.batch_running_s == 0
+    recorder.began(1)
+    assert recorder.batch_running_s > 0
+    recorder.bind(bound)
+    assert recorder.batch_running_s == 0
+
+
 def test_a_rest_is_no_work(recorder: Recorder) -> None:
     """A micro-batch in which nothing came lasts half a second, and the job was not busy."""
     recorder.take(0, [], [], NOTHING, time.monotonic())
