@@ -13,7 +13,6 @@ import fcntl
 import getpass
 import heapq
 import itertools
-import logging
 import os
 import re
 import time
@@ -29,6 +28,7 @@ from penstock.bindings import redacted, without_secrets
 from penstock.durable import sync_folder, whole_lines_bytes
 from penstock.errors import CheckpointError, PenstockError
 from penstock.jobs.control import read_control_entry
+from penstock.jobs.logs import job_log
 from penstock.jobs.receipts import receipt_files, receipts_in
 from penstock.jobs.settings import RunSettings
 from penstock.streams.graph import RECEIPTS
@@ -64,7 +64,6 @@ EventKind: TypeAlias = Literal[
     "commands",
 ]
 
-_log: Final = logging.getLogger("penstock.jobs")
 _ENDS: Final = ("stopped", "finished", "failed")
 _POLL_S: Final = 0.2
 _SECRET_SETTING: Final = re.compile(
@@ -199,7 +198,7 @@ class RunEvents:
                 self.add("failed", details, by="")
             except CheckpointError as unwritten:
                 # What has failed says more than that it cannot be written down.
-                _log.warning("%s", unwritten)
+                job_log.warning("%s", unwritten)
             raise
 
 

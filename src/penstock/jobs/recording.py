@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from penstock.control.receipts import Story
 from penstock.instants import instant_of
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.figures import BOUNDS_S, Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.jobs.logs import job_log
 from penstock.local.memory import MemoryUse
 from penstock.operators.window_step import WindowStep
 from penstock.runtime.packing import DEAD_LETTERS
@@ -37,7 +37,6 @@ __all__ = [
 PHASES: Final = ("offsets", "planning", "log", "processing", "sinks")
 """The parts of a micro-batch: find what is there, plan, write Spark's logs, run the tasks, commit the sinks."""
 
-_log: Final = logging.getLogger("penstock.jobs")
 
 # While nothing comes, a job with timers makes empty micro-batches all the time.
 _EMPTY_EVERY_S: Final = 5.0
@@ -352,7 +351,7 @@ class Recorder:
             self._writer.append(figures)
         except OSError as e:
             if not self._failed:
-                _log.warning("The figures of the job cannot be written (%s); the job goes on without.", e)
+                job_log.warning("The figures of the job cannot be written (%s); the job goes on without.", e)
             self._failed = True
         else:
             self._failed = False
