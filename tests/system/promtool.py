@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 __all__ = ["find_promtool", "promtool"]
 
 
-def promtool(tool: str, *arguments: str | Path) -> str:
+def promtool(tool: str, *arguments: str | Path, stdin: BinaryIO | None = None) -> str:
     """Run the tool, which must agree; gives what it prints."""
-    done = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True, check=False)
+    command = [tool, *map(str, arguments)]
+    done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -24,6 +24,8 @@ job_log: Final = logging.getLogger("penstock.jobs")
 job_log.addHandler(logging.NullHandler())
 
 _PROGRESS_S: Final = 5.0
+# Clients of brokers that log, each time that they try again, what they raise as well.
+_CHATTER: Final = ("penstock.kafka", "pika", "rstream")
 
 
 class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -58,6 +60,8 @@ class _JsonLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, as a whole line."""
+        if record.name.startswith(_CHATTER):
+            return
         try:
             self._target.write(self._line(record))
             self._target.flush()

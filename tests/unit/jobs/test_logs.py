@@ -88,6 +88,8 @@ def test_other_libraries_are_heard_when_they_warn() -> None:
     other = logging.getLogger("some.client")
     with LogDisplay(target):
         other.info("chatter")
+        logging.getLogger("penstock.kafka").error("connection refused, for the hundredth time")
+        logging.getLogger("pika.adapters").error("connection refused, for the hundredth time")
         try:
             raise ValueError("amqp://guest:canary-1@h/%2F/q")
         except ValueError:
