@@ -214,7 +214,7 @@ def _overview(newest: Figures, running: bool, found: Rates) -> RenderableType:
         "newest micro-batch": f"{newest.batch}, ended {ago_s:,.1f} s ago, took {newest.duration_s:.2f} s: {phases}",
         "at work": f"{found.utilisation:.0%} of the last {found.seconds:.0f} s, in {found.batches:.2f} micro-batches a "
         f"second of {found.mean_busy_s:.2f} s",
-        "tasks": str(newest.parallelism),
+        "tasks": f"{newest.parallelism} for each step, {newest.cores} at a time",
         "dead letters": f"{newest.totals.dead_letters:,}",
         "commands": commands or "none",
     }

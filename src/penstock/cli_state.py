@@ -428,9 +428,11 @@ def _record(folder: Path, kind: EventKind, details: dict[str, Any], batch: int |
 
     try:
         lineage = Checkpoint(folder).stored_lineage()
-        now = dt.datetime.now(dt.UTC)
-        job = "" if lineage is None else lineage.job
-        record_event(folder, Event(at=now, event=kind, job=job, by=user_name(), batch=batch, details=details))
+        # Savepoints outlive their checkpoints.
+        if lineage is not None:
+            now, by = dt.datetime.now(dt.UTC), user_name()
+            event = Event(at=now, event=kind, job=lineage.job, by=by, batch=batch, details=details)
+            record_event(folder, event)
     except CheckpointError as e:
         stderr.print(f"[yellow]Note:[/] {escaped(str(e))}", soft_wrap=True)
 

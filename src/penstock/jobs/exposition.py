@@ -198,6 +198,12 @@ METRICS: Final = (
         _one(lambda figures: figures.parallelism),
     ),
     Metric(
+        "penstock_cores",
+        "gauge",
+        "Tasks that Spark runs at a time.",
+        _of_batch(lambda figures: figures.cores),
+    ),
+    Metric(
         "penstock_lag_records",
         "gauge",
         "Records that wait in the source of a stream.",

@@ -100,7 +100,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     `phases` are the seconds of the parts of `duration_s`, `idle_s` is how long the job had waited before it began, and
     `rest_s` how long it rested within, since nothing had come. `state_commit_s` is the time that tasks took to commit
-    state, added up over tasks. `commands` counts by what became of them: applied, degraded, rejected.
+    state, added up over tasks. `cores` is how many tasks Spark runs at a time. `commands` counts by what became of
+    them: applied, degraded, rejected.
     """
 
     format: int = _FORMAT
@@ -115,6 +116,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: float = 0.0
     state_commit_s: float = 0.0
     parallelism: int
+    cores: int = 0
     records_in: dict[str, int] = {}
     records_out: dict[str, int] = {}
     dead_letters: int = 0

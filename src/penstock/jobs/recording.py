@@ -197,6 +197,7 @@ class Recorder:
 
     def __init__(self, writer: FiguresWriter, bound: BoundJob, job_id: str) -> None:
         self._writer: Final = writer
+        self._cores = 0
         self._memory_of: Callable[[], MemoryUse] | None = None
         self._memory: MemoryUse | None = None
         self._sampled_s = -_MEMORY_EVERY_S
@@ -234,9 +235,10 @@ class Recorder:
         self._pending: dict[int, Counted] = {}
         self._watermarks: dict[str, dict[int, int]] = {}
 
-    def sample_memory(self, sample: Callable[[], MemoryUse]) -> None:
-        """Take a sample of the run's memory from time to time."""
-        self._memory_of = sample
+    def spark_started(self, cores: int, memory: Callable[[], MemoryUse]) -> None:
+        """Spark runs so many tasks at a time; its memory is looked at from time to time."""
+        self._cores = cores
+        self._memory_of = memory
 
     def began(self, batch: int) -> None:
         """Take note that a micro-batch has begun."""
@@ -303,6 +305,7 @@ class Recorder:
             rest_s=found.rest_s,
             state_commit_s=commit_s,
             parallelism=self._parallelism,
+            cores=self._cores,
             records_in=found.records_in,
             records_out=found.records_out,
             dead_letters=found.dead_letters,

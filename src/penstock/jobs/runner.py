@@ -161,7 +161,7 @@ class JobRunner:
                 bound = dataclasses.replace(bound, lineage=lineage)
                 on_note("The states of the checkpoint were written as the job declares them now.")
                 events.add("evolved", {}, batch=lineage.first_batch - 1)
-            recorder.sample_memory(MemoryGauge(session).sample)
+            recorder.spark_started(session.sparkContext.defaultParallelism, MemoryGauge(session).sample)
             while True:
                 dumps = Dumps(checkpoint, bound.lineage, on_note)
                 follower = Follower(bound, checkpoint, Watch(ownership, dumps, recorder))

@@ -56,6 +56,7 @@ def figures(batch: int) -> Figures:
         duration_s=1.0,
         phases={"planning": 0.25, "processing": 0.7},
         parallelism=2,
+        cores=4,
         records_in={"visits": 1500},
         records_out={"out": 30},
         lag={
@@ -105,6 +106,7 @@ def test_metrics_as_tables(checkpoint: Path) -> None:
         "rooms (rooms-1), not running",
         "took 1.00 s: planning 0.25, processing 0.70",
         "at work             67% of the last 3 s, in 0.67 micro-batches a second of 1.00 s",
+        "tasks               2 for each step, 4 at a time",
         "3 applied, 1 rejected",
         "driver 100.0 MiB, JVM 1.0 GiB (heap 512.0 MiB of 2.0 GiB), workers 2.0 GiB; garbage 1.5 s",
     ):
