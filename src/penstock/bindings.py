@@ -264,6 +264,7 @@ _OWN_SETTINGS: Final = {
 """Client settings that would break what penstock promises, and what to do instead."""
 
 _LOGIN: Final = re.compile(r"(?s)^(?!\s*(?:jsonl|csv|parquet|text|console):)([^:]*:/*[^:]*:).*@")
+_URI: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem)[^=&]*=)[^&]*")
 
 
@@ -321,6 +322,15 @@ def redacted(uri: str) -> str:
     """
     # Up to the last @, and under any scheme, so that what is mistyped shows no password either.
     return _SECRET.sub(r"\1***", _LOGIN.sub(r"\1***@", uri))
+
+
+def without_secrets(text: str) -> str:
+    """A text in which the secrets of URIs are masked, for logs.
+
+    >>> without_secrets("The broker amqp://guest:abc@h:5672/%2F/readings does not answer.")
+    'The broker amqp://guest:***@h:5672/%2F/readings does not answer.'
+    """
+    return _URI.sub(lambda found: redacted(found.group()), text)
 
 
 def _query_form(scheme: str, role: Role) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -13,8 +15,10 @@ import penstock
 from penstock.cli_control import control_app
 from penstock.cli_doctor import doctor
 from penstock.cli_init import init
-from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli_metrics import register_metrics
+from penstock.cli_output import Output, OutputOption, errors_as_sentences, stderr
 from penstock.cli_state import register_state
+from penstock.jobs.logs import LogDisplay
 
 __all__ = ["app", "main"]
 
@@ -26,8 +30,16 @@ app = typer.Typer(
 )
 app.add_typer(control_app, name="control")
 register_state(app)
+register_metrics(app)
 for command in (doctor, init):
     app.command()(command)
+
+
+class LogFormat(StrEnum):
+    """How a run tells what happens to it."""
+
+    text = "text"
+    json = "json"
 
 
 def main() -> None:
@@ -108,6 +120,18 @@ def run(
         bool,
         typer.Option("--allow-non-restored-state", help="Leave behind the state of steps that are gone."),
     ] = False,
+    metrics_bind: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve the job's metrics to Prometheus there, at /metrics."),
+    ] = None,
+    metrics_allow_remote: Annotated[
+        bool,
+        typer.Option("--metrics-allow-remote", help="Let others than this machine read the metrics."),
+    ] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(help="What is told on stderr: for people, or one JSON object a line."),
+    ] = LogFormat.text,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
     ] = False,
@@ -118,7 +142,11 @@ def run(
     Exit codes: 0 finished or stopped, 1 the job failed, 2 wrong use (arguments, bindings, job file, checkpoint, or a
     bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
-    with errors_as_sentences():
+    log = LogDisplay() if log_format is LogFormat.json else None
+    with contextlib.ExitStack() as stack:
+        if log is not None:
+            stack.enter_context(log)
+        stack.enter_context(errors_as_sentences(tell=None if log is None else log.error))
         from penstock.bindings import split_definition
         from penstock.jobs.display import RunDisplay
         from penstock.jobs.loading import load_job
@@ -140,6 +168,8 @@ def run(
             keep_positions=keep_positions,
             allow_non_restored_state=allow_non_restored_state,
             lock_timeout_s=lock_timeout,
+            metrics_bind=metrics_bind,
+            metrics_allow_remote=metrics_allow_remote,
             strict=strict,
         )
         loaded = load_job(job_file)
@@ -148,13 +178,19 @@ def run(
 
         runner = JobRunner(loaded.job, settings, loaded.code)
         print(runner.job_id, flush=True)
+        display: RunDisplay | LogDisplay
+        if log is None:
+            display = RunDisplay(stderr, loaded.job.name)
+        else:
+            display = log
+            log.of(loaded.job.name, runner.job_id)
         for note in runner.notes:
-            stderr.print(f"[yellow]Note:[/] {escaped(note)}", soft_wrap=True)
-        with RunDisplay(stderr, loaded.job.name) as display:
+            display.note(f"Note: {note}")
+        with display if isinstance(display, RunDisplay) else contextlib.nullcontext():
             summary = runner.run(on_progress=display.update, on_note=display.note)
         if output is Output.json:
             print(msgspec.json.encode(asdict(summary)).decode(), flush=True)
-        else:
+        if output is not Output.json or log is not None:
             display.print_summary(summary)
 
 

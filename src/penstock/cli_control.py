@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import getpass
 import os
 import socket
 import sys
@@ -23,6 +22,7 @@ from penstock.control.commands import Command
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, CommandRefusedError
 from penstock.jobs.control import ControlEntry, read_control_entry
+from penstock.jobs.events import user_name
 from penstock.jobs.history import NewReceipts, Story, Wanted, await_end, newest_stories, story_of
 from penstock.jobs.receipts import plain
 from penstock.jobs.sending import command_binding, find_waiting, send_command
@@ -212,12 +212,7 @@ def _commands_uri(define: str | None) -> str | None:
 
 
 def _issuer() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        # A container may run under a number that has no name.
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{user_name()}@{socket.gethostname()}"
 
 
 def _payload(text: str | None, file: str | None) -> msgspec.Raw:

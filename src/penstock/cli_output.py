@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
 
@@ -13,7 +13,15 @@ from rich.console import Console
 
 from penstock.errors import PenstockError
 
-__all__ = ["Output", "OutputOption", "errors_as_sentences", "escaped", "stderr", "stdout"]
+__all__ = [
+    "Output",
+    "OutputOption",
+    "errors_as_sentences",
+    "escaped",
+    "stderr",
+    "stdout",
+    "tell_error",
+]
 
 _WIDTH: Final = 200
 
@@ -35,18 +43,23 @@ OutputOption = Annotated[
 
 
 @contextmanager
-def errors_as_sentences(external_code: int = 3) -> Iterator[None]:
-    """Turn penstock's errors into a sentence on stderr and an exit code.
+def errors_as_sentences(external_code: int = 3, tell: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Turn penstock's errors into a sentence, on stderr unless `tell` takes it, and an exit code.
 
     `external_code` is the exit code for a system beside penstock that does not answer or refuses.
     """
     try:
         yield
     except PenstockError as e:
-        stderr.print(f"[bold red]Error:[/] {escaped(str(e))}", soft_wrap=True)
+        (tell or tell_error)(str(e))
         raise typer.Exit(external_code if e.fault == "external" else e.exit_code) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def tell_error(text: str) -> None:
+    """Print an error on stderr."""
+    stderr.print(f"[bold red]Error:[/] {escaped(text)}", soft_wrap=True)
 
 
 def escaped(text: str) -> str:

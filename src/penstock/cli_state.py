@@ -17,12 +17,14 @@ import msgspec
 import typer
 from rich.table import Table
 
+from penstock.bindings import redacted
 from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.jobs.checkpoint import Checkpoint
+    from penstock.jobs.events import EventKind
     from penstock.snapshots.manifest import Manifest
 
 __all__ = ["register_state", "state_app"]
@@ -252,6 +254,7 @@ def savepoint(
         elif dispose is not None:
             place = found_savepoints.place_of(dispose, checkpoint.absolute())
             count = found_savepoints.dispose(place)
+            _record(checkpoint.expanduser().absolute(), "savepoint-deleted", {"uri": redacted(place)})
             stderr.print(f"Deleted {escaped(place)}, {count} files.")
         else:
             name, uri = _new_savepoint(checkpoint, to)
@@ -280,13 +283,14 @@ def stop(
 ) -> None:
     """Stop a running job between two micro-batches, perhaps with a savepoint."""
     with errors_as_sentences():
+        from penstock.jobs.events import user_name
         from penstock.jobs.requests import ask, new_request
 
         _check_running(checkpoint)
         name, uri = _new_savepoint(checkpoint, to) if with_savepoint else (None, None)
         details = ask(
             checkpoint.absolute(),
-            new_request("stop", savepoint=uri, savepoint_id=name, drain=drain),
+            new_request("stop", savepoint=uri, savepoint_id=name, drain=drain, by=user_name()),
             timeout,
         )
         if output is Output.json:
@@ -313,11 +317,14 @@ def rescale(
     changed. Prints how long the job stood still.
     """
     with errors_as_sentences():
+        from penstock.jobs.events import user_name
         from penstock.jobs.requests import ask, is_running, new_request
 
         opened = _opened(checkpoint)
         if is_running(opened.folder):
-            details = ask(opened.folder, new_request("rescale", parallelism=parallelism), timeout)
+            details = ask(
+                opened.folder, new_request("rescale", parallelism=parallelism, by=user_name()), timeout
+            )
         else:
             details = _rescaled_offline(opened, parallelism)
         if output is Output.json:
@@ -351,12 +358,14 @@ def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any
             begun_s = time.monotonic()
             after = rescale_checkpoint(session, checkpoint, parallelism)
             seconds = time.monotonic() - begun_s
-    return {
+    details = {
         "seconds": round(seconds, 2),
         "before": 0 if before is None else before.parallelism,
         "after": after.parallelism,
         "batch": after.first_batch - 1,
     }
+    _record(checkpoint.folder, "rescaled", details)
+    return details
 
 
 def _opened(checkpoint: Path) -> Checkpoint:
@@ -406,7 +415,26 @@ def _captured(
     with stderr.status("Starting Spark ..."), _session() as session:
         begun_s = time.monotonic()
         manifest = capture(session, opened, Capture(kind, uri, form, name, batch, now))
-        return manifest, time.monotonic() - begun_s
+        seconds = time.monotonic() - begun_s
+    _record(opened.folder, kind, {"id": manifest.id, "uri": redacted(uri), "format": form}, manifest.batch)
+    return manifest, seconds
+
+
+def _record(folder: Path, kind: EventKind, details: dict[str, Any], batch: int | None = None) -> None:
+    """Write down in the checkpoint of a job what was done there, by whom. What is done stays done if that fails."""
+    from penstock.errors import CheckpointError
+    from penstock.jobs.checkpoint import Checkpoint
+    from penstock.jobs.events import Event, record_event, user_name
+
+    try:
+        lineage = Checkpoint(folder).stored_lineage()
+        # Savepoints outlive their checkpoints.
+        if lineage is not None:
+            now, by = dt.datetime.now(dt.UTC), user_name()
+            event = Event(at=now, event=kind, job=lineage.job, by=by, batch=batch, details=details)
+            record_event(folder, event)
+    except CheckpointError as e:
+        stderr.print(f"[yellow]Note:[/] {escaped(str(e))}", soft_wrap=True)
 
 
 @contextlib.contextmanager

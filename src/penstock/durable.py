@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
-__all__ = ["sync_folder", "write_atomically"]
+__all__ = ["sync_folder", "whole_lines_bytes", "write_atomically"]
+
+_CHUNK_BYTES: Final = 64 << 10
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -30,3 +33,18 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def whole_lines_bytes(file: int, before: int | None = None) -> int:
+    """How many bytes of an open file are whole lines; with `before`, of so many bytes at its beginning.
+
+    What a crash has left of a line is behind them.
+    """
+    end = os.fstat(file).st_size if before is None else before
+    while end > 0:
+        start = max(0, end - _CHUNK_BYTES)
+        found = os.pread(file, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -11,6 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from penstock.bindings import without_secrets
+
 if TYPE_CHECKING:
     from penstock.jobs.following import EventTime
     from penstock.jobs.runner import Progress, RunSummary
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["RunDisplay"]
 
 _PLAIN_INTERVAL_S: Final = 5.0
+# What the clients of brokers say besides is theirs.
+_HEARD: Final = ("penstock.jobs", "penstock.sources")
 
 
 class RunDisplay:
@@ -29,8 +34,11 @@ class RunDisplay:
         self._live: Live | None = None
         self._last_plain = 0.0
         self._last_batch = -1
+        self._warnings: Final = _Warnings(self)
 
     def __enter__(self) -> Self:
+        for name in _HEARD:
+            logging.getLogger(name).addHandler(self._warnings)
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=5, transient=True)
             self._live.__enter__()
@@ -39,6 +47,8 @@ class RunDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for name in _HEARD:
+            logging.getLogger(name).removeHandler(self._warnings)
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
             self._live = None
@@ -86,6 +96,18 @@ class RunDisplay:
             f"{summary.dead_letters:,}",
         )
         self._console.print(table)
+
+
+class _Warnings(logging.Handler):
+    """Shows what the run and its receivers warn of."""
+
+    def __init__(self, display: RunDisplay) -> None:
+        super().__init__(logging.WARNING)
+        self._display: Final = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a warning."""
+        self._display.note(f"Warning: {without_secrets(record.getMessage())}")
 
 
 def _lag(progress: Progress) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,11 +16,14 @@ from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.dumping import Dumps
+from penstock.jobs.figures import Lag
 from penstock.jobs.own_files import COUNTS_FILE, mark_begun, stored_counts
 from penstock.jobs.ownership import Ownership
+from penstock.jobs.recording import LagClock, Recorder, SlotCounts, kafka_waiting, log_waiting
 from penstock.runtime.packing import DEAD_LETTERS, REPORTS, STORIES, TIME, reports_of, time_of
+from penstock.runtime.progress import BatchProgress, ProgressReader
 
-__all__ = ["STOPPING", "EventTime", "Follower", "Progress", "RunSummary"]
+__all__ = ["STOPPING", "EventTime", "Follower", "Progress", "RunSummary", "Watch"]
 
 STOPPING: Final = "The job is stopping and begins no other micro-batch."
 _stories: Final = msgspec.msgpack.Decoder(list[Story])
@@ -31,12 +32,13 @@ _stories: Final = msgspec.msgpack.Decoder(list[Story])
 class _StepCounts(msgspec.Struct):
     """What each step did since the checkpoint began, up to a micro-batch.
 
-    Keys and the bytes of data that wait for a paused step are by slot.
+    Keys, the bytes of the stored state and those of data that wait for a paused step are by slot.
     """
 
     batch: int = -1
     keys: dict[str, dict[str, int]] = {}
     held: dict[str, dict[str, int]] = {}
+    state_bytes: dict[str, dict[str, int]] = {}
     records: dict[str, int] = {}
 
 
@@ -100,15 +102,27 @@ class RunSummary:
     event_time: dict[str, EventTime] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Watch:
+    """What goes on beside the micro-batches of a run: who owns the checkpoint, dumps to make, figures to record."""
+
+    ownership: Ownership
+    dumps: Dumps
+    recorder: Recorder
+
+
 class Follower:
     """Commits each micro-batch to the sinks and keeps the counts."""
 
-    def __init__(self, bound: BoundJob, checkpoint: Checkpoint, ownership: Ownership, dumps: Dumps) -> None:
+    def __init__(self, bound: BoundJob, checkpoint: Checkpoint, watch: Watch) -> None:
         self.bound: Final = bound
         self._checkpoint = checkpoint
-        self.ownership: Final = ownership
+        self.ownership: Final = watch.ownership
         self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
-        self.dumps: Final = dumps
+        self.dumps: Final = watch.dumps
+        self.recorder: Final = watch.recorder
+        self._spark: ProgressReader | None = None
+        self._lag_clocks: dict[str, LagClock] = {}
         self._batches = 0
         self._rates: list[tuple[float, int]] = []
         # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.
@@ -132,6 +146,7 @@ class Follower:
             raise JobFailedError(STOPPING)
         self.ownership.check()
         self.begun = batch_id
+        self.recorder.began(batch_id)
 
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:
         """Take the reports of a micro-batch; called again with the same batch after a crash.
@@ -139,6 +154,7 @@ class Follower:
         Raises FencedError, before anything is written, when another run owns the checkpoint; and when it has taken it
         meanwhile, so that Spark does not commit the micro-batch, which the other run does again.
         """
+        begun_s = time.monotonic()
         self.ownership.check()
         mark_begun(self._checkpoint, batch_id)
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
@@ -154,6 +170,9 @@ class Follower:
         self.dumps.want(batch_id, told)
         # Last, so that a replay counts anew what a crash has left uncounted. A count is not worth a wait for the disk.
         self._checkpoint.save(COUNTS_FILE, self._counts, durable=False)
+        counts = self._counts
+        held = SlotCounts(counts.keys, counts.state_bytes, counts.held)
+        self.recorder.take(batch_id, reports, told, held, begun_s)
         self.ownership.check()
 
     def _stories(self, batch_id: int, reports: list[Any]) -> list[Story]:
@@ -177,10 +196,9 @@ class Follower:
         for report in reports:
             if report.kind == "in":
                 progress.records_in[report.name] += report.total
-            elif report.kind == "keys":
-                counts.keys.setdefault(report.name, {})[str(report.partition)] = report.total
-            elif report.kind == "held":
-                counts.held.setdefault(report.name, {})[str(report.partition)] = report.total
+            elif report.kind in ("keys", "held", "state_bytes"):
+                by_step = getattr(counts, report.kind)
+                by_step.setdefault(report.name, {})[str(report.partition)] = report.total
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
@@ -199,8 +217,13 @@ class Follower:
         """The size of the data that waits for paused steps."""
         return sum(size for slots in self._counts.held.values() for size in slots.values())
 
-    def refresh(self, query: StreamingQuery) -> None:
-        """Bring rate, batch time and lag up to date."""
+    def watch(self, query: StreamingQuery) -> None:
+        """Follow this query from now on."""
+        self._spark = ProgressReader(query)
+
+    def refresh(self) -> None:
+        """Bring rate, batch time and lag up to date, and record what Spark has committed."""
+        assert self._spark is not None
         self.progress.event_time = self._event_time()
         now = time.monotonic()
         self._rates.append((now, sum(self.progress.records_in.values())))
@@ -208,10 +231,35 @@ class Follower:
             self._rates.pop(0)
         (then, before), (_, latest) = self._rates[0], self._rates[-1]
         self.progress.rows_per_s = (latest - before) / (now - then) if now > then else 0.0
-        last = query.lastProgress
-        if last is not None:
-            self.progress.batch_ms = float(last["durationMs"].get("triggerExecution", 0))
-            self.progress.lag = _lags(self.bound, last)
+        committed = self._spark.new()
+        if self._spark.last is not None:
+            self.progress.batch_ms = self._spark.last.duration_ms.get("triggerExecution", 0.0)
+            lag = self._lag(self._spark.last)
+            self.progress.lag = {name: _amounts(found) for name, found in lag.items()}
+            for progress in committed:
+                self.recorder.commit(self.bound.lineage.first_batch + progress.batch_id, progress, lag)
+            self.recorder.see_lag(lag)
+
+    def _lag(self, last: BatchProgress) -> dict[str, Lag]:
+        """For each stream how much waits in its source behind the newest micro-batch, and for how long."""
+        found: dict[str, Lag] = {}
+        now_s = time.time()
+        for source, told in zip(self.bound.sources, last.sources, strict=False):
+            name = source.node.name
+            if isinstance(source.input, KafkaBinding):
+                waiting = kafka_waiting(told)
+                # Where the topic ended is known of the time at which the micro-batch was planned.
+                seen_s = last.timestamp.timestamp()
+            else:
+                waiting = log_waiting(source.input, told)
+                seen_s = now_s
+            if waiting is not None:
+                clock = self._lag_clocks.setdefault(name, LagClock())
+                clock.see(seen_s, waiting.end)
+                found[name] = msgspec.structs.replace(
+                    waiting.lag, seconds=round(clock.waited_s(now_s, waiting.position), 3)
+                )
+        return found
 
     def _event_time(self) -> dict[str, EventTime]:
         """How far each step is that has told it, in the order of the steps."""
@@ -251,16 +299,7 @@ class Follower:
         )
 
 
-def _lags(bound: BoundJob, last: Mapping[str, Any]) -> dict[str, Any]:
-    """For each stream how much waits in its source, as Spark or the source reports it."""
-    found: dict[str, Any] = {}
-    for source, reported in zip(bound.sources, last["sources"], strict=False):
-        if isinstance(source.input, KafkaBinding):
-            behind = (reported.get("metrics") or {}).get("maxOffsetsBehindLatest")
-            found[source.node.name] = {"records": int(behind)} if behind is not None else {}
-        else:
-            end = reported.get("endOffset")
-            # Spark gives the offset as JSON, or as text of it.
-            offset = json.loads(end) if isinstance(end, str) else end
-            found[source.node.name] = source.input.lag(offset["position"]) if offset else {}
-    return found
+def _amounts(lag: Lag) -> dict[str, int]:
+    """How much waits, in the units that are known."""
+    amounts = {"records": lag.records, "files": lag.files, "bytes": lag.bytes}
+    return {unit: amount for unit, amount in amounts.items() if amount is not None}

@@ -44,6 +44,11 @@ class Ownership:
         self._path: Final = folder / _EPOCH_FILE
         self._mine: Final = _Epoch(epoch, run)
 
+    @property
+    def epoch(self) -> int:
+        """The number of the run among those that owned the checkpoint."""
+        return self._mine.epoch
+
     @classmethod
     def begin(cls, folder: Path) -> Ownership:
         """Take over a checkpoint, durably. CheckpointError when its newest epoch cannot be read."""

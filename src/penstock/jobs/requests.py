@@ -22,7 +22,10 @@ _POLL_S: Final = 0.05
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job is asked: to stop, perhaps with a savepoint and when all that is there is processed, or to rescale."""
+    """What a job is asked: to stop, perhaps with a savepoint and when all that is there is processed, or to rescale.
+
+    `by` is the name of the user who asks.
+    """
 
     id: str
     action: Literal["stop", "rescale"]
@@ -30,6 +33,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     savepoint_id: str | None = None
     drain: bool = False
     parallelism: int = 0
+    by: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -153,7 +153,7 @@ def _forget_slots(checkpoint: Checkpoint) -> None:
     path = checkpoint.folder / COUNTS_FILE
     if path.exists():
         counts: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-        checkpoint.save(COUNTS_FILE, {**counts, "keys": {}, "held": {}})
+        checkpoint.save(COUNTS_FILE, {**counts, "keys": {}, "held": {}, "state_bytes": {}})
 
 
 def _remove(path: Path) -> None:

@@ -21,8 +21,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.bindings import KafkaBinding
+from penstock.bindings import KafkaBinding, redacted
 from penstock.errors import PenstockError
+from penstock.jobs.addresses import metrics_address
 from penstock.jobs.beginning import begin, declared_state, must_evolve, put_aside
 from penstock.jobs.binding import BoundJob, bind_job
 from penstock.jobs.capturing import Capture, capture
@@ -31,14 +32,18 @@ from penstock.jobs.control import CONTROL_FILE
 from penstock.jobs.definition import Job
 from penstock.jobs.described_state import STATE_FILE
 from penstock.jobs.dumping import Dumps
+from penstock.jobs.events import RunEvents, settings_of, user_name
 from penstock.jobs.explaining import SparkLog, explained
-from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary
+from penstock.jobs.figures import FiguresWriter
+from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
 from penstock.jobs.own_files import check_checkpoint, forget_refused
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
+from penstock.jobs.recording import Recorder
 from penstock.jobs.requests import Answer, Request, Requests
 from penstock.jobs.rescaling import evolve, finish_rescaling, rescale
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import write_stream_order
+from penstock.runtime.memory import MemoryGauge
 from penstock.runtime.query import Query, start_query
 from penstock.runtime.session import SessionSettings, open_session, ship_code
 from penstock.runtime.warm_up import warm_up
@@ -59,6 +64,7 @@ class _Run:
     follower: Follower
     checkpoint: Checkpoint
     requests: Requests
+    events: RunEvents
     stop: threading.Event
     on_progress: Callable[[Progress], None]
 
@@ -111,6 +117,7 @@ class JobRunner:
         stop = stop or threading.Event()
         on_note = on_note or _unseen
         with contextlib.ExitStack() as stack:
+            aside: Path | None = None
             if self._settings.fresh and self._settings.checkpoint is not None:
                 aside = put_aside(
                     Path(self._settings.checkpoint).expanduser().absolute(),
@@ -133,6 +140,13 @@ class JobRunner:
             bound = bind_job(self._job, self._settings, checkpoint, gets_seed=evolves)
             # As long as Spark takes to start, another run that the locks have not kept out has time to notice.
             ownership = Ownership.begin(checkpoint.folder)
+            by = user_name() if self._settings.started_by is None else self._settings.started_by
+            events = RunEvents(checkpoint.folder, self._job.name, self.job_id, by)
+            stack.enter_context(events.failures())
+            events.started(self._begun(bound, told, ownership.epoch, aside))
+            writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
+            recorder = Recorder(writer, bound, self.job_id)
+            self._serve_metrics(recorder, stack, on_note)
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
             stack.enter_context(_signals_set(stop))
             ship_code(session, checkpoint.folder / "code", self._code)
@@ -146,10 +160,12 @@ class JobRunner:
                 lineage = evolve(session, checkpoint, declared)
                 bound = dataclasses.replace(bound, lineage=lineage)
                 on_note("The states of the checkpoint were written as the job declares them now.")
+                events.add("evolved", {}, batch=lineage.first_batch - 1)
+            recorder.spark_started(session.sparkContext.defaultParallelism, MemoryGauge(session).sample)
             while True:
                 dumps = Dumps(checkpoint, bound.lineage, on_note)
-                follower = Follower(bound, checkpoint, ownership, dumps)
-                run = _Run(session, follower, checkpoint, requests, stop, on_progress or _unseen)
+                follower = Follower(bound, checkpoint, Watch(ownership, dumps, recorder))
+                run = _Run(session, follower, checkpoint, requests, events, stop, on_progress or _unseen)
                 try:
                     summary, request = self._run_bound(run)
                     if summary.status == "finished":
@@ -159,9 +175,41 @@ class JobRunner:
                 if request is None or request.action != "rescale":
                     break
                 bound = self._rescaled(run, request, on_note)
+                recorder.bind(bound)
         if self._settings.checkpoint is None and not summary.dead_letters:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return summary
+
+    def _begun(self, bound: BoundJob, told: str, epoch: int, aside: Path | None) -> dict[str, Any]:
+        """What there is to say of a run that has begun."""
+        bindings = {name: redacted(uri) for name, uri in sorted(self._settings.bindings.items())}
+        found = {
+            "state": told,
+            "epoch": epoch,
+            "parallelism": bound.lineage.parallelism,
+            "bindings": bindings,
+            "settings": settings_of(self._settings),
+        }
+        return found if aside is None else {**found, "put_aside": aside.name}
+
+    def _serve_metrics(
+        self, recorder: Recorder, stack: contextlib.ExitStack, on_note: Callable[[str], None]
+    ) -> None:
+        """Serve the metrics of the run as long as it lasts, if that is wanted."""
+        bind = self._settings.metrics_bind
+        if bind is None:
+            return
+        # Which takes a while to load.
+        from penstock.jobs.exposition import JobFigures, exposition
+        from penstock.jobs.metrics_server import MetricsServer
+
+        address = metrics_address(bind, allow_remote=self._settings.metrics_allow_remote)
+        server = MetricsServer(
+            address,
+            lambda: exposition([JobFigures(recorder.latest, batch_running_s=recorder.batch_running_s)]),
+        )
+        stack.enter_context(server)
+        on_note(f"The metrics of the job are at {server.url}.")
 
     def _run_bound(self, run: _Run) -> tuple[RunSummary, Request | None]:
         """Run until the end, or until a request has stopped the job; gives the request as well."""
@@ -174,6 +222,11 @@ class JobRunner:
         # Nothing is received any more, so that a savepoint has all of it.
         if request is not None and request.action == "stop":
             self._stopped(run, request)
+        elif request is None:
+            is_stopped = summary.status == "stopped"
+            details = {"how": "signal"} if is_stopped else {}
+            batch = run.follower.progress.batch_id
+            run.events.add("stopped" if is_stopped else "finished", details, by="", batch=batch)
         return summary, request
 
     def _stopped(self, run: _Run, request: Request) -> None:
@@ -191,8 +244,13 @@ class JobRunner:
             try:
                 manifest = capture(run.session, run.checkpoint, wanted)
                 details |= {"savepoint": manifest.id, "uri": request.savepoint, "batch": manifest.batch}
+                taken = {"id": manifest.id, "uri": redacted(request.savepoint), "format": manifest.format}
+                run.events.add("savepoint", taken, by=request.by, batch=manifest.batch)
             except PenstockError as e:
                 error = f"The job has stopped, and its savepoint could not be taken: {e}"
+                run.events.add("savepoint-failed", {"reason": str(e)}, by=request.by)
+        how = {"how": "request", "drain": request.drain}
+        run.events.add("stopped", how, by=request.by, batch=details["batch"])
         run.requests.answer(request, Answer(error, details))
 
     def _rescaled(self, run: _Run, request: Request, on_note: Callable[[str], None]) -> BoundJob:
@@ -204,6 +262,7 @@ class JobRunner:
         except PenstockError as e:
             run.requests.answer(request, Answer(f"The job goes on with {before} tasks: {e}"))
             on_note(f"The job goes on with {before} tasks: {e}")
+            run.events.add("rescale-failed", {"before": before, "reason": str(e)}, by=request.by)
             return bind_job(self._job, self._settings, run.checkpoint)
         run.session.conf.set("spark.sql.shuffle.partitions", str(lineage.parallelism))
         bound = bind_job(self._job, self._settings, run.checkpoint)
@@ -215,6 +274,7 @@ class JobRunner:
             "batch": lineage.first_batch - 1,
             "seconds": round(seconds, 2),
         }
+        run.events.add("rescaled", details, by=request.by, batch=lineage.first_batch - 1)
         run.requests.answer(request, Answer(details=details))
         return bound
 
@@ -257,6 +317,7 @@ class JobRunner:
             batch_interval_ms=self._settings.batch_interval_ms,
             before_batch=follower.before_batch,
             on_batch=follower.on_batch,
+            on_rest=follower.recorder.rested,
             holds_data=self._should_hold(follower),
             first_batch=lineage.first_batch,
             positions=lineage.positions,
@@ -301,27 +362,30 @@ class JobRunner:
     ) -> tuple[str, Request | None]:
         """Wait for the query, and give how it went; without `holds_data` it goes on however much waits."""
         follower = run.follower
+        follower.watch(query)
         while query.isActive:
             stops = run.stop.wait(_POLL_S)
             request = run.requests.next() if heeds_requests and not stops else None
             if stops or request is not None:
                 follower.closing = True
                 _stop_between_batches(query)
+                follower.refresh()
                 return "stopped", request
             if holds_data is not None and self._should_hold(follower) != holds_data:
                 # Spark's sources take no word while they run, so the query goes on as another one.
                 follower.closing = True
                 _stop_between_batches(query)
+                follower.refresh()
                 return _OTHERWISE, None
             failure = follower.failure()
             if failure is not None:
                 query.stop()
                 raise failure
             follower.dumps.step()
-            follower.refresh(query)
+            follower.refresh()
             run.on_progress(follower.progress)
         query.awaitTermination()
-        follower.refresh(query)
+        follower.refresh()
         run.on_progress(follower.progress)
         return "finished", None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.control.commands import DEFAULT_MOST_BYTES
 from penstock.errors import JobDefinitionError
+from penstock.jobs.addresses import metrics_address
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
 __all__ = ["RunSettings"]
@@ -40,7 +41,10 @@ class RunSettings:
         keep_positions: begin to read where the snapshot stood; None does so for a savepoint and not for a dump.
         allow_non_restored_state: leave behind the state of steps that the job no longer has.
         retained_batches: how many micro-batches the checkpoint can go back.
+        started_by: who starts the job, for its events; None is the user of this process.
         lock_timeout_s: how long to wait, in seconds, for another run that uses the checkpoint to end.
+        metrics_bind: HOST:PORT at which the metrics of the job are served to Prometheus; None serves none.
+        metrics_allow_remote: whether that may be an address that others than this machine can reach.
         spark_settings: further Spark settings, which win over penstock's own.
 
     """
@@ -62,6 +66,9 @@ class RunSettings:
     allow_non_restored_state: bool = False
     retained_batches: int = 100
     lock_timeout_s: float = 60.0
+    started_by: str | None = None
+    metrics_bind: str | None = None
+    metrics_allow_remote: bool = False
     spark_settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,6 +90,8 @@ class RunSettings:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
         if not 0 <= self.lock_timeout_s < math.inf:
             raise JobDefinitionError(f"lock_timeout_s is {self.lock_timeout_s}; it must be 0 or more.")
+        if self.metrics_bind is not None:
+            metrics_address(self.metrics_bind, allow_remote=self.metrics_allow_remote)
         if not re.fullmatch(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|spark://\S+:\d+|k8s://\S+|yarn", self.master):
             raise JobDefinitionError(
                 f"{self.master!r} is no Spark master. Use local[*], local[N], spark://HOST:PORT, k8s://URL or yarn."

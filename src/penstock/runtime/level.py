@@ -212,6 +212,7 @@ class _StepRunner:
             yield counts_row("keys", self.node.step, tables.keys, first)
         if tables.changed:
             tables.store()
+            yield counts_row("state_bytes", self.node.step, tables.stored_bytes, first)
         self.next_timer_ms = run.next_timer_ms
         kept_slots.put(name, tables.keep())
 

@@ -65,6 +65,7 @@ class Query:
     batch_interval_ms: int
     before_batch: Callable[[int], None]
     on_batch: Callable[[int, list[Any]], None]
+    on_rest: Callable[[int, float], None]
     holds_data: bool = False
     ends: bool = False
     first_batch: int = 0
@@ -75,7 +76,7 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     """Compile and start.
 
     In each micro-batch `before_batch` is called before any record is read, and `on_batch` with its reports before it
-    is committed. What they raise ends the query.
+    is committed; `on_rest` when it then rests for so many seconds. What they raise ends the query.
     """
     reports = _compile(spark, query)
     trigger: dict[str, Any] = {"processingTime": f"{query.batch_interval_ms} milliseconds"}
@@ -91,6 +92,7 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
         query.on_batch(number, rows)
         if has_clock and not query.bounded and not rows:
             # Spark would begin the next micro-batch at once, although nothing has come.
+            query.on_rest(number, _REST_S)
             time.sleep(_REST_S)
 
     stream = reports.writeStream.foreachBatch(on_batch).option("checkpointLocation", query.checkpoint)

@@ -122,7 +122,7 @@ class Receiver(ABC, Generic[_Connection]):
                 self._ended.set()
             except (OSError, ExternalSystemError) as e:
                 # The other side is away; the next attempt follows after the pause.
-                _log.warning("Stream %r: %s", self._stream, e)
+                _log.warning("Stream %r: %s", self._stream, e, extra={"stream": self._stream})
             except _MissingError as e:
                 # A broker that has just started may not know yet what it holds.
                 missing_since_s = missing_since_s or time.monotonic()

@@ -220,6 +220,11 @@ class SlotTables:
         """The tables of key groups that hold or held anything."""
         return self._tables
 
+    @property
+    def stored_bytes(self) -> int:
+        """The size of what is stored: the versions of the log, with rows that later ones replace, and the header."""
+        return sum(version.size for version in self._head.versions) + len(self._header or b"")
+
     # -- storing --
 
     @property

@@ -15,7 +15,7 @@ from penstock.control.receipts import StepTime
 from penstock.instants import instant_of
 from penstock.jobs.binding import bind_job
 from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.following import Follower
+from penstock.jobs.following import Follower, Watch
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.packing import time_row
 
@@ -72,8 +72,9 @@ def test_progress_shows_event_time(tmp_path: Path) -> None:
     """As the summary does, while the job runs."""
     follower = following(tmp_path)
     follower.on_batch(0, [time("windows", 5_000)])
-    query: Any = SimpleNamespace(lastProgress=None)
-    follower.refresh(query)
+    query: Any = SimpleNamespace(_jsq=SimpleNamespace(lastProgress=lambda: None))
+    follower.watch(query)
+    follower.refresh()
     assert follower.progress.event_time["windows"].watermark == instant_of(5_000)
 
 
@@ -91,4 +92,5 @@ def following(tmp_path: Path) -> Follower:
     bound = bind_job(job, RunSettings(bindings=bindings), checkpoint)
     ownership: Any = SimpleNamespace(check=lambda: None)
     dumps: Any = SimpleNamespace(want=lambda batch_id, told: None)
-    return Follower(bound, checkpoint, ownership, dumps)
+    recorder: Any = SimpleNamespace(take=lambda *taken: None, see_lag=lambda lag: None)
+    return Follower(bound, checkpoint, Watch(ownership, dumps, recorder))

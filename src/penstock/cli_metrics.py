@@ -1,0 +1,301 @@
+"""The command line of what a job does and has done: `penstock metrics` and `penstock events`. Neither needs Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stdout
+from penstock.errors import CheckpointError
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.events import Event, NewEvents, newest_events
+from penstock.jobs.figures import Figures, NewFigures, newest_figures, read_figures
+from penstock.jobs.rates import WINDOW_S, Rates, rates
+from penstock.jobs.requests import is_running
+
+__all__ = ["register_metrics"]
+
+_VARIABLE: Final = "PENSTOCK_CHECKPOINT"
+_WATCH_S: Final = 1.0
+
+CheckpointArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CHECKPOINT", envvar=_VARIABLE, help="The folder that penstock run --checkpoint was given."
+    ),
+]
+
+
+class MetricsOutput(StrEnum):
+    """How metrics are printed."""
+
+    text = "text"
+    json = "json"
+    prometheus = "prometheus"
+
+
+def register_metrics(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(metrics)
+    app.command()(events)
+
+
+def metrics(
+    checkpoint: CheckpointArgument,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Go on, with each micro-batch, until Ctrl-C."),
+    ] = False,
+    window: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="Over how many seconds rates are taken.")
+    ] = WINDOW_S,
+    output: Annotated[
+        MetricsOutput,
+        typer.Option("-o", "--output", help="Print tables, one JSON line, or Prometheus' text format."),
+    ] = MetricsOutput.text,
+) -> None:
+    """Show the figures of a job's newest micro-batch, and its rates over the last minute.
+
+    With --watch and -o json each micro-batch is a line as it is committed.
+    """
+    with errors_as_sentences():
+        folder = _opened(checkpoint)
+        if output is MetricsOutput.prometheus:
+            if watch:
+                raise CheckpointError(
+                    "--watch goes with tables or JSON. Let Prometheus ask again for the rest."
+                )
+            _print_exposition(folder)
+        elif output is MetricsOutput.json:
+            print(msgspec.json.encode(_as_json(folder, window)).decode(), flush=True)
+            if watch:
+                _watch_lines(folder)
+        elif watch:
+            _watch_tables(folder, window)
+        else:
+            stdout.print(_tables(folder, window))
+
+
+def events(
+    checkpoint: CheckpointArgument,
+    last: Annotated[int, typer.Option(metavar="N", min=0, help="How many, the newest.")] = 20,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on, with each event as it comes, until Ctrl-C.")
+    ] = False,
+    commands: Annotated[
+        bool,
+        typer.Option(
+            "--commands/--no-commands",
+            help="With a line for each micro-batch with commands, from its receipts.",
+        ),
+    ] = True,
+    output: OutputOption = Output.text,
+) -> None:
+    """List who did what to a job, and what became of it, newest last: the audit log of its checkpoint."""
+    with errors_as_sentences():
+        folder = _opened(checkpoint)
+        # Made first, so that no event is missed between the two.
+        new = NewEvents(folder, with_commands=commands) if follow else None
+        for event in newest_events(folder, last, with_commands=commands):
+            _print_event(event, output)
+        if new is not None:
+            new.follow(lambda event: _print_event(event, output))
+
+
+def _opened(checkpoint: Path) -> Path:
+    found = Checkpoint(checkpoint.expanduser().absolute())
+    if not found.lineage_file.exists():
+        raise CheckpointError(
+            f"{found.folder} is no checkpoint of a job that was started. Name the folder that penstock run "
+            "--checkpoint was given."
+        )
+    return found.folder
+
+
+# -- metrics --
+
+
+def _print_exposition(folder: Path) -> None:
+    from penstock.jobs.exposition import JobFigures, exposition
+
+    newest = newest_figures(folder)
+    if newest is not None:
+        sys.stdout.write(exposition([JobFigures(newest, is_running(folder))]).decode())
+
+
+def _measured(folder: Path, window_s: float) -> tuple[Figures | None, bool, Rates]:
+    """The newest figures, whether the job runs, and its rates: of one that has ended, those at its end."""
+    newest = newest_figures(folder)
+    running = is_running(folder)
+    if newest is None:
+        return None, running, Rates()
+    until = max(dt.datetime.now(dt.UTC), newest.ended) if running else newest.ended
+    found = list(read_figures(folder, until - dt.timedelta(seconds=window_s)))
+    return newest, running, rates(found, until, window_s)
+
+
+def _as_json(folder: Path, window_s: float) -> dict[str, Any]:
+    newest, running, found = _measured(folder, window_s)
+    return {"running": running, "rates": found, "figures": newest}
+
+
+def _watch_lines(folder: Path) -> None:
+    new = NewFigures(folder)
+    while True:
+        for figures in new.read():
+            print(msgspec.json.encode(figures).decode(), flush=True)
+        time.sleep(_WATCH_S / 5)
+
+
+def _watch_tables(folder: Path, window_s: float) -> None:
+    if not stdout.is_terminal:
+        shown = None
+        while True:
+            newest = newest_figures(folder)
+            if newest != shown:
+                stdout.print(_tables(folder, window_s))
+                shown = newest
+            time.sleep(_WATCH_S)
+    with Live(_tables(folder, window_s), console=stdout, auto_refresh=False) as live:
+        while True:
+            time.sleep(_WATCH_S)
+            live.update(_tables(folder, window_s), refresh=True)
+
+
+def _tables(folder: Path, window_s: float) -> RenderableType:
+    newest, running, found = _measured(folder, window_s)
+    if newest is None:
+        return f"The job in {folder} {'runs, and' if running else 'does not run, and'} has no figures yet."
+    return Group(*_parts(newest, running, found))
+
+
+def _parts(newest: Figures, running: bool, found: Rates) -> Iterator[RenderableType]:
+    """What there is to show, as tables."""
+    yield _overview(newest, running, found)
+    streams = _table("stream", "records", "per second", "waiting", "for")
+    for name in newest.totals.records_in.keys() | newest.lag.keys():
+        lag = newest.lag.get(name)
+        amounts = {} if lag is None else {"records": lag.records, "files": lag.files, "bytes": lag.bytes}
+        waiting = " ".join(
+            _bytes(amount) if unit == "bytes" else f"{amount:,} {unit}"
+            for unit, amount in amounts.items()
+            if amount
+        )
+        waits = "" if lag is None or not lag.seconds else f"{lag.seconds:,.1f} s"
+        count = newest.totals.records_in.get(name)
+        shown = ("", "") if count is None else (f"{count:,}", f"{found.records_in.get(name, 0):,.1f}")
+        streams.add_row(escaped(name), *shown, waiting or "-", waits)
+    yield streams
+    sinks = _table("sink", "records", "per second")
+    for name, count in newest.totals.records_out.items():
+        sinks.add_row(escaped(name), f"{count:,}", f"{found.records_out.get(name, 0):,.1f}")
+    yield sinks
+    if newest.steps:
+        yield _steps(newest, found)
+
+
+def _overview(newest: Figures, running: bool, found: Rates) -> RenderableType:
+    ago_s = max(0.0, (dt.datetime.now(dt.UTC) - newest.ended).total_seconds())
+    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in newest.phases.items() if seconds >= 0.005)
+    commands = ", ".join(f"{count:,} {outcome}" for outcome, count in newest.totals.commands.items() if count)
+    lines = {
+        "job": f"{newest.job} ({newest.job_id}), {'running' if running else 'not running'}",
+        "newest micro-batch": f"{newest.batch}, ended {ago_s:,.1f} s ago, took {newest.duration_s:.2f} s: {phases}",
+        "at work": f"{found.utilisation:.0%} of the last {found.seconds:.0f} s, in {found.batches:.2f} micro-batches a "
+        f"second of {found.mean_busy_s:.2f} s",
+        "tasks": f"{newest.parallelism} for each step, {newest.cores} at a time",
+        "dead letters": f"{newest.totals.dead_letters:,}",
+        "commands": commands or "none",
+    }
+    use = newest.memory
+    if use is not None:
+        lines["memory"] = (
+            f"driver {_bytes(use.driver_bytes)}, JVM {_bytes(use.jvm_bytes)} (heap {_bytes(use.heap_used_bytes)} of "
+            f"{_bytes(use.heap_max_bytes)}), workers {_bytes(use.workers_bytes)}; garbage {use.gc_seconds:.1f} s"
+        )
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, text in lines.items():
+        table.add_row(name, escaped(text))
+    return Group(table, "")
+
+
+def _steps(newest: Figures, found: Rates) -> Table:
+    table = _table("step", "records", "per second", "skew", "keys", "state", "held", "late", "watermark")
+    for name, step in newest.steps.items():
+        lost = newest.totals.late.get(name, 0) + newest.totals.without_window.get(name, 0)
+        table.add_row(
+            escaped(name),
+            f"{newest.totals.step_records.get(name, 0):,}",
+            f"{found.step_records.get(name, 0):,.1f}",
+            "-" if step.skew is None else f"{step.skew:.2f}",
+            f"{step.keys:,}",
+            _bytes(step.state_bytes),
+            _bytes(step.held_bytes) if step.held_bytes else "-",
+            f"{lost:,}" if lost else "-",
+            "-" if step.watermark is None else _shown(step.watermark),
+        )
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number > 0)
+    return table
+
+
+def _bytes(size: float) -> str:
+    """A size as people read it.
+
+    >>> _bytes(0), _bytes(1536), _bytes(5 << 30)
+    ('0 B', '1.5 KiB', '5.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+# -- events --
+
+
+def _print_event(event: Event, output: Output) -> None:
+    if output is Output.json:
+        print(msgspec.json.encode(event).decode(), flush=True)
+        return
+    parts = [_shown(event.at), f"{event.event:<17}", escaped(event.by or "-"), escaped(event.job_id or "-")]
+    if event.batch is not None:
+        parts.append(f"batch {event.batch}")
+    if event.details:
+        parts.append(escaped(_told(event.details)))
+    stdout.print("  ".join(parts), soft_wrap=True)
+
+
+def _told(details: dict[str, Any]) -> str:
+    return " ".join(_pairs("", details))
+
+
+def _pairs(prefix: str, found: dict[str, Any]) -> Iterable[str]:
+    """Nested values, with names like paths."""
+    for name, value in found.items():
+        if isinstance(value, dict):
+            yield from _pairs(f"{prefix}{name}.", value)
+        else:
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            yield f"{prefix}{name}={msgspec.json.encode(text).decode() if ' ' in text else text}"
+
+
+def _shown(at: dt.datetime) -> str:
+    return at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

@@ -1,0 +1,299 @@
+"""Events: who did what to a job, and what became of it. Lines of JSON in its checkpoint, which only grow.
+
+The file `events.jsonl` is the audit log of a checkpoint. What commands did has receipts already, so that it is not
+written again: reading puts both together. docs/metrics.md describes the events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import errno
+import fcntl
+import getpass
+import heapq
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+import penstock
+from penstock.bindings import redacted, without_secrets
+from penstock.durable import sync_folder, whole_lines_bytes
+from penstock.errors import CheckpointError, PenstockError
+from penstock.jobs.control import read_control_entry
+from penstock.jobs.logs import job_log
+from penstock.jobs.receipts import receipt_files, receipts_in
+from penstock.jobs.settings import RunSettings
+from penstock.streams.graph import RECEIPTS
+
+__all__ = [
+    "EVENTS_FILE",
+    "Event",
+    "EventKind",
+    "NewEvents",
+    "RunEvents",
+    "newest_events",
+    "read_events",
+    "record_event",
+    "settings_of",
+    "user_name",
+]
+
+EVENTS_FILE: Final = "events.jsonl"
+"""The file in a checkpoint that keeps the events."""
+
+EventKind: TypeAlias = Literal[
+    "started",
+    "evolved",
+    "rescaled",
+    "rescale-failed",
+    "savepoint",
+    "savepoint-failed",
+    "savepoint-deleted",
+    "dump",
+    "stopped",
+    "finished",
+    "failed",
+    "commands",
+]
+
+_ENDS: Final = ("stopped", "finished", "failed")
+_POLL_S: Final = 0.2
+_SECRET_SETTING: Final = re.compile(
+    r"(?i)secret|password|token|credential|jaas|access[.-]?key|account[.-]?key"
+)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to a job, or was done to it.
+
+    `by` is the name of the user who did it, of several in alphabetical order; empty when nobody did. `job_id` is the
+    run that it happened in, empty outside of one; `batch` the newest micro-batch then, None when that does not matter.
+    """
+
+    at: dt.datetime
+    event: EventKind
+    job: str
+    job_id: str = ""
+    by: str = ""
+    batch: int | None = None
+    details: dict[str, Any] = {}
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Event)
+
+
+def user_name() -> str:
+    """The name of the user of this process, which says nothing of the machine."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number that has no name.
+        return str(os.getuid())
+
+
+def settings_of(settings: RunSettings) -> dict[str, Any]:
+    """The settings of a run as plain values, without secrets: those that differ from their defaults."""
+    found: dict[str, Any] = {}
+    for field in fields(RunSettings):
+        value = getattr(settings, field.name)
+        if field.name in ("bindings", "checkpoint", "started_by") or value == getattr(
+            RunSettings(), field.name
+        ):
+            continue
+        if field.name == "spark_settings":
+            value = {name: _masked(name, text) for name, text in sorted(value.items())}
+        found[field.name] = redacted(value) if isinstance(value, str) else value
+    return found
+
+
+def _masked(name: str, value: str) -> str:
+    return "***" if _SECRET_SETTING.search(name) else redacted(value)
+
+
+def record_event(checkpoint: Path, event: Event) -> None:
+    """Append an event to the log of a checkpoint, durably; several processes may do so at once.
+
+    Raises CheckpointError when it cannot be written.
+    """
+    path = checkpoint / EVENTS_FILE
+    line = _encoder.encode(event) + b"\n"
+    try:
+        is_new = not path.exists()
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            end = whole_lines_bytes(file)
+            # What a crash has left of a line was never there, as nobody was told that it is.
+            os.ftruncate(file, end)
+            if os.write(file, line) != len(line):
+                os.ftruncate(file, end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as what the system itself may raise
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if is_new:
+            sync_folder(checkpoint)
+    except OSError as e:
+        raise CheckpointError(
+            f"The event {event.event!r} cannot be written to {path} ({e.strerror}). Make room there."
+        ) from e
+
+
+class RunEvents:
+    """Records the events of one run.
+
+    Args:
+        checkpoint: the folder of the checkpoint.
+        job: the name of the job.
+        job_id: the id of the run.
+        by: who started it.
+
+    """
+
+    def __init__(self, checkpoint: Path, job: str, job_id: str, by: str) -> None:
+        self._checkpoint: Final = checkpoint
+        self._job: Final = job
+        self._job_id: Final = job_id
+        self._by: Final = by
+
+    def started(self, details: Mapping[str, Any]) -> None:
+        """The run has begun. When the run before it has left no word of its end, the event tells so."""
+        interrupted = _without_end(read_events(self._checkpoint))
+        more = {"version": penstock.__version__} | ({"interrupted": interrupted} if interrupted else {})
+        self.add("started", {**details, **more})
+
+    def add(
+        self, kind: EventKind, details: Mapping[str, Any], *, by: str | None = None, batch: int | None = None
+    ) -> None:
+        """Record an event; `by` is who started the run unless it is given. Raises CheckpointError."""
+        event = Event(
+            at=dt.datetime.now(dt.UTC),
+            event=kind,
+            job=self._job,
+            job_id=self._job_id,
+            by=self._by if by is None else by,
+            batch=batch,
+            details=dict(details),
+        )
+        record_event(self._checkpoint, event)
+
+    @contextlib.contextmanager
+    def failures(self) -> Iterator[None]:
+        """Record what the body raises, which goes on."""
+        try:
+            yield
+        except BaseException as e:
+            fault = e.fault if isinstance(e, PenstockError) else "internal"
+            details = {"error": type(e).__name__, "fault": fault, "reason": without_secrets(str(e))}
+            try:
+                self.add("failed", details, by="")
+            except CheckpointError as unwritten:
+                # What has failed says more than that it cannot be written down.
+                job_log.warning("%s", unwritten)
+            raise
+
+
+def read_events(checkpoint: Path) -> list[Event]:
+    """All events that were recorded, oldest first. Raises CheckpointError when they cannot be read."""
+    return NewEvents(checkpoint, with_commands=False, from_start=True).read()
+
+
+class NewEvents:
+    """The events that come after this was made; with `from_start` those that are there already come first.
+
+    With `with_commands` an event `commands` tells of each micro-batch in which commands came to their end, put together
+    from its receipts.
+    """
+
+    def __init__(self, checkpoint: Path, *, with_commands: bool = True, from_start: bool = False) -> None:
+        self._checkpoint: Final = checkpoint
+        self._path: Final = checkpoint / EVENTS_FILE
+        self._with_commands: Final = with_commands
+        self._offset = 0
+        self._newest = ""
+        if not from_start:
+            self._offset = sum(len(line) + 1 for line in self._lines())
+            self._newest = max(receipt_files(checkpoint), default="")
+
+    def read(self) -> list[Event]:
+        """What came since the last call, oldest first. Raises CheckpointError when it cannot be read."""
+        lines = self._lines()
+        self._offset += sum(len(line) + 1 for line in lines)
+        try:
+            found = [_decoder.decode(line) for line in lines]
+        except msgspec.MsgspecError as e:
+            raise CheckpointError(f"The events in {self._path} cannot be read: {e}. Restore the file.") from e
+        if self._with_commands:
+            names = receipt_files(self._checkpoint, self._newest)
+            self._newest = max(names, default=self._newest)
+            found += filter(None, (_commands(self._checkpoint, name) for name in names))
+            found.sort(key=lambda event: event.at)
+        return found
+
+    def follow(self, tell: Callable[[Event], None]) -> None:
+        """Tell each event as it comes, until the caller breaks it off."""
+        while True:
+            for event in self.read():
+                tell(event)
+            time.sleep(_POLL_S)
+
+    def _lines(self) -> list[bytes]:
+        """The whole lines that are new."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                return file.read().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        except OSError as e:
+            raise CheckpointError(f"The events in {self._path} cannot be read: {e.strerror}.") from e
+
+
+def newest_events(checkpoint: Path, most: int, *, with_commands: bool = True) -> list[Event]:
+    """The newest events, oldest first; of receipts no more are read than that takes. Raises CheckpointError."""
+    recorded = reversed(read_events(checkpoint))
+    commands: Iterator[Event] = iter(())
+    if with_commands:
+        names = reversed(receipt_files(checkpoint))
+        commands = filter(None, (_commands(checkpoint, name) for name in names))
+    both = heapq.merge(recorded, commands, key=lambda event: event.at, reverse=True)
+    return list(itertools.islice(both, most))[::-1]
+
+
+def _commands(checkpoint: Path, name: str) -> Event | None:
+    """What became of the commands of a micro-batch, from the file with its receipts."""
+    receipts = receipts_in(checkpoint, name)
+    if not receipts:
+        return None
+    outcomes = {"applied": 0, "degraded": 0, "rejected": 0}
+    for receipt in receipts:
+        if receipt.status.lower() in outcomes:
+            outcomes[receipt.status.lower()] += 1
+    return Event(
+        at=receipts[0].at,
+        event="commands",
+        job=read_control_entry(checkpoint).job,
+        by=", ".join(sorted({receipt.issued_by for receipt in receipts if receipt.issued_by})),
+        batch=receipts[0].batch,
+        details={
+            **outcomes,
+            "kinds": sorted({receipt.kind for receipt in receipts}),
+            "receipts": f"{RECEIPTS}/{name}",
+        },
+    )
+
+
+def _without_end(events: list[Event]) -> str:
+    """The run that began last, if it has left no word of its end."""
+    started = next((event.job_id for event in reversed(events) if event.event == "started"), "")
+    ended = {event.job_id for event in events if event.event in _ENDS}
+    return "" if started in ended else started

@@ -1,0 +1,135 @@
+"""What is measured and told of whole jobs: figures that agree with what they did, and events of each run."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from integration_support import write_lines
+
+import penstock as ps
+from conftest import RunJob
+from penstock.errors import ExternalSystemError
+from penstock.instants import instant_of
+from penstock.jobs.events import newest_events
+from penstock.jobs.figures import newest_figures, read_figures
+from penstock.jobs.recording import PHASES
+
+
+@dataclass
+class Visit:
+    """A visit of a page."""
+
+    page: int
+    at: int
+
+
+@dataclass
+class Total:
+    """How often a page was visited."""
+
+    page: int
+    total: int
+
+
+class Count(ps.ProcessFunction):
+    """Counts the visits of each page."""
+
+    total = ps.ValueState(int)
+
+    def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Total]:
+        if visit.page == 13:
+            raise ValueError("an unlucky page")
+        total = (self.total.get() or 0) + 1
+        self.total.set(total)
+        yield Total(visit.page, total)
+
+
+def visits_job() -> ps.Job:
+    job = ps.Job("visits", key_groups=8)
+    visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.monotonous())
+    visits.key_by("page").process("count", Count(), output=Total).sink_to("totals")
+    visits.key_by("page").window(ps.TumblingWindows("1s")).count("windows").sink_to("windows")
+    return job
+
+
+def write_visits(folder: Path, number: int) -> None:
+    """A file of 200 visits of 20 pages, at one second each from 200 times its number on."""
+    visits = [{"page": n % 20, "at": 1000 * (200 * number + n)} for n in range(200)]
+    write_lines(folder, f"{number:03}.jsonl", visits)
+
+
+def test_figures_and_events_tell_what_a_job_did(tmp_path: Path, run_job: RunJob) -> None:
+    """Micro-batch by micro-batch, over two runs, the second of which fails; and no password is in either."""
+    folder, checkpoint = tmp_path / "visits", tmp_path / "checkpoint"
+    for number in range(3):
+        write_visits(folder, number)
+    bindings = {
+        "visits": f"jsonl:{folder}?max_files_per_batch=1",
+        "totals": f"jsonl:{tmp_path}/totals",
+        "windows": f"jsonl:{tmp_path}/windows",
+    }
+    begun = dt.datetime.now(dt.UTC)
+    summary = run_job(visits_job(), bindings, parallelism=2)
+    ended = dt.datetime.now(dt.UTC)
+
+    # The last micro-batch is that in which time ends.
+    found = list(read_figures(checkpoint))
+    assert [figures.batch for figures in found] == list(range(summary.batches)) == [0, 1, 2, 3]
+    assert {figures.job_id for figures in found} == {summary.job_id}
+    assert [figures.records_in for figures in found] == [{"visits": 200}] * 3 + [{}]
+    assert [figures.dead_letters for figures in found] == [10, 10, 10, 0]
+    last = found[-1]
+    assert last.totals.records_in == summary.records_in == {"visits": 600}
+    assert last.totals.records_out == summary.records_out
+    assert last.totals.dead_letters == summary.dead_letters == 30
+    assert last.totals.batches == last.totals.batches_within[-1] == 4
+    for figures in found:
+        assert begun <= figures.started < figures.ended <= ended
+        assert tuple(figures.phases) == PHASES
+        assert figures.phases["processing"] > 0
+        assert sum(figures.phases.values()) == pytest.approx(figures.duration_s, abs=0.25, rel=0.2)
+        assert figures.parallelism == 2
+    first = found[0]
+    count = first.steps["count"]
+    assert (count.records, count.keys, count.late) == (200, 19, 0)
+    assert count.skew is not None
+    assert 1 <= count.skew < 2
+    assert count.state_bytes > 0
+    # One millisecond behind the newest visit.
+    assert count.watermark == instant_of(198_999)
+    assert last.steps["count"].watermark == instant_of(598_999)
+    assert last.steps["windows"].keys == 0
+    assert [figures.lag["visits"].files for figures in found] == [2, 1, 0, 0]
+    assert [figures.lag["visits"].seconds == 0 for figures in found[2:]] == [True, True]
+    assert found[1].lag["visits"].seconds is not None
+    assert found[1].lag["visits"].seconds > 0
+    assert last.memory is not None
+    assert min(last.memory.driver_bytes, last.memory.jvm_bytes, last.memory.heap_used_bytes) > 1 << 20
+
+    # A second run goes on in the same files, and what makes it fail is told.
+    write_visits(folder, 3)
+    broken = "kafka://127.0.0.1:1/totals?sasl.password=canary-1"
+    with pytest.raises(ExternalSystemError):
+        run_job(visits_job(), {**bindings, "totals": broken}, parallelism=2, started_by="ann")
+    events = newest_events(checkpoint, 10)
+    assert [(event.event, event.job) for event in events] == [
+        ("started", "visits"),
+        ("finished", "visits"),
+        ("started", "visits"),
+        ("failed", "visits"),
+    ]
+    first_run, end, second_run, failure = events
+    assert first_run.details["settings"] == {"bounded": True, "parallelism": 2}
+    assert first_run.details["bindings"] == bindings
+    assert (first_run.job_id, end.job_id, end.batch) == (summary.job_id, summary.job_id, 3)
+    assert second_run.by == "ann"
+    assert second_run.details["epoch"] == first_run.details["epoch"] + 1
+    assert second_run.details["bindings"]["totals"] == "kafka://127.0.0.1:1/totals?sasl.password=***"
+    assert (failure.job_id, failure.details["error"]) == (second_run.job_id, "ExternalSystemError")
+    assert "127.0.0.1:1" in failure.details["reason"]
+    assert "canary" not in (checkpoint / "events.jsonl").read_text()
+    assert newest_figures(checkpoint) == last

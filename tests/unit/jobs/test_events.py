@@ -1,0 +1,277 @@
+"""Events: who did what to a job is written down once, durably, and read together with what commands did."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_checkpoint import AT, make_checkpoint, receipts, write_receipts
+
+from penstock.errors import BindingError, CheckpointError
+from penstock.jobs import events
+from penstock.jobs.events import (
+    EVENTS_FILE,
+    Event,
+    EventKind,
+    NewEvents,
+    RunEvents,
+    newest_events,
+    read_events,
+    record_event,
+    settings_of,
+    user_name,
+)
+from penstock.jobs.receipts import receipts_in
+from penstock.jobs.settings import RunSettings
+
+
+def event(seconds: float, kind: EventKind = "stopped", **more: Any) -> Event:
+    return Event(at=AT + dt.timedelta(seconds=seconds), event=kind, job="rooms", **more)
+
+
+def kinds(found: list[Event]) -> list[str]:
+    return [each.event for each in found]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint with three micro-batches with commands, one second apart, and events in between."""
+    made = make_checkpoint(tmp_path / "checkpoint")
+    for batch in range(3):
+        first = receipts(f"a{batch}", "APPLIED", batch)
+        second = receipts(f"b{batch}", "REJECTED", batch, kind="pause", issued_by="ben")
+        write_receipts(made, batch, [*first, *second])
+    for found in (event(-1, "started"), event(0.5, "rescaled"), event(9, "finished")):
+        record_event(made, found)
+    return made
+
+
+def test_events_are_read_as_they_were_recorded(tmp_path: Path) -> None:
+    """One line each, with all that belongs to them; without a file there are none."""
+    assert read_events(tmp_path) == []
+    first = event(0, "rescaled", job_id="rooms-1", by="ann", batch=7, details={"before": 2, "after": 4})
+    record_event(tmp_path, first)
+    record_event(tmp_path, event(1))
+    assert read_events(tmp_path) == [first, event(1)]
+    assert len((tmp_path / EVENTS_FILE).read_text().splitlines()) == 2
+
+
+def test_several_processes_record_whole_lines(tmp_path: Path) -> None:
+    """Each event is there once, though all of them are written at the same time."""
+    program = """
+import datetime as dt, sys
+from pathlib import Path
+from penstock.jobs.events import Event, record_event
+for number in range(20):
+    details = {"who": sys.argv[2], "number": number, "text": "x" * 5000}
+    record_event(Path(sys.argv[1]), Event(at=dt.datetime.now(dt.UTC), event="dump", job="j", details=details))
+"""
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path), name], env=dict(os.environ))
+        for name in ("a", "b", "c")
+    ]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    found = [(each.details["who"], each.details["number"]) for each in read_events(tmp_path)]
+    assert sorted(found) == [(name, number) for name in "abc" for number in range(20)]
+    for name in "abc":
+        assert [number for who, number in found if who == name] == list(range(20))
+
+
+def test_half_an_event_is_not_seen_and_goes(tmp_path: Path) -> None:
+    """What a crash has left of a line nobody was told of; the next event takes its place."""
+    record_event(tmp_path, event(0))
+    new = NewEvents(tmp_path, with_commands=False)
+    with (tmp_path / EVENTS_FILE).open("ab") as file:
+        file.write(b'{"at":"2026')
+    assert read_events(tmp_path) == [event(0)]
+    assert new.read() == []
+    record_event(tmp_path, event(1))
+    assert new.read() == [event(1)]
+    assert read_events(tmp_path) == [event(0), event(1)]
+
+
+def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event that cannot be written is an error, since a log with gaps is none."""
+    record_event(tmp_path, event(0))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:5]))
+    with pytest.raises(CheckpointError, match=r"'dump' cannot be written to .*events\.jsonl \(No space left"):
+        record_event(tmp_path, event(1, "dump"))
+    monkeypatch.undo()
+    assert (tmp_path / EVENTS_FILE).read_bytes().endswith(b"}\n")
+    assert read_events(tmp_path) == [event(0)]
+
+
+def test_a_damaged_log_is_told(tmp_path: Path) -> None:
+    """It names the file."""
+    (tmp_path / EVENTS_FILE).write_text("{}\n")
+    with pytest.raises(CheckpointError, match=r"events in .*events\.jsonl cannot be read"):
+        read_events(tmp_path)
+
+
+def test_commands_come_from_their_receipts(checkpoint: Path) -> None:
+    """By time among the others, counted by what became of them, and written nowhere else."""
+    found = newest_events(checkpoint, 100)
+    assert kinds(found) == ["started", "commands", "rescaled", "commands", "commands", "finished"]
+    commands = found[3]
+    assert (commands.batch, commands.by, commands.job) == (1, "ann, ben", "rooms")
+    assert commands.details == {
+        "applied": 1,
+        "degraded": 0,
+        "rejected": 1,
+        "kinds": ["pause", "set"],
+        "receipts": "receipts/part-0000000001.jsonl",
+    }
+    assert (checkpoint / str(commands.details["receipts"])).exists()
+    assert kinds(newest_events(checkpoint, 100, with_commands=False)) == ["started", "rescaled", "finished"]
+    assert b"commands" not in (checkpoint / EVENTS_FILE).read_bytes()
+
+
+def test_no_more_receipts_are_read_than_needed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be hundreds of thousands."""
+    read: list[str] = []
+
+    def counted(folder: Path, name: str) -> Any:
+        read.append(name)
+        return receipts_in(folder, name)
+
+    monkeypatch.setattr(events, "receipts_in", counted)
+    assert kinds(newest_events(checkpoint, 2)) == ["commands", "finished"]
+    assert read == ["part-0000000002.jsonl"]
+
+
+def test_new_events_are_told_as_they_come(checkpoint: Path) -> None:
+    """Recorded ones and those of receipts, each once; those from before only when they are asked for."""
+    new = NewEvents(checkpoint)
+    assert new.read() == []
+    write_receipts(checkpoint, 20, receipts("c", "DEGRADED", 20))
+    record_event(checkpoint, event(15))
+    record_event(checkpoint, event(25, "failed"))
+    assert kinds(new.read()) == ["stopped", "commands", "failed"]
+    assert new.read() == []
+    assert len(NewEvents(checkpoint, from_start=True).read()) == 9
+
+
+def test_following_goes_on(checkpoint: Path) -> None:
+    """Until the caller breaks it off."""
+    told: list[Event] = []
+    done = threading.Event()
+
+    def tell(found: Event) -> None:
+        told.append(found)
+        if len(told) == 2:
+            done.set()
+            raise KeyboardInterrupt
+
+    def follow() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            NewEvents(checkpoint).follow(tell)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    while not done.is_set():
+        record_event(checkpoint, event(30))
+        done.wait(0.05)
+    thread.join()
+    assert kinds(told) == ["stopped", "stopped"]
+
+
+def test_a_run_tells_how_it_began_and_what_was_before(tmp_path: Path) -> None:
+    """A run that was killed has left no word of its end, which the next one tells."""
+    first = RunEvents(tmp_path, "rooms", "rooms-1", "ann")
+    first.started({"parallelism": 2})
+    first.add("rescaled", {"after": 4}, by="ben", batch=3)
+    RunEvents(tmp_path, "rooms", "rooms-2", "cid").started({})
+    second = RunEvents(tmp_path, "rooms", "rooms-3", "ann")
+    second.started({})
+    second.add("finished", {}, by="", batch=9)
+    RunEvents(tmp_path, "rooms", "rooms-4", "ann").started({})
+    found = read_events(tmp_path)
+    assert [(each.event, each.job_id, each.by) for each in found] == [
+        ("started", "rooms-1", "ann"),
+        ("rescaled", "rooms-1", "ben"),
+        ("started", "rooms-2", "cid"),
+        ("started", "rooms-3", "ann"),
+        ("finished", "rooms-3", ""),
+        ("started", "rooms-4", "ann"),
+    ]
+    interrupted = [each.details.get("interrupted") for each in found if each.event == "started"]
+    assert interrupted == [None, "rooms-1", "rooms-2", None]
+    assert found[0].details["parallelism"] == 2
+    assert "version" in found[0].details
+
+
+def test_a_failure_is_recorded_and_goes_on(tmp_path: Path) -> None:
+    """With its class, whose fault it is, and its reason, in which no URI tells a password."""
+    run = RunEvents(tmp_path, "rooms", "rooms-1", "ann")
+    with pytest.raises(BindingError), run.failures():
+        raise BindingError("amqp://guest:canary-1@h:5672/%2F/rooms does not answer.")
+    with pytest.raises(ZeroDivisionError), run.failures():
+        raise ZeroDivisionError("division by zero")
+    with run.failures():
+        pass
+    first, second = read_events(tmp_path)
+    assert first.details == {
+        "error": "BindingError",
+        "fault": "user",
+        "reason": "amqp://guest:***@h:5672/%2F/rooms does not answer.",
+    }
+    assert second.details == {"error": "ZeroDivisionError", "fault": "internal", "reason": "division by zero"}
+    assert (first.event, first.by) == ("failed", "")
+
+
+def test_a_failure_that_cannot_be_written_down_is_still_told(tmp_path: Path) -> None:
+    """The job's own error goes on, not that of its log."""
+    run = RunEvents(tmp_path / "gone", "rooms", "rooms-1", "ann")
+    with pytest.raises(BindingError, match="why"), run.failures():
+        raise BindingError("why")
+
+
+def test_settings_are_told_without_secrets() -> None:
+    """Those that are not as by default; places have no passwords, and what Spark is told by a secret's name nothing."""
+    settings = RunSettings(
+        bindings={"a": "kafka://h:9092/t?sasl.password=canary-1"},
+        checkpoint="/somewhere",
+        strict=True,
+        parallelism=3,
+        from_dump="s3://key:canary-2@bucket/dump",
+        spark_settings={
+            "spark.hadoop.fs.s3a.secret.key": "canary-3",
+            "spark.hadoop.fs.s3a.access.key": "canary-4",
+            "spark.ssl.keyPassword": "canary-5",
+            "spark.executor.memory": "4g",
+        },
+        started_by="ann",
+    )
+    found = settings_of(settings)
+    assert "canary" not in str(found)
+    assert found == {
+        "strict": True,
+        "parallelism": 3,
+        "from_dump": "s3://key:***@bucket/dump",
+        "spark_settings": {
+            "spark.executor.memory": "4g",
+            "spark.hadoop.fs.s3a.access.key": "***",
+            "spark.hadoop.fs.s3a.secret.key": "***",
+            "spark.ssl.keyPassword": "***",
+        },
+    }
+    assert settings_of(RunSettings()) == {}
+
+
+def test_who_it_is_says_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's name, or the number of one without."""
+    monkeypatch.setenv("LOGNAME", "ann")
+    assert user_name() == "ann"
+
+    def nobody() -> str:
+        raise KeyError
+
+    monkeypatch.setattr(events.getpass, "getuser", nobody)
+    assert user_name() == str(os.getuid())
