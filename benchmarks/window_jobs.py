@@ -1,4 +1,4 @@
-"""The jobs of the benchmark of windows: the mean of each key in each window, on three roads."""
+"""The jobs of the benchmark of windows: the mean of each key in each window, on three roads; and distinct counts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import penstock as ps
 
-__all__ = ["SIZE_MS", "columns", "custom", "records"]
+__all__ = ["ACCURACY", "SIZE_MS", "columns", "custom", "distinct", "records"]
 
 SIZE_MS = 10_000
+ACCURACY = 0.03
 
 
 @dataclass
@@ -88,3 +89,6 @@ _windowed.aggregate("means", MeanOf()).sink_to("means")
 
 custom, _windowed = windows("custom")
 _windowed.trigger(AtTheEnd()).aggregate("means", MeanOf()).sink_to("means")
+
+distinct, _windowed = windows("distinct")
+_windowed.distinct("means", "at", accuracy=ACCURACY).sink_to("means")
