@@ -477,7 +477,8 @@ class WindowedStream:
         floating-point numbers, text, bytes, booleans, dates or timestamps; null is no value. `accuracy` is the standard
         error as a part of the count, 0.005 to 0.25: two in three windows are less than that off, and 19 in 20 less than
         twice that. Up to 1 / accuracy**2 values the count is exact. A window keeps 8 bytes for each value up to there,
-        with 0.03 at most 9 KB. Runs as columns where `count` does; the setting `accuracy` changes it while the job runs.
+        with 0.03 at most 9 KB. Runs as columns where `count` does. The setting `accuracy` changes it while the job
+        runs.
         """
         kind = self._keyed.stream.record_type.field(field).arrow_type
         if not can_be_hashed(kind):
