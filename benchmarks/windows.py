@@ -31,7 +31,7 @@ from benchmarks.processes import run_module
 from benchmarks.report import Column, print_json, print_table
 from benchmarks.window_jobs import ACCURACY, SIZE_MS
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Expected", "Sizes", "check", "fold", "main", "measure", "run"]
 
 _JOBS: Final = Path(__file__).with_name("window_jobs.py")
 _BOUND_MS: Final = 2000
@@ -94,10 +94,11 @@ def write_input(folder: Path, sizes: Sizes, files: int) -> Expected:
         # Spark's file source goes by modification time, penstock's by name.
         os.utime(path, (number, number))
         parts.append(readings)
-    return _fold(pa.concat_tables(parts).slice(0, files * sizes.file_rows))
+    return fold(pa.concat_tables(parts).slice(0, files * sizes.file_rows))
 
 
-def _fold(readings: pa.Table) -> Expected:
+def fold(readings: pa.Table) -> Expected:
+    """What the windows of these readings come to."""
     window = pc.divide(readings.column("at"), SIZE_MS)
     grouped = readings.append_column("window", window).group_by(["key", "window"])
     means = grouped.aggregate([("value", "mean"), ("value", "count"), ("at", "count_distinct")])
@@ -109,7 +110,7 @@ def _fold(readings: pa.Table) -> Expected:
     )
 
 
-def run(name: str, readings: Path, work: Path, sizes: Sizes) -> tuple[Path, int]:
+def run(name: str, readings: Path, work: Path, cores: int) -> tuple[Path, int]:
     """Run a contestant; gives where its windows are, and its peak memory."""
     out = work / "out"
     out.mkdir(parents=True)
@@ -123,11 +124,11 @@ def run(name: str, readings: Path, work: Path, sizes: Sizes) -> tuple[Path, int]
             "--checkpoint",
             str(work / "checkpoint"),
         ]
-        arguments += ["--cores", str(sizes.cores)]
+        arguments += ["--cores", str(cores)]
         _, rss_mb = run_module("benchmarks.window_peer", arguments, work / "stderr.log")
         return out, rss_mb
     arguments = [f"{_JOBS}:{name}", "--bounded", "--checkpoint", str(work / "checkpoint")]
-    arguments += ["--cores", str(sizes.cores), "-D", f"means=parquet:{out}"]
+    arguments += ["--cores", str(cores), "-D", f"means=parquet:{out}"]
     arguments += ["-D", f"readings=parquet:{readings}?max_files_per_batch=1"]
     _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
     return out, rss_mb
@@ -170,7 +171,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
             files = files_of[name]
             readings, expected = inputs[files]
             place = work / name
-            out, rss_mb = run(name, readings, place, sizes)
+            out, rss_mb = run(name, readings, place, sizes.cores)
             check(name, out, expected)
             ends = batch_ends(place / "checkpoint")[:files]
             rates[name].append((files - 1) * sizes.file_rows / (ends[-1] - ends[0]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import control, kafka, keyed_state, latency, state_dump, state_growth, windows
+from benchmarks import control, kafka, keyed_state, latency, open_windows, state_dump, state_growth, windows
 from benchmarks.workload import OFF, ON, Commands, Mismatch, Readings, Rooms, expected_commands, mismatch
 
 
@@ -151,3 +151,27 @@ def test_windows_in_their_small_form(tmp_path: Path) -> None:
     assert set(result["rows_per_s"]) == {"spark", "columns", "distinct"}
     assert result["by_spark"] > 0
     windows.show(result)
+
+
+def test_open_windows_in_their_small_form(tmp_path: Path) -> None:
+    """The windows, opened in two micro-batches, emit the fold's means (`measure` raises otherwise) when they end."""
+    sizes = open_windows.Sizes(
+        windows=(600,),
+        contestants=("columns",),
+        batch_rows=200,
+        batches=4,
+        counted=2,
+        fill_rows=300,
+        rounds=1,
+    )
+    result = json.loads(json.dumps(open_windows.measure(sizes, tmp_path)))
+    (run,) = result["runs"]
+    assert (run["contestant"], run["windows"], run["growth"], run["end_growth_by_window"]) == (
+        "columns",
+        600,
+        1,
+        1,
+    )
+    assert run["batch_ms"] > 0
+    assert run["end_us_by_window"] == pytest.approx(run["end_ms"] / 0.6, rel=0.01)
+    open_windows.show(result)
