@@ -157,7 +157,8 @@ def test_open_windows_in_their_small_form(tmp_path: Path) -> None:
     """The windows, opened in two micro-batches, emit the fold's means (`measure` raises otherwise) when they end."""
     sizes = open_windows.Sizes(
         windows=(600,),
-        contestants=("columns",),
+        per_key=(20,),
+        roads=("columns",),
         batch_rows=200,
         batches=4,
         counted=2,
@@ -166,12 +167,8 @@ def test_open_windows_in_their_small_form(tmp_path: Path) -> None:
     )
     result = json.loads(json.dumps(open_windows.measure(sizes, tmp_path)))
     (run,) = result["runs"]
-    assert (run["contestant"], run["windows"], run["growth"], run["end_growth_by_window"]) == (
-        "columns",
-        600,
-        1,
-        1,
-    )
+    assert (run["road"], run["per_key"], run["windows"]) == ("columns", 20, 600)
+    assert (run["growth"], run["end_growth_by_window"]) == (1, 1)
     assert run["batch_ms"] > 0
     assert run["end_us_by_window"] == pytest.approx(run["end_ms"] / 0.6, rel=0.01)
     open_windows.show(result)
