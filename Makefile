@@ -9,10 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-dump bench-windows chaos clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-dump bench-windows bench-open-windows chaos clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.jars-stamp ## make .venv from the lock file, find a Java, fetch and prepare what jobs need once
 
@@ -65,6 +65,9 @@ bench-state: setup ## a micro-batch of equal size while 10k to 10M keys are held
 
 bench-windows: setup ## tumbling windows of 100k keys, beside Spark's own
 	@$(BIN)/python -m benchmarks.windows $(ARGS)
+
+bench-open-windows: setup ## a micro-batch of equal size while 10k to 1M windows are open, and their end
+	@$(BIN)/python -m benchmarks.open_windows $(ARGS)
 
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)

@@ -1,4 +1,7 @@
-"""The jobs of the benchmark of windows: the mean of each key in each window, on three roads."""
+"""The jobs of the benchmarks of windows: the mean of each key in each window, on three roads; and distinct counts.
+
+Those whose names begin with `open` have windows that stay open while event time goes on for a month.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,21 @@ from typing import Any
 
 import penstock as ps
 
-__all__ = ["SIZE_MS", "columns", "custom", "records"]
+__all__ = [
+    "ACCURACY",
+    "OPEN_MS",
+    "SIZE_MS",
+    "columns",
+    "custom",
+    "distinct",
+    "open_columns",
+    "open_records",
+    "records",
+]
 
 SIZE_MS = 10_000
+ACCURACY = 0.03
+OPEN_MS = 30 * 24 * 3600 * 1000
 
 
 @dataclass
@@ -71,11 +86,11 @@ class AtTheEnd(ps.Trigger):
         return ps.TriggerResult.FIRE
 
 
-def windows(name: str) -> tuple[ps.Job, Any]:
-    """A job with the windows."""
+def windows(name: str, bound: str = "2s") -> tuple[ps.Job, Any]:
+    """A job with the windows; readings may be so far behind."""
     job = ps.Job(name)
     readings = job.data_stream(
-        "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.bounded("2s")
+        "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.bounded(bound)
     )
     return job, readings.key_by("key").window(ps.TumblingWindows("10s"))
 
@@ -88,3 +103,12 @@ _windowed.aggregate("means", MeanOf()).sink_to("means")
 
 custom, _windowed = windows("custom")
 _windowed.trigger(AtTheEnd()).aggregate("means", MeanOf()).sink_to("means")
+
+distinct, _windowed = windows("distinct")
+_windowed.distinct("means", "at", accuracy=ACCURACY).sink_to("means")
+
+open_columns, _windowed = windows("open_columns", f"{OPEN_MS}ms")
+_windowed.statistics("means", "value").sink_to("means")
+
+open_records, _windowed = windows("open_records", f"{OPEN_MS}ms")
+_windowed.aggregate("means", MeanOf()).sink_to("means")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row, functions
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from benchmarks.window_jobs import SIZE_MS
+from benchmarks.window_jobs import ACCURACY, SIZE_MS
 from penstock.runtime.session import SessionSettings, open_session
 
 __all__ = ["main"]
@@ -74,14 +74,23 @@ def _native(readings: DataFrame) -> DataFrame:
     )
 
 
+def _distinct(readings: DataFrame) -> DataFrame:
+    differing = functions.approx_count_distinct("at", ACCURACY).alias("distinct")
+    grouped = readings.groupBy(functions.window("time", f"{SIZE_MS} milliseconds"), "key").agg(differing)
+    return grouped.selectExpr("key", "window.start AS window_start", "window.end AS window_end", "distinct")
+
+
 def _record_by_record(readings: DataFrame) -> DataFrame:
     return readings.groupBy("key").transformWithState(Means(), _MEAN, "Append", "EventTime")
+
+
+_ROADS: Final = {"native": _native, "distinct": _distinct, "python": _record_by_record}
 
 
 def main() -> None:
     """Run to the end of the input."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("road", choices=["native", "python"])
+    parser.add_argument("road", choices=list(_ROADS))
     parser.add_argument("--readings", required=True, type=Path)
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--checkpoint", required=True, type=Path)
@@ -103,8 +112,7 @@ def main() -> None:
         readings = readings.withColumn("time", functions.timestamp_millis("at")).withWatermark(
             "time", "2 seconds"
         )
-        means = _native(readings) if arguments.road == "native" else _record_by_record(readings)
-        writer = means.writeStream.format("parquet").trigger(availableNow=True)
+        writer = _ROADS[arguments.road](readings).writeStream.format("parquet").trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(arguments.checkpoint))
         writer.start(str(arguments.out)).awaitTermination()
     print("{}", flush=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import control, kafka, keyed_state, latency, state_dump, state_growth, windows
+from benchmarks import control, kafka, keyed_state, latency, open_windows, state_dump, state_growth, windows
 from benchmarks.workload import OFF, ON, Commands, Mismatch, Readings, Rooms, expected_commands, mismatch
 
 
@@ -145,9 +145,30 @@ def test_windows_in_their_small_form(tmp_path: Path) -> None:
         file_rows=2_000,
         span_ms=30_000,
         rounds=1,
-        contestants=("spark", "columns"),
+        contestants=("spark", "columns", "distinct"),
     )
     result = json.loads(json.dumps(windows.measure(sizes, tmp_path)))
-    assert set(result["rows_per_s"]) == {"spark", "columns"}
+    assert set(result["rows_per_s"]) == {"spark", "columns", "distinct"}
     assert result["by_spark"] > 0
     windows.show(result)
+
+
+def test_open_windows_in_their_small_form(tmp_path: Path) -> None:
+    """The windows, opened in two micro-batches, emit the fold's means (`measure` raises otherwise) when they end."""
+    sizes = open_windows.Sizes(
+        windows=(600,),
+        per_key=(20,),
+        roads=("columns",),
+        batch_rows=200,
+        batches=4,
+        counted=2,
+        fill_rows=300,
+        rounds=1,
+    )
+    result = json.loads(json.dumps(open_windows.measure(sizes, tmp_path)))
+    (run,) = result["runs"]
+    assert (run["road"], run["per_key"], run["windows"]) == ("columns", 20, 600)
+    assert (run["growth"], run["end_growth_by_window"]) == (1, 1)
+    assert run["batch_ms"] > 0
+    assert run["end_us_by_window"] == pytest.approx(run["end_ms"] / 0.6, rel=0.01)
+    open_windows.show(result)

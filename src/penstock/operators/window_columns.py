@@ -24,11 +24,11 @@ from penstock.operators.window_step import LATE, ResultOutput, WindowStep
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
 from penstock.windows.assigners import CumulativeWindows, GridWindows, SlidingWindows, TumblingWindows
-from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics
+from penstock.windows.column_aggregates import NEW, ColumnAggregate
 from penstock.windows.functions import Aggregated
 from penstock.windows.triggers import EventTimeTrigger, ProcessingTimeTrigger
 from penstock.windows.window import MIN_TIME
-from penstock.windows.window_state import WINDOWS, PaneColumns, without_empty
+from penstock.windows.window_state import WINDOWS, PaneColumns
 
 __all__ = ["WindowColumnsRun", "runs_as_columns"]
 
@@ -36,7 +36,6 @@ __all__ = ["WindowColumnsRun", "runs_as_columns"]
 _KNOWN: Final = (TumblingWindows.assign, SlidingWindows.assign, CumulativeWindows.assign)
 
 Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -46,7 +45,7 @@ def runs_as_columns(step: WindowStep) -> bool:
     return (
         isinstance(contents, Aggregated)
         and contents.function is None
-        and isinstance(contents.aggregate, FieldAggregate)
+        and isinstance(contents.aggregate, ColumnAggregate)
         and isinstance(spec.assigner, GridWindows)
         and type(spec.assigner).assign in _KNOWN
         and type(step.operator.trigger) in (EventTimeTrigger, ProcessingTimeTrigger)
@@ -62,7 +61,7 @@ class _Pairs:
     slots: Ints
     starts: Ints
     ends: Ints
-    values: Floats
+    values: npt.NDArray[Any]
     has_value: Mask
 
 
@@ -73,7 +72,7 @@ class WindowColumnsRun(WindowRun):
         super().__init__(binding, context, key_group, table)
         contents = self._step.spec.contents
         assert isinstance(contents, Aggregated)
-        assert isinstance(contents.aggregate, FieldAggregate)
+        assert isinstance(contents.aggregate, ColumnAggregate)
         assert isinstance(self._step.output, ResultOutput)
         self._aggregate: Final = contents.aggregate
         self._output: Final = self._step.output
@@ -100,9 +99,10 @@ class WindowColumnsRun(WindowRun):
         keys = pa.concat_arrays([self._keys(block) for block in data])
         found = [self._times_ms(block) for block in data]
         times = np.concatenate([times for times, _ in found])
-        has_value, values = self._values(data)
-        if np.concatenate([is_missing for _, is_missing in found]).any() or np.isnan(values).any():
+        with_values = self._aggregate.values([block.batch for block in data])
+        if with_values is None or np.concatenate([is_missing for _, is_missing in found]).any():
             return False
+        has_value, values = with_values
         slots = self._state.slots_of(keys)
         at = times if self._by_event else np.full(len(times), self._clock.processing_ms, np.int64)
         rows, starts, ends = self._assigned(at)
@@ -119,17 +119,6 @@ class WindowColumnsRun(WindowRun):
         if len(pairs.slots):
             self._add(panes, pairs)
         return True
-
-    def _values(self, data: list[Block]) -> tuple[Mask, Floats]:
-        """The values of the records, 0 where there is none."""
-        field = self._aggregate.field
-        if field is None:
-            rows = sum(block.batch.num_rows for block in data)
-            return np.ones(rows, bool), np.zeros(rows)
-        columns = [block.batch.column(field) for block in data]
-        has_value = np.concatenate([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
-        values = [column.fill_null(0).cast(pa.float64(), safe=False).to_numpy() for column in columns]
-        return has_value, np.concatenate(values)
 
     def _assigned(self, at: Ints) -> tuple[Ints, Ints, Ints]:
         """For each record its windows: the row, the start and the end, the row's in the order of the assigner."""
@@ -172,23 +161,24 @@ class WindowColumnsRun(WindowRun):
         known_ends, end_places = np.unique(ends, return_inverse=True)
         codes, places = np.unique(slots * len(known_ends) + end_places, return_inverse=True)
         old, new = places[: len(panes.slots)], places[len(panes.slots) :]
+        before = np.full(len(codes), NEW, np.int64)
+        before[old] = np.arange(len(old))
         all_starts = np.empty(len(codes), np.int64)
         all_starts[old], all_starts[new] = panes.starts, pairs.starts
         all_ends = known_ends[codes % len(known_ends)]
-        more = PaneColumns.empty(codes // len(known_ends), all_starts, all_ends)
-        more.cleanups[:] = _cleanup(all_ends, self._lateness_ms)
+        more = PaneColumns(
+            codes // len(known_ends),
+            all_starts,
+            all_ends,
+            _cleanup(all_ends, self._lateness_ms),
+            np.zeros(len(codes), bool),
+            np.bincount(new, minlength=len(codes)),
+            self._aggregate.add_all(
+                panes.held.take(before), new[pairs.has_value], pairs.values[pairs.has_value]
+            ),
+        )
         more.fired[old] = panes.fired
-        for name in ("counts", "value_counts", "totals", "lows", "highs"):
-            getattr(more, name)[old] = getattr(panes, name)
-        more.counts[:] += np.bincount(new, minlength=len(codes))
-        some = new[pairs.has_value]
-        values = pairs.values[pairs.has_value]
-        more.value_counts[:] += np.bincount(some, minlength=len(codes))
-        if self._aggregate.field is not None:
-            # One by one in the order of the records, as sums of floating-point numbers depend on it.
-            np.add.at(more.totals, some, values)
-            np.minimum.at(more.lows, some, values)
-            np.maximum.at(more.highs, some, values)
+        more.counts[old] += panes.counts
         self._store(more, np.unique(pairs.slots))
 
     @property
@@ -199,7 +189,7 @@ class WindowColumnsRun(WindowRun):
         """The open windows of all keys of the run."""
         stored = self._column.stored
         if self._known is None or self._known[0] is not stored:
-            self._known = stored, PaneColumns.of(stored)
+            self._known = stored, PaneColumns.of(stored, self._aggregate.held)
         return self._known[1]
 
     def _store(self, panes: PaneColumns, changed: Ints) -> None:
@@ -241,7 +231,7 @@ class WindowColumnsRun(WindowRun):
         order = np.lexsort((self._ranks(panes.slots), panes.ends))
         panes = panes.take(order)
         keys = self._state.keys.take(pa.array(panes.slots))
-        batch = self._output.columns(keys, panes.starts, panes.ends, self._results(panes))
+        batch = self._output.columns(keys, panes.starts, panes.ends, self._aggregate.results(panes.held))
         times = pa.array(panes.ends - 1) if MAIN in self._core.timed else None
         self._result.emissions.append(Emission(MAIN, batch, keys, times))
 
@@ -256,20 +246,6 @@ class WindowColumnsRun(WindowRun):
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
         return ranks[slots]
-
-    def _results(self, panes: PaneColumns) -> list[pa.Array]:
-        """The fields of the results."""
-        is_empty = panes.value_counts == 0
-        found = {
-            "count": pa.array(panes.value_counts),
-            "sum": pa.array(panes.totals),
-            "min": without_empty(panes.lows, is_empty),
-            "max": without_empty(panes.highs, is_empty),
-            "mean": without_empty(panes.totals / np.maximum(panes.value_counts, 1), is_empty),
-        }
-        if isinstance(self._aggregate, FieldStatistics):
-            return list(found.values())
-        return [found[self._aggregate.aggregate.value]]
 
 
 def _cleanup(ends: Ints, lateness_ms: int) -> Ints:

@@ -275,7 +275,7 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
         ("", spec.assigner),
         ("trigger_", _inside(operator.trigger)),
         ("evictor_", operator.evictor),
-        ("", spec.contents.aggregate if _can_be_chosen(spec.contents) else None),
+        ("", spec.contents.aggregate if _has_parameters(spec.contents) else None),
     ):
         for name, value in vars(part).items() if part is not None else ():
             # That of a default trigger is the assigner's own.
@@ -286,8 +286,8 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
     return found
 
 
-def _can_be_chosen(contents: WindowContents) -> TypeGuard[Aggregated]:
-    """Whether a command may choose another aggregate."""
+def _has_parameters(contents: WindowContents) -> TypeGuard[Aggregated]:
+    """Whether commands may change how records are aggregated, as to choose another aggregate of their field."""
     if not isinstance(contents, Aggregated) or isinstance(contents.aggregate, FieldStatistics):
         return False
     # Of records without a field there is nothing but their number.

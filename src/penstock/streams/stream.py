@@ -49,11 +49,13 @@ from penstock.streams.graph import (
     output_name,
 )
 from penstock.windows.assigners import WindowAssigner
+from penstock.windows.distinct_counts import DEFAULT_ACCURACY, DistinctCount
 from penstock.windows.evictors import Evictor
 from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics
 from penstock.windows.functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowSpec
 from penstock.windows.triggers import Trigger
+from penstock.windows.value_hashes import can_be_hashed
 
 __all__ = [
     "BroadcastStream",
@@ -550,6 +552,29 @@ class WindowedStream:
         """All of `count`, `sum`, `min`, `max` and `mean` of a numeric field, as fields of these names; see `count`."""
         _check_number(step, "statistics", self._keyed.stream.record_type, field)
         return self._step(step, Aggregated(FieldStatistics(field)), None)
+
+    def distinct(self, step: str, field: str, *, accuracy: float = DEFAULT_ACCURACY) -> ProcessedStream:
+        """Count how many values of a field differ.
+
+        Emits the fields of the key, `window_start`, `window_end` and `distinct`, an integer. The field holds integers,
+        floating-point numbers, text, bytes, booleans, dates or timestamps; null is no value. `accuracy` is the standard
+        error as a part of the count, 0.005 to 0.25: two in three windows are less than that off, and 19 in 20 less than
+        twice that. Up to 1 / accuracy**2 values the count is exact. A window keeps 8 bytes for each value up to there,
+        with 0.03 at most 9 KB. Runs as columns where `count` does. The setting `accuracy` changes it while the job
+        runs.
+        """
+        kind = self._keyed.stream.record_type.field(field).arrow_type
+        if not can_be_hashed(kind):
+            raise JobDefinitionError(
+                f"Step {step!r}: the field {field!r} is {kind}, whose values have no distinct count. Name one "
+                "of integers, floating-point numbers, text, bytes, booleans, dates or timestamps, or use a function of "
+                "your own."
+            )
+        try:
+            aggregate = DistinctCount(field, accuracy)
+        except JobDefinitionError as e:
+            raise JobDefinitionError(f"Step {step!r}: {e}") from None
+        return self._step(step, Aggregated(aggregate), None)
 
     def _aggregate(self, step: str, aggregate: str, field: str | None) -> ProcessedStream:
         if field is not None:

@@ -6,16 +6,34 @@ in the order of the records, so that both roads give the same sums to the last b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import JobDefinitionError
-from penstock.state.folding import AggregateFunction
+from penstock.windows.column_aggregates import ColumnAggregate, without_empty
 from penstock.windows.parameters import Parameter
 
-__all__ = ["AGGREGATES", "FieldAggregate", "FieldStatistics", "Statistics", "Totals", "choice_of"]
+__all__ = [
+    "AGGREGATES",
+    "FieldAggregate",
+    "FieldStatistics",
+    "Statistics",
+    "Totals",
+    "TotalsColumns",
+    "choice_of",
+]
 
 AGGREGATES: Final = ("count", "sum", "min", "max", "mean")
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -31,14 +49,76 @@ class Totals:
     high: float | None = None
 
 
-class FieldAggregate(AggregateFunction[Any, Totals, float]):
+@dataclass(frozen=True)
+class TotalsColumns:
+    """Totals as columns. Where no value has come, `lows` and `highs` are infinite."""
+
+    counts: Ints
+    totals: Floats
+    lows: Floats
+    highs: Floats
+
+    @classmethod
+    def of(cls, stored: pa.Array) -> Self:
+        """Totals as they are stored."""
+        return cls(
+            _filled(stored, "count", 0),
+            _filled(stored, "total", 0.0),
+            _filled(stored, "low", np.inf),
+            _filled(stored, "high", -np.inf),
+        )
+
+    def take(self, rows: Ints) -> Self:
+        """Those of some rows; the last row, which is NEW, is put there for it."""
+        none = (0, 0.0, np.inf, -np.inf)
+        columns = (self.counts, self.totals, self.lows, self.highs)
+        return type(self)(*(np.append(column, at)[rows] for column, at in zip(columns, none, strict=True)))
+
+    def add(self, places: Ints, values: Floats) -> None:
+        """One by one in the order of the records, as sums of floating-point numbers depend on it."""
+        np.add.at(self.totals, places, values)
+        np.minimum.at(self.lows, places, values)
+        np.maximum.at(self.highs, places, values)
+
+    def to_arrow(self, kind: pa.DataType, holds: Mask) -> pa.Array:
+        """As they are stored."""
+        # So they are as long as there was no value.
+        is_empty = self.lows > self.highs
+        columns = [
+            pa.array(self.counts),
+            pa.array(self.totals),
+            without_empty(self.lows, is_empty),
+            without_empty(self.highs, is_empty),
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(~holds))
+
+    def results(self) -> dict[str, pa.Array]:
+        """All of `AGGREGATES`."""
+        is_empty = self.counts == 0
+        return {
+            "count": pa.array(self.counts),
+            "sum": pa.array(self.totals),
+            "min": without_empty(self.lows, is_empty),
+            "max": without_empty(self.highs, is_empty),
+            "mean": without_empty(self.totals / np.maximum(self.counts, 1), is_empty),
+        }
+
+
+def _filled(stored: pa.Array, name: str, value: float) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = pc.struct_field(stored, name).fill_null(value).to_numpy(zero_copy_only=False)
+    return found
+
+
+class FieldAggregate(ColumnAggregate[Totals, float]):
     """One of `AGGREGATES` over a numeric field of the records; without a field, the number of records.
 
     `aggregate` is a parameter of the windows: the setting of that name chooses another one.
     """
 
+    held = TotalsColumns
+
     def __init__(self, aggregate: str, field: str | None) -> None:
-        self.field: Final = field
+        self.field = field
         self.aggregate: Final = choice_of(aggregate)
 
     def create_accumulator(self) -> Totals:
@@ -80,6 +160,28 @@ class FieldAggregate(AggregateFunction[Any, Totals, float]):
         highs = [high for high in (a.high, b.high) if high is not None]
         return Totals(a.count + b.count, a.total + b.total, min(lows, default=None), max(highs, default=None))
 
+    def values(self, batches: Sequence[pa.RecordBatch]) -> tuple[Mask, Floats] | None:
+        """The numbers; None when some are none."""
+        if self.field is None:
+            rows = sum(batch.num_rows for batch in batches)
+            return np.ones(rows, bool), np.zeros(rows)
+        columns = [batch.column(self.field) for batch in batches]
+        has_value = np.concatenate([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
+        numbers = [column.fill_null(0).cast(pa.float64(), safe=False).to_numpy() for column in columns]
+        values = np.concatenate(numbers)
+        return None if np.isnan(values).any() else (has_value, values)
+
+    def add_all(self, held: TotalsColumns, places: Ints, values: Floats) -> TotalsColumns:
+        """More numbers, in the order of the records."""
+        held.counts[:] += np.bincount(places, minlength=len(held.counts))
+        if self.field is not None:
+            held.add(places, values)
+        return held
+
+    def results(self, held: TotalsColumns) -> list[pa.Array]:
+        """The aggregate that is in force."""
+        return [held.results()[self.aggregate.value]]
+
 
 @dataclass(frozen=True)
 class Statistics:
@@ -102,6 +204,10 @@ class FieldStatistics(FieldAggregate):
         """The aggregates."""
         mean = totals.total / totals.count if totals.count else None
         return Statistics(totals.count, totals.total, totals.low, totals.high, mean)
+
+    def results(self, held: TotalsColumns) -> list[pa.Array]:
+        """All of them."""
+        return list(held.results().values())
 
 
 def choice_of(aggregate: Any) -> Parameter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +22,7 @@ from penstock.state.values import (
     StateSpec,
     value_spec,
 )
+from penstock.windows.column_aggregates import HeldColumns
 from penstock.windows.panes import OpenWindows, Pane
 from penstock.windows.triggers import RECORD
 from penstock.windows.window import Window
@@ -34,14 +34,12 @@ __all__ = [
     "PaneColumns",
     "WindowState",
     "earliest_window_timers",
-    "without_empty",
 ]
 
 WINDOWS: Final = "@windows"
 """The column with the open windows of each key."""
 
 Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _TIMES: Final = pa.list_(pa.int64())
 _TIMERS: Final = {"event": "event_timers", "processing": "processing_timers"}
@@ -228,9 +226,9 @@ class WindowsForm(OwnForm):
 
 @dataclass(frozen=True)
 class PaneColumns:
-    """Open windows of a field's aggregate as columns, a row for each, ordered by the slot of the key and the bounds.
+    """Open windows of a column aggregate, a row for each, ordered by the slot of the key and the bounds.
 
-    `fired` tells of which windows the end has passed. Where no value has come, `lows` and `highs` are infinite.
+    `fired` tells of which windows the end has passed; `held` are their accumulators.
     """
 
     slots: Ints
@@ -239,33 +237,12 @@ class PaneColumns:
     cleanups: Ints
     fired: npt.NDArray[np.bool_]
     counts: Ints
-    value_counts: Ints
-    totals: Floats
-    lows: Floats
-    highs: Floats
+    held: HeldColumns
 
     @classmethod
-    def empty(cls, slots: Ints, starts: Ints, ends: Ints) -> PaneColumns:
-        """Windows that hold nothing yet."""
-        rows = len(slots)
-        return cls(
-            slots,
-            starts,
-            ends,
-            np.zeros(rows, np.int64),
-            np.zeros(rows, bool),
-            np.zeros(rows, np.int64),
-            np.zeros(rows, np.int64),
-            np.zeros(rows),
-            np.full(rows, np.inf),
-            np.full(rows, -np.inf),
-        )
-
-    @classmethod
-    def of(cls, column: pa.Array) -> PaneColumns:
+    def of(cls, column: pa.Array, held: type[HeldColumns]) -> PaneColumns:
         """The windows of a stored column, by the row of the key."""
         flat = pc.list_flatten(column)
-        held = pc.struct_field(flat, "result")
 
         def ints(array: pa.Array) -> Ints:
             found: Ints = array.fill_null(0).to_numpy(zero_copy_only=False)
@@ -282,40 +259,32 @@ class PaneColumns:
             # The first timer of a window that has not fired is that of its end.
             ints(first) != ends - 1,
             ints(pc.struct_field(flat, "count")),
-            ints(pc.struct_field(held, "count")),
-            pc.struct_field(held, "total").fill_null(0.0).to_numpy(zero_copy_only=False),
-            pc.struct_field(held, "low").fill_null(np.inf).to_numpy(zero_copy_only=False),
-            pc.struct_field(held, "high").fill_null(-np.inf).to_numpy(zero_copy_only=False),
+            held.of(pc.struct_field(flat, "result")),
         )
 
-    def take(self, rows: npt.NDArray[np.int64]) -> PaneColumns:
+    def take(self, rows: Ints) -> PaneColumns:
         """Some of the windows."""
-        return PaneColumns(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
+        return PaneColumns(
+            self.slots[rows],
+            self.starts[rows],
+            self.ends[rows],
+            self.cleanups[rows],
+            self.fired[rows],
+            self.counts[rows],
+            self.held.take(rows),
+        )
 
     def to_arrow(self, keys: int, kind: pa.DataType, *, by_event: bool) -> pa.Array:
         """The stored column of so many keys."""
-        holds = self.counts > 0
-        # So they are as long as there was no value.
-        is_empty = self.lows > self.highs
         fields = list(kind.value_type)
         result = next(field.type for field in fields if field.name == "result")
-        held = pa.StructArray.from_arrays(
-            [
-                pa.array(self.value_counts),
-                pa.array(self.totals),
-                without_empty(self.lows, is_empty),
-                without_empty(self.highs, is_empty),
-            ],
-            fields=list(result),
-            mask=pa.array(~holds),
-        )
         timers = self._timers()
         none = pa.nulls(len(self.slots), _TIMES)
         arrays = {
             "start": pa.array(self.starts),
             "end": pa.array(self.ends),
             "count": pa.array(self.counts),
-            "result": held,
+            "result": self.held.to_arrow(result, self.counts > 0),
             "cleanup": pa.array(self.cleanups),
             "event_timers": timers if by_event else none,
             "processing_timers": none if by_event else timers,
@@ -329,11 +298,6 @@ class PaneColumns:
         wanted = np.stack([~self.fired, self.fired | (both[:, 0] != both[:, 1])], axis=1)
         offsets = np.concatenate([[0], np.cumsum(wanted.sum(axis=1))])
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(both[wanted]))
-
-
-def without_empty(values: Floats, is_empty: npt.NDArray[np.bool_]) -> pa.Array:
-    """Values with nulls in place of some, under which there is nothing, as in columns of Python values."""
-    return pa.array(np.where(is_empty, 0.0, values), mask=is_empty)
 
 
 def _stored_times(timers: list[tuple[int, ...]]) -> pa.Array:

@@ -202,7 +202,8 @@ def test_empty_micro_batches_are_counted_and_seldom_written(recorder: Recorder, 
 
 def test_the_watermark_of_a_step_is_the_smallest_of_its_slots(recorder: Recorder, bound: BoundJob) -> None:
     """It stands until it moves, is unknown before, and after rescaling until the new slots tell."""
-    assert record(recorder, 0, [report("in", "visits", 1)]).steps["windows"].watermark is None
+    told = [report("in", "visits", 1), told_time("windows", None, 0)]
+    assert record(recorder, 0, told).steps["windows"].watermark is None
     told = [told_time("windows", 5_000, 0), told_time("windows", 4_000, 2)]
     assert record(recorder, 1, told).steps["windows"].watermark == dt.datetime(
         1970, 1, 1, 0, 0, 4, tzinfo=dt.UTC

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +49,8 @@ def job_of(
         "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.bounded("4ms")
     )
     windowed = readings.key_by("sensor").window(ASSIGNERS[assigner](time)).allowed_lateness(lateness)
-    found = windowed.count("step") if aggregate == "count" else getattr(windowed, aggregate)("step", "value")
+    field = () if aggregate == "count" else ("value",)
+    found = getattr(windowed, aggregate)("step", *field)
     found.sink_to("out")
     found.side_output("late").sink_to("late")
     if behind:
@@ -72,6 +77,12 @@ def fast_runs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
+def command(number: int, name: str, value: Any) -> bytes:
+    """A command that changes a setting of the step."""
+    told = {"id": str(number), "kind": "set", "target": {"step": "step"}, "payload": {name: value}}
+    return json.dumps(told).encode()
+
+
 READINGS = st.builds(
     Reading,
     st.sampled_from(["a", "b", "c", "d", "ä"]),
@@ -87,7 +98,7 @@ BATCHES = st.lists(
 @given(
     batches=BATCHES,
     assigner=st.sampled_from(sorted(ASSIGNERS)),
-    aggregate=st.sampled_from(["count", "sum", "min", "max", "mean", "statistics"]),
+    aggregate=st.sampled_from(["count", "sum", "min", "max", "mean", "statistics", "distinct"]),
     time=st.sampled_from(["event", "processing"]),
     lateness=st.sampled_from(["0ms", "6ms"]),
 )
@@ -109,6 +120,69 @@ def test_both_roads_give_the_same_bytes(
         for kind in ("in_windows", "late", "without_window"):
             assert found.counts(kind) == expected.counts(kind)
         assert fast.states == slow.states
+
+
+@dataclass
+class Visit:
+    page: str
+    at: int
+    value: Any
+
+
+VALUES: dict[str, Callable[[int], Any]] = {
+    "BIGINT": lambda number: number - 40,
+    "SMALLINT": lambda number: number - 40,
+    "BOOLEAN": lambda number: number > 40,
+    "DOUBLE": lambda number: float("inf") if number == 7 else (number - 40) / 7 * (-1) ** number,
+    "FLOAT": lambda number: (number - 40) / 7 * (-1) ** number,
+    "STRING": lambda number: "ä" * (number // 10) + str(number),
+    "BINARY": lambda number: bytes(number),
+    "DATE": lambda number: dt.date(1969, 12, 1) + dt.timedelta(days=number),
+    "TIMESTAMP": lambda number: EPOCH + (number - 40) * dt.timedelta(microseconds=1),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "assigner"), [*zip(VALUES, [*ASSIGNERS] * 3, strict=False), ("BIGINT", "cumulative")]
+)
+def test_both_roads_count_distinct_values_alike(kind: str, assigner: str, fast_runs: list[bool]) -> None:
+    """Also where estimates begin, with values that are missing, and while commands change the accuracy."""
+
+    def described() -> InProcessJob:
+        job = ps.Job("j", key_groups=3)
+        schema = f"page STRING, at BIGINT, value {kind}"
+        visits = job.data_stream(
+            "visits", schema=schema, event_time="at", watermarks=ps.Watermarks.bounded("8ms")
+        )
+        windowed = visits.key_by("page").window(ASSIGNERS[assigner]("event")).allowed_lateness("3ms")
+        windowed.distinct("step", "value", accuracy=0.25).sink_to("out")
+        return InProcessJob(job, partitions=2)
+
+    fast, slow = described(), described()
+    drawn = random.Random(f"{kind} {assigner}")
+    most = 0
+    for number, accuracy in enumerate([None, 0.2, None, 0.25, 0.1]):
+        visits = [
+            Visit(
+                drawn.choice("abcd"),
+                number * 8 + drawn.randrange(8),
+                None if value % 9 == 0 else VALUES[kind](value),
+            )
+            for value in (drawn.randrange(80) for _ in range(300))
+        ]
+        inputs: dict[str, Any] = {"visits": [("p", visits[:200]), ("q", visits[200:])]}
+        if accuracy is not None:
+            inputs["commands"] = [("c", [command(number, "accuracy", accuracy)])]
+        found = fast.run(inputs, ends=number == 4)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(slot_run, "runs_as_columns", lambda step: False)
+            expected = slow.run(inputs, ends=number == 4)
+        assert not found.dead_letters
+        assert found.data == expected.data
+        assert fast.states == slow.states
+        most = max([most, *(record.distinct for record in found.records("out"))])
+    assert all(fast_runs)
+    assert most == 2 if kind == "BOOLEAN" else most > 17
 
 
 @pytest.mark.parametrize("assigner", sorted(ASSIGNERS))
@@ -143,10 +217,6 @@ def test_a_command_chooses_another_aggregate_and_another_size() -> None:
     """Of windows that are open the other aggregate counts at once; the size from the next window on."""
     job = job_of(aggregate="sum")
     job.run({"readings": [("p", [Reading("a", 3, 1.0), Reading("a", 4, 3.0)])]})
-
-    def command(number: int, name: str, value: str) -> bytes:
-        payload = f'{{"{name}": "{value}"}}'
-        return f'{{"id": "{number}", "kind": "set", "target": {{"step": "step"}}, "payload": {payload}}}'.encode()
 
     assert not job.run({"commands": [("c", [command(1, "aggregate", "mean")])]}).dead_letters
     result = job.run({"readings": [("p", [Reading("a", 20, 5.0)])]})

@@ -1,0 +1,279 @@
+"""Distinct counts in jobs: what every kind of window counts, and what becomes of those that are open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process_job import EPOCH, MILLISECOND, InProcessJob
+from memory_entries import MemoryEntries
+from rescaling import rescaled
+
+import penstock as ps
+from penstock.errors import JobDefinitionError
+from penstock.jobs.described_state import described as described_state
+from penstock.jobs.evolution import plan_changes
+from penstock.snapshots.formats import decode, encode
+from penstock.state.slot_tables import SlotTables
+
+
+@dataclass
+class Visit:
+    page: str
+    at: int
+    visitor: int | None = None
+
+
+@dataclass
+class Basket:
+    page: str
+    at: int
+    items: list[str]
+
+
+Windows = Callable[[ps.KeyedStream], ps.WindowedStream]
+Found = tuple[str, int | None, int | None, int]
+
+
+def described(windows: Windows, accuracy: float = 0.03) -> ps.Job:
+    job = ps.Job("j", key_groups=3)
+    visits = job.data_stream(
+        "visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("10ms")
+    )
+    windows(visits.key_by("page")).distinct("step", "visitor", accuracy=accuracy).sink_to("out")
+    return job
+
+
+def tumbling(pages: ps.KeyedStream) -> ps.WindowedStream:
+    return pages.window(ps.TumblingWindows("10ms"))
+
+
+def sessions(pages: ps.KeyedStream) -> ps.WindowedStream:
+    return pages.window(ps.SessionWindows("5ms"))
+
+
+def counted(records: Iterable[Any]) -> list[Found]:
+    """Page, bounds in milliseconds, and how many visitors."""
+
+    def ms(at: Any) -> int | None:
+        return None if at is None else (at - EPOCH) // MILLISECOND
+
+    return sorted((one.page, ms(one.window_start), ms(one.window_end), one.distinct) for one in records)
+
+
+def run(job: InProcessJob, *visits: Visit, ends: bool = False) -> list[Found]:
+    result = job.run({"visits": [("p", visits)]} if visits else {}, ends=ends)
+    assert not result.dead_letters
+    return counted(result.records("out"))
+
+
+VISITS = st.lists(
+    st.builds(Visit, st.sampled_from("ab"), st.integers(0, 40), st.none() | st.integers(0, 6)), max_size=40
+)
+
+
+def as_sessions(visits: list[Visit], gap: int) -> Iterable[tuple[str, int, int, list[Visit]]]:
+    """The sessions of all visits, in plain Python."""
+    for page in sorted({visit.page for visit in visits}):
+        session: list[Visit] = []
+        for visit in sorted((one for one in visits if one.page == page), key=lambda one: one.at):
+            if session and visit.at > session[-1].at + gap:
+                yield page, session[0].at, session[-1].at + gap, session
+                session = []
+            session.append(visit)
+        yield page, session[0].at, session[-1].at + gap, session
+
+
+def differing(visits: Iterable[Visit]) -> int:
+    return len({visit.visitor for visit in visits} - {None})
+
+
+@settings(deadline=None, max_examples=40)
+@given(VISITS, st.integers(0, 40))
+def test_tumbling_windows_and_sessions_count_as_sets_do(visits: list[Visit], cut: int) -> None:
+    """However the visits are cut into micro-batches; a window without a visitor counts none."""
+    starts = {(visit.page, visit.at // 10 * 10) for visit in visits}
+    by_window = [
+        (page, at, at + 10, differing(one for one in visits if (one.page, one.at // 10 * 10) == (page, at)))
+        for page, at in sorted(starts)
+    ]
+    by_session = [(page, start, end, differing(held)) for page, start, end, held in as_sessions(visits, 5)]
+    for windows, expected in ((tumbling, by_window), (sessions, by_session)):
+        job = InProcessJob(
+            described(lambda pages, of=windows: of(pages).allowed_lateness("1h")), partitions=2
+        )
+        # Nothing fires before the end, for no watermark comes that far.
+        assert not run(job, *(visit for visit in visits[:cut] if visit.at < 10))
+        rest = [visit for visit in visits[:cut] if visit.at >= 10] + visits[cut:]
+        last = {(one[0], one[1]): one for one in [*run(job, *rest), *run(job, ends=True)]}
+        assert sorted(last.values()) == expected
+
+
+def test_sessions_that_merge_are_estimated_as_one() -> None:
+    """Two sessions of 300 visitors, 100 of them in both, which a visit between them makes one."""
+    job = InProcessJob(described(sessions, accuracy=0.1))
+    first = [Visit("a", 2, number) for number in range(300)]
+    second = [Visit("a", 12, number) for number in range(200, 500)]
+    run(job, *first, *second)
+    run(job, Visit("a", 7, 0))
+    ((_, start, end, merged),) = run(job, ends=True)
+    once = InProcessJob(described(sessions, accuracy=0.1))
+    run(once, *[Visit("a", 2 + number // 300 * 5, number) for number in range(500)], Visit("a", 12, 0))
+    assert (start, end) == (2, 17)
+    assert [("a", start, end, merged)] == run(once, ends=True)
+    assert merged == pytest.approx(500, rel=0.3)
+    assert merged != 500
+
+
+CASES: dict[str, tuple[Windows, list[Found]]] = {
+    "sliding": (
+        lambda pages: pages.window(ps.SlidingWindows("20ms", "10ms")),
+        [("a", -10, 10, 2), ("a", 0, 20, 3), ("a", 10, 30, 2), ("b", -10, 10, 1), ("b", 0, 20, 1)],
+    ),
+    "cumulative": (
+        lambda pages: pages.window(ps.CumulativeWindows("10ms", "20ms")),
+        [("a", 0, 10, 2), ("a", 0, 20, 3), ("b", 0, 10, 1), ("b", 0, 20, 1)],
+    ),
+    "a trigger of one's own choice": (
+        lambda pages: tumbling(pages).trigger(ps.CountTrigger(2)),
+        [("a", 0, 10, 1), ("a", 0, 10, 2), ("a", 10, 20, 2)],
+    ),
+    "one that purges": (
+        lambda pages: pages.window(ps.GlobalWindows()).trigger(ps.PurgingTrigger(ps.CountTrigger(3))),
+        [("a", None, None, 2), ("a", None, None, 2)],
+    ),
+    "an evictor": (
+        lambda pages: (
+            pages.window(ps.GlobalWindows()).trigger(ps.CountTrigger(3)).evictor(ps.CountEvictor(2))
+        ),
+        [("a", None, None, 2), ("a", None, None, 2)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_window_counts(case: str) -> None:
+    windows, expected = CASES[case]
+    job = InProcessJob(described(windows))
+    visits = [(1, 1), (2, 1), (3, 2), (4, None), (12, 2), (13, 3)]
+    found = run(job, *(Visit("a", at, visitor) for at, visitor in visits), Visit("b", 5, 9))
+    assert sorted([*found, *run(job, ends=True)]) == expected
+
+
+def test_late_records_fire_a_window_again() -> None:
+    """With what they add, or do not."""
+    job = InProcessJob(described(lambda pages: tumbling(pages).allowed_lateness("1h")))
+    run(job, Visit("a", 1, 1), Visit("a", 2, 2), Visit("a", 30, 1))
+    assert run(job, Visit("a", 3, 2)) == [("a", 0, 10, 2)]
+    assert run(job, Visit("a", 3, 3)) == [("a", 0, 10, 3)]
+
+
+def test_windows_of_all_keys_count() -> None:
+    job = ps.Job("j")
+    visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.none())
+    windowed = visits.key_by("page").process("same", Same()).window_all(ps.TumblingWindows("10ms"))
+    windowed.distinct("step", "visitor").sink_to("out")
+    running = InProcessJob(job, partitions=2)
+    running.run({"visits": [("p", [Visit(page, 1, number) for number in range(5) for page in "abc"])]})
+    (found,) = running.run({}, ends=True).records("out")
+    assert (found.key, found.distinct) == (0, 5)
+
+
+class Same(ps.ProcessFunction):
+    def process_record(self, record: Visit, ctx: ps.Context) -> Iterable[Visit]:
+        yield record
+
+
+def visits_of(numbers: Iterable[int]) -> list[Visit]:
+    return [Visit("abc"[number % 3], number % 20, number) for number in numbers]
+
+
+@pytest.mark.parametrize("windows", [tumbling, sessions])
+def test_open_windows_are_rescaled(windows: Windows) -> None:
+    """They go on as if nothing had happened, to the byte."""
+    straight, moved = (InProcessJob(described(windows, 0.1), partitions=2) for _ in range(2))
+    for job in (straight, moved):
+        run(job, *visits_of(range(0, 2_000, 2)))
+    moved = rescaled(described(windows, 0.1), moved, 3)
+    rest = visits_of(range(0, 2_000, 3))
+    assert run(straight, *rest) == run(moved, *rest)
+    found = run(straight, ends=True)
+    assert found == run(moved, ends=True)
+    assert len(found) == (6 if windows is tumbling else 3)
+
+
+def test_a_job_with_another_accuracy_goes_on() -> None:
+    """State is the same for every accuracy; what was left out stays so, and is told by the limit of the sketch."""
+    before = InProcessJob(described(tumbling, 0.1))
+    run(before, *[Visit("a", 1, number) for number in range(3_000)])
+    for accuracy in (0.02, 0.1, 0.25):
+        after = rescaled(described(tumbling, accuracy), before, 1)
+        run(after, *[Visit("a", 1, number) for number in range(2_000, 4_000)])
+        ((_, _, _, found),) = run(after, ends=True)
+        assert found == pytest.approx(4_000, rel=3 * max(accuracy, 0.1))
+
+
+def test_no_other_aggregate_takes_the_sketches_over() -> None:
+    states = []
+    for aggregate in ("distinct", "mean"):
+        job = ps.Job("j")
+        visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.none())
+        getattr(tumbling(visits.key_by("page")), aggregate)("step", "visitor").sink_to("out")
+        states.append(described_state("j", InProcessJob(job).plan).steps)
+    (change,) = (one for one in plan_changes(states[1], states[0]) if one.state == "@windows")
+    assert change.outcome == "refused"
+    assert "result" in change.detail
+
+
+@pytest.mark.parametrize("file_format", ["csv", "jsonl", "parquet"])
+def test_a_dump_shows_the_hashes_and_can_be_loaded(file_format: Any) -> None:
+    job = InProcessJob(described(tumbling, 0.25))
+    run(job, Visit("few", 1, 42), Visit("few", 2, None), *[Visit("many", 1, number) for number in range(100)])
+    (node,) = job.plan.graph.steps()
+    schema = job.plan.core(node).state_schema
+    ((_, stored),) = [(name, stored) for name, stored in job.states.items() if stored]
+    dumped = {}
+    for table in SlotTables(schema, MemoryEntries(stored)).tables.values():
+        rows = table.all_rows()
+        (back,) = decode(encode([rows], schema, file_format), schema, file_format)
+        assert back.equals(rows)
+        dumped |= {row["key"]: row["@windows"][0]["result"] for row in back.to_pylist()}
+    assert dumped["few"] == {"hashes": [6533386293079482793], "limit": None}
+    assert len(dumped["many"]["hashes"]) == 17
+    assert dumped["many"]["limit"] > dumped["many"]["hashes"][-1]
+
+
+def test_the_accuracy_is_a_setting() -> None:
+    """Commands change it within its bounds; a trace tells it."""
+    job = InProcessJob(described(tumbling))
+
+    def command(number: int, kind: str, payload: Any) -> Any:
+        told = {"id": f"{number}", "kind": kind, "target": {"step": "step"}, "payload": payload}
+        return job.run({"commands": [("c", [msgspec.json.encode(told)])]}).receipts[-1]
+
+    assert command(1, "set", {"accuracy": 0.25}).status == "APPLIED"
+    for number, bad in enumerate([0.3, 0.001, "fine", None]):
+        receipt = command(10 + number, "set", {"accuracy": bad})
+        assert receipt.status == "REJECTED"
+    (traced,) = msgspec.json.decode(command(30, "trace", None).details)
+    assert traced["settings"] == {"accuracy": 0.25, "allowed_lateness": "0s", "size": "10ms"}
+    run(job, *[Visit("a", 1, number) for number in range(5_000)])
+    ((_, _, _, found),) = run(job, ends=True)
+    assert found != pytest.approx(5_000, rel=0.001)
+    assert found == pytest.approx(5_000, rel=0.75)
+
+
+def test_what_cannot_be_counted_is_refused() -> None:
+    """Values without a hash, and what is no accuracy, when the job is described."""
+    job = ps.Job("j")
+    baskets = job.data_stream("baskets", schema=Basket, event_time="at", watermarks=ps.Watermarks.none())
+    windowed = tumbling(baskets.key_by("page"))
+    with pytest.raises(JobDefinitionError, match=r"Step 'step': the field 'items' is list<.*Name one of"):
+        windowed.distinct("step", "items")
+    with pytest.raises(JobDefinitionError, match=r"Step 'step': The accuracy of a distinct count is 2"):
+        windowed.distinct("step", "page", accuracy=2)
