@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,19 @@ def test_what_is_wrong_is_told_before_anything_begins(settings: ServeSettings, t
     ):
         start(bind=f"127.0.0.1:{taken.getsockname()[1]}")
     assert not (settings.home / "store.db").exists()
+
+
+def test_streams_of_clients_that_are_gone_are_closed(settings: ServeSettings) -> None:
+    """More may come and go than may be open at once."""
+
+    def ask(started: Started) -> list[int]:
+        statuses = []
+        header = {"Authorization": f"Bearer {started.token}"}
+        with httpx.Client(base_url=started.url, headers=header, timeout=30) as client:
+            for _ in range(60):
+                with client.stream("GET", "/v1/events/stream") as events:
+                    statuses.append(events.status_code)
+                time.sleep(0.02)
+        return statuses
+
+    assert served(settings, ask) == [200] * 60
