@@ -1,0 +1,118 @@
+"""The command line of the job manager: `penstock serve`, and `penstock token` for those who may ask it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from penstock.cli_output import Output, OutputOption, errors_as_sentences, stderr
+
+if TYPE_CHECKING:
+    from penstock.server.serving import Started
+
+__all__ = ["serve", "token"]
+
+
+def serve(
+    bind: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
+    ] = "127.0.0.1:8081",
+    jobs: Annotated[
+        list[Path] | None,
+        typer.Option("--jobs", metavar="FOLDER", help="A folder with definitions of jobs. May be repeated."),
+    ] = None,
+    home: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="The manager's folder: its store, and the checkpoints and savepoints of its jobs.",
+        ),
+    ] = Path("~/.penstock"),
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="PENSTOCK_SERVER_STORE",
+            help="sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE. Default: a file in the home.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Who may ask: lines NAME ROLE TOKEN, from penstock token."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host", metavar="NAME", help="A further name that the server is called by. May be repeated."
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate for TLS, in PEM.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None,
+    tls_proxy: Annotated[
+        bool, typer.Option("--tls-proxy", help="A proxy in front of the server speaks TLS with browsers.")
+    ] = False,
+    insecure_bind: Annotated[
+        bool,
+        typer.Option("--insecure-bind", help="Let other machines reach the server without tokens or TLS."),
+    ] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Run the job manager with its REST API, until it is told to end by SIGTERM or Ctrl-C. Jobs go on then.
+
+    It listens on this machine only, unless it has tokens and TLS. Exit codes: 0 it ended in order, 2 wrong use, 3 the
+    store or the address cannot be used.
+    """
+    with errors_as_sentences():
+        from penstock.server.serving import ServeSettings
+        from penstock.server.serving import serve as run_server
+
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        # They tell of each migration, which is no news.
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        settings = ServeSettings(
+            bind=bind,
+            jobs=tuple(jobs or ()),
+            home=home,
+            store=store,
+            tokens=tokens,
+            hosts=tuple(host or ()),
+            tls_certificate=tls_cert,
+            tls_key=tls_key,
+            tls_proxy=tls_proxy,
+            insecure_bind=insecure_bind,
+        )
+        run_server(settings, os.environ, lambda started: _tell(started, output))
+
+
+def token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; events show this name.")],
+    role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, operator or admin.")] = "viewer",
+    output: OutputOption = Output.text,
+) -> None:
+    """Make a token, and the line that lets it in, for the file of penstock serve --tokens. Nothing is kept of it."""
+    with errors_as_sentences():
+        from penstock.server.api.access import grants_of, hash_of, new_token
+
+        made = new_token()
+        line = f"{name} {role} {hash_of(made)}"
+        grants_of([line], "the arguments")
+        if output is Output.json:
+            print(msgspec.json.encode({"token": made, "line": line}).decode())
+        else:
+            stderr.print("The token, which is shown only now, and the line for the file of tokens:")
+            print(made)
+            print(line)
+
+
+def _tell(started: Started, output: Output) -> None:
+    if output is Output.json:
+        print(msgspec.json.encode(started).decode(), flush=True)
+    else:
+        print(f"penstock listens at {started.url}. Open {started.login}", flush=True)

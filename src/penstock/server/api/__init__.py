@@ -1,0 +1,1 @@
+"""REST: what programs and the dashboard ask of the job manager over HTTP, and who may."""

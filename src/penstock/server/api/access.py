@@ -1,0 +1,299 @@
+"""Access: who asks, what each role may do, and which addresses, hosts and origins are let in. All of it is pure."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from penstock.errors import Fault, PenstockError
+
+__all__ = [
+    "AccessError",
+    "Grant",
+    "Principal",
+    "Role",
+    "Sessions",
+    "TokenBook",
+    "bind_address",
+    "check_bind",
+    "grants_of",
+    "hash_of",
+    "host_of",
+    "is_loopback",
+    "is_plain_path",
+    "new_token",
+    "origin_problem",
+]
+
+_TOKEN_BYTES: Final = 32
+_LEAST_TOKEN: Final = 32
+_HASHED: Final = "sha256:"
+_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+_HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
+_LARGEST_PORT: Final = 65535
+# One way to write each path: no escapes, no dots that lead up, nothing empty in between.
+_PATH: Final = re.compile(rb"/|(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}){1,12}")
+_PORTS: Final = {"http": 80, "https": 443}
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class AccessError(PenstockError):
+    """The server is to be opened in a way that is not safe, or whom it lets in is not told clearly."""
+
+    fault: ClassVar[Fault] = "user"
+
+
+class Role(enum.StrEnum):
+    """What somebody may do: look, steer jobs, or all. Each role may do what those before it may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+    def covers(self, needed: Role) -> bool:
+        """Whether this role may do what needs the other one.
+
+        >>> Role.ADMIN.covers(Role.OPERATOR), Role.VIEWER.covers(Role.OPERATOR)
+        (True, False)
+        """
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Somebody who was recognised: the name that events show, and the role."""
+
+    name: str
+    role: Role
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A token, of which only the hash is known, and who has it."""
+
+    principal: Principal
+    hash: str
+
+
+def new_token() -> str:
+    """A token that nobody can guess."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+def hash_of(token: str) -> str:
+    """What is kept of a token. Tokens are random and long, so that a plain hash cannot be reversed.
+
+    >>> hash_of("a" * 32)[:15]
+    'sha256:3ba3f5f4'
+    """
+    return _HASHED + hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+def grants_of(lines: Iterable[str], place: str) -> list[Grant]:
+    """The grants in lines `NAME ROLE TOKEN`, where a token may be given as `sha256:` and its hash.
+
+    `place` says in errors where the lines are; what is in them is not shown. Raises AccessError.
+    """
+    grants: list[Grant] = []
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        problem = _problem_of(words)
+        if problem:
+            raise AccessError(
+                f"Line {number} of {place} {problem}. Write NAME ROLE TOKEN, as penstock token prints it."
+            )
+        name, role, token = words
+        found = token if token.startswith(_HASHED) else hash_of(token)
+        if any(hmac.compare_digest(grant.hash, found) for grant in grants):
+            raise AccessError(f"Line {number} of {place} has a token that another line has too.")
+        grants.append(Grant(Principal(name, Role(role)), found))
+    return grants
+
+
+def _problem_of(words: list[str]) -> str | None:
+    if len(words) != 3:
+        return f"has {len(words)} words"
+    name, role, token = words
+    if not _NAME.fullmatch(name):
+        return "begins with no name (letters, digits and . _ @ -)"
+    if role not in list(Role):
+        return f"has no role that there is ({', '.join(Role)})"
+    if token.startswith(_HASHED):
+        return None if _HASH.fullmatch(token) else "has a hash that is none"
+    return None if len(token) >= _LEAST_TOKEN else f"has a token of fewer than {_LEAST_TOKEN} characters"
+
+
+class TokenBook:
+    """The tokens that are let in."""
+
+    def __init__(self, grants: Iterable[Grant]) -> None:
+        self._grants: Final = tuple(grants)
+
+    def find(self, token: str) -> Principal | None:
+        """Who has a token. All are compared, each in constant time, so that time tells nothing."""
+        wanted = hash_of(token)
+        found = None
+        for grant in self._grants:
+            if hmac.compare_digest(grant.hash, wanted):
+                found = grant.principal
+        return found
+
+
+class Sessions:
+    """Browsers that have shown a token, by the hash of a cookie. They are forgotten when the server ends.
+
+    Args:
+        lasts_s: for how long a cookie is good.
+        most: how many there may be; a new one takes the place of the oldest.
+
+    """
+
+    def __init__(self, lasts_s: float = 12 * 3600.0, most: int = 1000) -> None:
+        self.lasts_s: Final = lasts_s
+        self._most: Final = most
+        self._known: dict[str, tuple[Principal, float]] = {}
+
+    def begin(self, principal: Principal, now_s: float) -> str:
+        """A new cookie for somebody."""
+        cookie = new_token()
+        while len(self._known) >= self._most:
+            self._known.pop(next(iter(self._known)))
+        self._known[hash_of(cookie)] = (principal, now_s + self.lasts_s)
+        return cookie
+
+    def find(self, cookie: str, now_s: float) -> Principal | None:
+        """Whose cookie it is; None when it is unknown or too old."""
+        # Looked up by its hash, whose bytes nobody can choose, so that time tells nothing of the cookie.
+        found = self._known.get(hash_of(cookie))
+        return found[0] if found is not None and now_s < found[1] else None
+
+    def end(self, cookie: str) -> None:
+        """Forget a cookie."""
+        self._known.pop(hash_of(cookie), None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, and no other can reach it.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def bind_address(text: str) -> tuple[str, int]:
+    """The host and port of `HOST:PORT`. Raises AccessError.
+
+    >>> bind_address("127.0.0.1:8081")
+    ('127.0.0.1', 8081)
+    >>> bind_address("[::1]:0")
+    ('::1', 0)
+    """
+    found = _HOST.fullmatch(text)
+    if found is None or found["port"] is None or int(found["port"]) > _LARGEST_PORT:
+        raise AccessError(f"--bind {text!r} is no address. Write HOST:PORT, for example 127.0.0.1:8081.")
+    return found["name"].strip("[]"), int(found["port"])
+
+
+def check_bind(host: str, *, tls: bool, tokens: bool, insecure: bool) -> None:
+    """Raise AccessError when other machines could reach the server unprotected, unless that is wanted expressly."""
+    if is_loopback(host) or insecure or (tls and tokens):
+        return
+    missing = " and ".join(
+        text
+        for text, there in (("tokens (--tokens)", tokens), ("TLS (--tls-cert, --tls-key)", tls))
+        if not there
+    )
+    raise AccessError(
+        f"Other machines can reach {host}, and there is no {missing}. Add what is missing, bind to 127.0.0.1, or say "
+        "--insecure-bind if a proxy in front of it protects it."
+    )
+
+
+def host_of(values: list[bytes], allowed: frozenset[str]) -> str | None:
+    """The one Host header as it is, when its name is allowed; None for any other, for none and for several.
+
+    A page from elsewhere that makes its own name lead to this machine (DNS rebinding) shows that name here.
+
+    >>> host_of([b"localhost:8081"], frozenset({"localhost"}))
+    'localhost:8081'
+    """
+    if len(values) != 1:
+        return None
+    try:
+        text = values[0].decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    found = _HOST.fullmatch(text)
+    if found is None or (found["port"] is not None and int(found["port"]) > _LARGEST_PORT):
+        return None
+    return text if found["name"].lower() in allowed else None
+
+
+def is_plain_path(raw: bytes) -> bool:
+    """Whether a path is of a kind that routes can have. Others are refused before anything looks at them.
+
+    >>> is_plain_path(b"/v1/jobs/rooms-1f"), is_plain_path(b"/v1/jobs/..%2f"), is_plain_path(b"//v1")
+    (True, False, False)
+    """
+    return _PATH.fullmatch(raw) is not None
+
+
+def origin_problem(
+    method: str, headers: Mapping[str, list[str]], origin: str, *, cookie: bool, websocket: bool = False
+) -> str | None:
+    """Why a request may come from another site's page; None when it does not.
+
+    Args:
+        method: its method.
+        headers: its headers by their names in lower case.
+        origin: the server's own origin as the request names it, scheme and host.
+        cookie: whether a cookie says who asks. A browser sends it whoever's page asks.
+        websocket: whether it opens a socket, which browsers let any page do.
+
+    """
+    unsafe = method not in _SAFE_METHODS or websocket
+    sites = headers.get("sec-fetch-site", [])
+    origins = headers.get("origin", [])
+    if len(sites) > 1 or len(origins) > 1:
+        return "It has a header of its origin twice."
+    if sites and sites[0] not in {"same-origin", "none"}:
+        navigates = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == [
+            "document"
+        ]
+        if unsafe or not navigates:
+            return f"It comes from a page of another site (Sec-Fetch-Site: {sites[0]})."
+    if origins and unsafe and not _same_origin(origins[0], origin):
+        return "Its Origin is not this server."
+    if unsafe and cookie and not origins and (websocket or not sites):
+        return "It has a cookie, and no header says which page sent it. Programs use Authorization: Bearer."
+    return None
+
+
+def _same_origin(one: str, other: str) -> bool:
+    return _parts(one) is not None and _parts(one) == _parts(other)
+
+
+def _parts(origin: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port; None for what no browser sends as the origin of a page of this server."""
+    scheme, mark, place = origin.partition("://")
+    found = _HOST.fullmatch(place)
+    if not mark or found is None or scheme not in _PORTS:
+        return None
+    return scheme, found["name"].lower(), int(found["port"] or _PORTS[scheme])

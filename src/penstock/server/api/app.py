@@ -1,0 +1,111 @@
+"""The app: all routes behind the guard, with a description that says what each takes, gives and needs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+
+import penstock
+from penstock.server.api import jobs, sessions, steering, watching
+from penstock.server.api.access import Role
+from penstock.server.api.context import Context
+from penstock.server.api.guard import COOKIE, Guard
+from penstock.server.api.problems import PROBLEM_TYPE, Problem, install_problems
+from penstock.server.api.routing import PUBLIC, ROLE_FIELD, check_declared, needs, new_router
+
+__all__ = ["create_app", "describe"]
+
+_ABOUT: Final = """See and steer jobs.
+
+Who asks is told by `Authorization: Bearer TOKEN`, or by the cookie that `/login` gives a browser. `x-role` says which
+role an operation needs; `operator` may do what `viewer` may, `admin` may do all. What takes time answers 202 with an
+operation: ask for it by its id until it is DONE or FAILED. Errors are problem documents (RFC 9457)."""
+_PROBLEMS: Final = {
+    "400": "The request cannot be read.",
+    "401": "Nobody is known by the token or cookie.",
+    "403": "The role, or the page that sent it, may not do this.",
+    "404": "There is nothing of this id.",
+    "409": "It does not go with what the job is.",
+    "413": "The request is too large.",
+    "421": "The server is not called by this name.",
+    "422": "The request is not as described, or its Idempotency-Key is that of another one.",
+    "503": "The store or another system does not answer now; try again.",
+}
+_METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
+
+
+def create_app(context: Context) -> FastAPI:
+    """The app. Raises UndeclaredRouteError when a route does not say which role it needs."""
+    app = FastAPI(
+        title="penstock",
+        version=penstock.__version__,
+        description=_ABOUT,
+        # Its pages would fetch scripts from other machines.
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.context = context
+    app.state.streams = 0
+    install_problems(app)
+    app.add_middleware(Guard, door=context.door)
+    description = new_router("server")
+
+    @description.get(
+        "/openapi.json",
+        summary="Get this description",
+        openapi_extra=needs(Role.VIEWER),
+        include_in_schema=True,
+    )
+    def get_description() -> JSONResponse:
+        """The description of the API (OpenAPI)."""
+        return JSONResponse(describe(app))
+
+    for router in (
+        sessions.login_router,
+        sessions.router,
+        jobs.router,
+        watching.router,
+        steering.router,
+        description,
+    ):
+        # Not included but taken over, so that each route can be asked for its role.
+        app.router.routes.extend(router.routes)
+    check_declared(app.routes)
+    return app
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The description of an app, made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        _with_problems(made)
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _with_problems(made: dict[str, Any]) -> None:
+    """Say of each operation who may ask, and that its errors are problem documents."""
+    components = made.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    components["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+    }
+    content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for path in made["paths"].values():
+        for method in _METHODS & path.keys():
+            operation = path[method]
+            for status, meaning in _PROBLEMS.items():
+                operation["responses"][status] = {"description": meaning, "content": content}
+            public = operation[ROLE_FIELD] == PUBLIC
+            operation["security"] = [] if public else [{"token": []}, {"session": []}]

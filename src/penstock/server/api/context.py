@@ -1,0 +1,65 @@
+"""The context: what the routes have at hand, given to the app when it is made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from penstock.server.api.guard import Door
+from penstock.server.api.models import ServerConfig
+from penstock.server.service import JobService
+
+__all__ = ["Config", "Context", "Service", "Wake", "context_of"]
+
+
+def _nothing() -> None:
+    """Without a manager in this process nobody is to be woken."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the routes have at hand.
+
+    Args:
+        service: what is asked of the job manager.
+        door: who is let in.
+        config: how the server was started, for those who may look.
+        wake: lets the manager look at once.
+        stopping: is set when the server ends, so that streams of events end.
+        landing: where a browser goes when it was let in.
+
+    """
+
+    service: JobService
+    door: Door
+    config: ServerConfig
+    wake: Callable[[], None] = _nothing
+    stopping: threading.Event = field(default_factory=threading.Event)
+    landing: str = "/v1/jobs"
+
+
+def context_of(request: Request) -> Context:
+    """The context of the app that answers a request."""
+    context: Context = request.app.state.context
+    return context
+
+
+def _service(request: Request) -> JobService:
+    return context_of(request).service
+
+
+def _wake(request: Request) -> Callable[[], None]:
+    return context_of(request).wake
+
+
+def _config(request: Request) -> ServerConfig:
+    return context_of(request).config
+
+
+Service = Annotated[JobService, Depends(_service)]
+Wake = Annotated[Callable[[], None], Depends(_wake)]
+Config = Annotated[ServerConfig, Depends(_config)]

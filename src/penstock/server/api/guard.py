@@ -1,0 +1,219 @@
+"""The guard in front of all routes: lets in a request only if its host, origin, path, size and person are allowed."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.server.api.access import Principal, Sessions, TokenBook, host_of, is_plain_path, origin_problem
+from penstock.server.api.problems import problem
+
+__all__ = ["COOKIE", "PUBLIC_PATHS", "Door", "Guard", "cookie_in", "headers_of"]
+
+COOKIE: Final = "penstock_session"
+"""The cookie of a browser that has shown a token."""
+
+PUBLIC_PATHS: Final = frozenset({"/login", "/v1/health"})
+"""What can be asked for by anybody: whether the server lives, and to be let in."""
+
+_log: Final = logging.getLogger(__name__)
+_BEARER: Final = "bearer "
+_LONGEST_PATH: Final = 2048
+_LONGEST_QUERY: Final = 8192
+_HEADERS: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+    (b"cache-control", b"no-store"),
+)
+_TLS_HEADER: Final = (b"strict-transport-security", b"max-age=31536000")
+
+
+@dataclass(frozen=True)
+class Door:
+    """Who is let in, and how.
+
+    Args:
+        tokens: the tokens that are known.
+        hosts: the names that a request may call the server by, in lower case; IPv6 addresses in brackets.
+        tls: whether the server is reached by https.
+        most_body_bytes: the largest body of a request.
+        sessions: the browsers that were let in.
+        clock_s: the time by which sessions end.
+
+    """
+
+    tokens: TokenBook
+    hosts: frozenset[str]
+    tls: bool = False
+    most_body_bytes: int = 2 << 20
+    sessions: Sessions = field(default_factory=Sessions)
+    clock_s: Callable[[], float] = time.monotonic
+
+    def who(self, headers: dict[str, list[str]]) -> Principal | None:
+        """Who asks, by a bearer token or else by the cookie."""
+        given = headers.get("authorization", [])
+        if given:
+            if len(given) != 1 or not given[0].lower().startswith(_BEARER):
+                return None
+            return self.tokens.find(given[0][len(_BEARER) :].strip())
+        cookie = cookie_in(headers)
+        return None if cookie is None else self.sessions.find(cookie, self.clock_s())
+
+
+class Guard:
+    """ASGI middleware, in front of routing: nothing behind it sees a request that it refuses."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app: Final = app
+        self._door: Final = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = headers_of(scope)
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await refusal(scope, receive, self._with_headers(send))
+            return
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await self._with_headers(send)(message)
+
+        try:
+            await self._app(scope, _Limited(receive, self._door.most_body_bytes), sending)
+        except Exception as e:
+            # Where it happened is for the log, and what it says for nobody: it may hold a secret.
+            where = "".join(traceback.format_tb(e.__traceback__))
+            _log.error(
+                "%s %s failed by a mistake in penstock, %s:\n%s",
+                scope["method"],
+                scope["path"],
+                type(e).__name__,
+                where,
+            )
+            if begun:
+                raise
+            answer = problem(500, "internal", "This is a mistake in penstock; the server's log says more.")
+            await answer(scope, receive, self._with_headers(send))
+
+    def _refusal(self, scope: Scope, headers: dict[str, list[str]]) -> Response | None:
+        host = host_of([v for n, v in scope["headers"] if n == b"host"], self._door.hosts)
+        if host is None:
+            return problem(
+                421, "wrong-host", "The server is not called by this name. Use one it was started with."
+            )
+        raw = scope.get("raw_path") or scope["path"].encode()
+        if len(raw) > _LONGEST_PATH or not is_plain_path(raw) or len(scope["query_string"]) > _LONGEST_QUERY:
+            return problem(404, "not-found", "There is nothing at such a path.")
+        tells = "authorization" in headers
+        against = origin_problem(
+            scope.get("method", "GET"),
+            headers,
+            f"{'https' if self._door.tls else 'http'}://{host}",
+            cookie=not tells and cookie_in(headers) is not None,
+            websocket=scope["type"] == "websocket",
+        )
+        if against is not None:
+            return problem(403, "other-origin", f"The request is refused. {against}")
+        too_large = self._too_large(headers)
+        if too_large is not None:
+            return too_large
+        principal = self._door.who(headers)
+        scope.setdefault("state", {})["principal"] = principal
+        if principal is None and scope["path"] not in PUBLIC_PATHS:
+            return problem(
+                401,
+                "not-known",
+                "Nobody is known by this token or cookie. Open the URL that penstock serve has printed, or send "
+                "Authorization: Bearer TOKEN.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return None
+
+    def _too_large(self, headers: dict[str, list[str]]) -> Response | None:
+        lengths = headers.get("content-length", [])
+        if not lengths:
+            return None
+        if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()):
+            return problem(400, "bad-request", "The Content-Length is no number.")
+        if int(lengths[0]) > self._door.most_body_bytes:
+            return _too_large(self._door.most_body_bytes)
+        return None
+
+    def _with_headers(self, send: Send) -> Send:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message["headers"]}
+                added = (*_HEADERS, _TLS_HEADER) if self._door.tls else _HEADERS
+                message["headers"] = [*message["headers"], *(pair for pair in added if pair[0] not in own)]
+            await send(message)
+
+        return sending
+
+
+class _Limited:
+    """Receives a body, up to a limit. A client that sends more, without having said how much, is cut off."""
+
+    def __init__(self, receive: Receive, most_bytes: int) -> None:
+        self._receive: Final = receive
+        self._most: Final = most_bytes
+        self._got = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._got += len(message.get("body", b""))
+            if self._got > self._most:
+                raise HTTPException(413, f"A request may have {self._most} bytes at most.")
+        return message
+
+
+def cookie_in(headers: dict[str, list[str]]) -> str | None:
+    """The cookie of a session; None when there is none, or it is not one only."""
+    found = []
+    for line in headers.get("cookie", []):
+        for part in line.split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == COOKIE:
+                found.append(value)
+    return found[0] if len(found) == 1 else None
+
+
+def headers_of(scope: Scope) -> dict[str, list[str]]:
+    """The headers of a request by their names in lower case."""
+    headers: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return headers
+
+
+def _too_large(most_bytes: int) -> Response:
+    return problem(413, "too-large", f"A request may have {most_bytes} bytes at most.")

@@ -1,0 +1,222 @@
+"""The routes of jobs: submit, look, steer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from penstock.errors import JobDefinitionError
+from penstock.server.api.access import Role
+from penstock.server.api.context import Service, Wake
+from penstock.server.api.models import (
+    Definition,
+    DefinitionProblem,
+    Definitions,
+    DesiredChange,
+    Job,
+    Log,
+    Operation,
+    Page,
+    Rescale,
+    Run,
+    Savepoint,
+    Submission,
+)
+from penstock.server.api.routing import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
+from penstock.server.catalog import Changes
+from penstock.server.service import JobService, OperationInfo
+from penstock.server.service import Submission as Submitted
+from penstock.server.statuses import Desired, JobStatus
+
+__all__ = ["router"]
+
+_MOST_JOBS = 100_000
+
+router = new_router("jobs")
+
+
+@router.get("/definitions", summary="List the jobs that may be submitted", openapi_extra=needs(Role.VIEWER))
+def list_definitions(service: Service) -> Definitions:
+    """The definitions in the server's folders, and files there that should define a job and do not."""
+    found, problems = service.definitions()
+    return Definitions(
+        items=[Definition.model_validate(one) for one in found],
+        problems=[DefinitionProblem.model_validate(one) for one in problems],
+    )
+
+
+@router.get("/jobs", summary="List jobs", openapi_extra=needs(Role.VIEWER))
+def list_jobs(
+    service: Service,
+    status: Annotated[
+        list[JobStatus] | None, Query(description="Only jobs with one of these statuses.")
+    ] = None,
+    limit: Limit = 100,
+    after: After = None,
+) -> Page[Job]:
+    """The jobs, newest first, without their progress."""
+    found = service.list_jobs(status or tuple(JobStatus), _MOST_JOBS)
+    if after is not None:
+        behind = _place(after)
+        found = [job for job in found if (-job.created_ms, job.id) > behind]
+    more = len(found) > limit
+    page = found[:limit]
+    return Page(
+        items=[Job.model_validate(job) for job in page],
+        next=f"{page[-1].created_ms}-{page[-1].id}" if more else None,
+    )
+
+
+@router.post("/jobs", status_code=201, summary="Submit a job", openapi_extra=needs(Role.OPERATOR))
+def submit_job(
+    submission: Submission,
+    service: Service,
+    asker: Asker,
+    wake: Wake,
+    response: Response,
+    key: IdempotencyKey = None,
+) -> Operation:
+    """Run a job by its definition. The operation is done at once; `job` is the id of the job, as in Location."""
+    given = submission.model_dump(exclude_none=True)
+    changes = Changes(**{name: given.pop(name) for name in Changes.model_fields if name in given})
+    done = service.submit(Submitted(changes=changes, **given), asker.name, key)
+    response.headers["Location"] = f"/v1/jobs/{done.job}"
+    wake()
+    return Operation.model_validate(done)
+
+
+@router.get("/jobs/{job_id}", summary="Get a job", openapi_extra=needs(Role.VIEWER))
+def get_job(job_id: JobId, service: Service) -> Job:
+    """A job, with its progress."""
+    return Job.model_validate(service.get(job_id))
+
+
+@router.patch(
+    "/jobs/{job_id}",
+    status_code=202,
+    summary="Pause, resume, stop or cancel a job",
+    openapi_extra=needs(Role.OPERATOR),
+)
+def change_job(
+    job_id: JobId,
+    change: DesiredChange,
+    service: Service,
+    asker: Asker,
+    wake: Wake,
+    response: Response,
+    key: IdempotencyKey = None,
+) -> Operation:
+    """Say what a job is to be. `savepoint` and `drain` go with FINISHED only."""
+    if (change.savepoint or change.drain) and change.desired is not Desired.FINISHED:
+        raise JobDefinitionError(
+            f"savepoint and drain say how a job is stopped, and desired is {change.desired}. Leave them out."
+        )
+    return _accepted(_asked(service, job_id, change, asker.name, key), wake, response)
+
+
+@router.post(
+    "/jobs/{job_id}/rescale", status_code=202, summary="Rescale a job", openapi_extra=needs(Role.OPERATOR)
+)
+def rescale_job(
+    job_id: JobId,
+    rescale: Rescale,
+    service: Service,
+    asker: Asker,
+    wake: Wake,
+    response: Response,
+    key: IdempotencyKey = None,
+) -> Operation:
+    """Give a job another number of tasks. The result says how long it stood still."""
+    return _accepted(service.rescale(job_id, rescale.parallelism, asker.name, key), wake, response)
+
+
+@router.post(
+    "/jobs/{job_id}/savepoints",
+    status_code=202,
+    summary="Take a savepoint",
+    openapi_extra=needs(Role.OPERATOR),
+)
+def take_savepoint(
+    job_id: JobId, service: Service, asker: Asker, wake: Wake, response: Response, key: IdempotencyKey = None
+) -> Operation:
+    """Take a savepoint of a job, which goes on meanwhile. The result has its id."""
+    return _accepted(service.savepoint(job_id, asker.name, key), wake, response)
+
+
+@router.get("/savepoints", summary="List savepoints", openapi_extra=needs(Role.VIEWER))
+def list_savepoints(service: Service, limit: Limit = 100, after: After = None) -> Page[Savepoint]:
+    """The savepoints that jobs may begin with, in the order of their ids."""
+    found = sorted(service.savepoints(), key=lambda savepoint: savepoint.id)
+    behind = [savepoint for savepoint in found if after is None or savepoint.id > after]
+    page = behind[:limit]
+    return Page(
+        items=[Savepoint.model_validate(one) for one in page],
+        next=page[-1].id if len(behind) > limit else None,
+    )
+
+
+@router.get("/jobs/{job_id}/runs", summary="List the runs of a job", openapi_extra=needs(Role.VIEWER))
+def list_runs(job_id: JobId, service: Service, limit: Limit = 100, after: After = None) -> Page[Run]:
+    """The runs of a job, newest first."""
+    found = service.runs(job_id)
+    if after is not None:
+        number = int(after) if after.isascii() and after.isdigit() else 0
+        found = [run for run in found if run.epoch < number]
+    page = found[:limit]
+    return Page(
+        items=[
+            Run(
+                run=one.epoch,
+                host=one.host,
+                created_ms=one.created_ms,
+                pid=one.pid,
+                ended_ms=one.ended_ms,
+                end_kind=one.end_kind,
+                exit_code=one.exit_code,
+                why=one.why,
+            )
+            for one in page
+        ],
+        next=str(page[-1].epoch) if len(found) > limit else None,
+    )
+
+
+# What a job's own code prints may hold anything, so that not everybody who may look sees it.
+@router.get("/jobs/{job_id}/log", summary="Get what a run has printed", openapi_extra=needs(Role.OPERATOR))
+def get_log(
+    job_id: JobId,
+    service: Service,
+    run: Annotated[
+        int | None, Query(ge=1, lt=1 << 31, description="Which run. Default: the newest one.")
+    ] = None,
+    most_bytes: Annotated[int, Query(ge=1, le=1 << 20, description="How much of its end.")] = 65536,
+) -> Log:
+    """The end of what a run has printed."""
+    number = service.get(job_id).run if run is None else run
+    return Log(run=number, text=service.output(job_id, number, most_bytes) if number else "")
+
+
+def _asked(
+    service: JobService, job_id: str, change: DesiredChange, who: str, key: str | None
+) -> OperationInfo:
+    if change.desired is Desired.RUNNING:
+        return service.resume(job_id, who, key)
+    if change.desired is Desired.PAUSED:
+        return service.pause(job_id, who, key)
+    if change.desired is Desired.CANCELED:
+        return service.cancel(job_id, who, key)
+    return service.stop(job_id, who, key, savepoint=change.savepoint, drain=change.drain)
+
+
+def _accepted(operation: OperationInfo, wake: Wake, response: Response) -> Operation:
+    response.headers["Location"] = f"/v1/operations/{operation.id}"
+    wake()
+    return Operation.model_validate(operation)
+
+
+def _place(after: str) -> tuple[int, str]:
+    created, _, job_id = after.partition("-")
+    if not (created.isascii() and created.isdigit()):
+        raise JobDefinitionError(f"after={after} is no `next` of a page of jobs.")
+    return -int(created), job_id

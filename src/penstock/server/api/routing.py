@@ -1,0 +1,119 @@
+"""Routing: each route declares the role that it needs, and refuses everybody else before it reads the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
+
+from penstock.errors import PenstockError
+from penstock.server.api.access import Principal, Role
+from penstock.server.api.models import ID_PATTERN
+
+__all__ = [
+    "API",
+    "PUBLIC",
+    "ROLE_FIELD",
+    "After",
+    "Asker",
+    "GuardedRoute",
+    "IdempotencyKey",
+    "JobId",
+    "Limit",
+    "UndeclaredRouteError",
+    "check_declared",
+    "declared_role",
+    "needs",
+    "new_router",
+]
+
+API: Final = "/v1"
+"""Where the paths of this version of the API begin."""
+
+ROLE_FIELD: Final = "x-role"
+"""The field of the API's description that says which role an operation needs."""
+
+PUBLIC: Final = "public"
+"""What stands for a role where anybody may ask."""
+
+
+class UndeclaredRouteError(PenstockError):
+    """A route does not say which role it needs: a mistake in penstock, with which the server does not start."""
+
+
+def needs(role: Role | None) -> dict[str, Any]:
+    """The declaration of a route, for its `openapi_extra`; None lets anybody in."""
+    return {ROLE_FIELD: PUBLIC if role is None else role.value}
+
+
+class GuardedRoute(APIRoute):
+    """A route that lets in whom its declaration allows."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Ask for the role first, so that nobody else learns what a valid request is."""
+        handle = super().get_route_handler()
+        needed = declared_role(self)
+
+        async def guarded(request: Request) -> Response:
+            if needed is not None:
+                principal: Principal | None = request.state.principal
+                if principal is None:
+                    raise HTTPException(
+                        401, "Nobody is known by this token or cookie.", {"WWW-Authenticate": "Bearer"}
+                    )
+                if not principal.role.covers(needed):
+                    raise HTTPException(
+                        403,
+                        f"This needs the role {needed}, and {principal.name} has the role {principal.role}.",
+                    )
+            return await handle(request)
+
+        return guarded
+
+
+def declared_role(route: BaseRoute) -> Role | None:
+    """The role that a route declares; None for everybody. UndeclaredRouteError when it declares none."""
+    declared = (getattr(route, "openapi_extra", None) or {}).get(ROLE_FIELD)
+    if not isinstance(route, GuardedRoute) or declared is None:
+        raise UndeclaredRouteError(f"The route {getattr(route, 'path', route)} does not declare a role.")
+    return None if declared == PUBLIC else Role(declared)
+
+
+def check_declared(routes: list[BaseRoute]) -> None:
+    """Raise UndeclaredRouteError unless each route declares its role."""
+    for route in routes:
+        declared_role(route)
+
+
+def new_router(tag: str, prefix: str = API) -> APIRouter:
+    """A router whose routes are guarded."""
+    return APIRouter(prefix=prefix, route_class=GuardedRoute, tags=[tag])
+
+
+def _asker(request: Request) -> Principal:
+    principal: Principal = request.state.principal
+    return principal
+
+
+Asker = Annotated[Principal, Depends(_asker)]
+JobId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a job.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="How many, at most.")]
+After = Annotated[
+    str | None,
+    Query(
+        pattern=r"^[A-Za-z0-9_.-]{1,256}$",
+        description="`next` of the page before; the first page without it.",
+    ),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=r"^[A-Za-z0-9_.:-]{1,128}$",
+        description="A request that is repeated with its key is done once.",
+    ),
+]

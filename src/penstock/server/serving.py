@@ -1,0 +1,287 @@
+"""Serving: one process with the loop of the manager and the web server, and their orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import uvicorn
+
+import penstock
+from penstock.errors import ExternalSystemError
+from penstock.server.api.access import (
+    AccessError,
+    Grant,
+    Principal,
+    Role,
+    TokenBook,
+    bind_address,
+    check_bind,
+    grants_of,
+    hash_of,
+    is_loopback,
+    new_token,
+)
+from penstock.server.api.app import create_app
+from penstock.server.api.context import Context
+from penstock.server.api.guard import Door
+from penstock.server.api.models import ServerConfig
+from penstock.server.catalog import Catalog
+from penstock.server.home import Home
+from penstock.server.manager import Manager, ManagerSettings
+from penstock.server.service import JobService
+from penstock.server.store.connecting import sqlite_url
+from penstock.server.store.store import Store
+
+__all__ = ["ADDRESS_FILE", "TOKENS_VARIABLE", "ServeSettings", "Started", "serve"]
+
+ADDRESS_FILE: Final = "server.json"
+"""The file in the manager's folder, for its owner alone, by which the command line finds the server and is let in."""
+
+TOKENS_VARIABLE: Final = "PENSTOCK_SERVER_TOKENS"
+"""The variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not get it."""
+
+_LAST_REQUESTS_S: Final = 5
+_MOST_CONNECTIONS: Final = 500
+_MANAGER_ENDS_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How the server is started.
+
+    Args:
+        bind: HOST:PORT; port 0 takes a free one.
+        jobs: the folders with definitions of jobs.
+        home: the folder of the manager.
+        store: the URL of the store; without one it is in the manager's folder.
+        tokens: a file with lines NAME ROLE TOKEN.
+        hosts: more names that requests may call the server by.
+        tls_certificate: a file with the certificate, in PEM; it and its key go together.
+        tls_key: a file with the key.
+        tls_proxy: a proxy in front of the server speaks TLS, so that browsers know it by https.
+        insecure_bind: let other machines reach the server without tokens or TLS.
+        manager: how the manager works.
+
+    """
+
+    bind: str = "127.0.0.1:8081"
+    jobs: Sequence[Path] = ()
+    home: Path = Path("~/.penstock")
+    store: str | None = None
+    tokens: Path | None = None
+    hosts: Sequence[str] = ()
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_proxy: bool = False
+    insecure_bind: bool = False
+    manager: ManagerSettings = field(default_factory=ManagerSettings)
+
+
+class Started(msgspec.Struct, frozen=True):
+    """Where the server is: its URL, the URL to open in a browser, and a token for programs of the same user."""
+
+    url: str
+    login: str
+    token: str
+    pid: int
+
+
+class _Server(uvicorn.Server):
+    """Ends streams of events first, since requests are waited for."""
+
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+        super().__init__(config)
+        self._stopping: Final = stopping
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """A signal came."""
+        self._stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def serve(
+    settings: ServeSettings, environment: Mapping[str, str], on_start: Callable[[Started], None]
+) -> None:
+    """Serve until a signal comes, SIGTERM or SIGINT. Jobs go on then; the next server finds them.
+
+    Raises AccessError for an address that is not protected, ExternalSystemError for one that cannot be had, StoreError,
+    JobDefinitionError for folders that there are not.
+    """
+    host, port = bind_address(settings.bind)
+    tls = _tls(settings)
+    token = new_token()
+    given = _given_grants(settings, environment)
+    check_bind(host, tls=tls, tokens=bool(given), insecure=settings.insecure_bind)
+    home = Home(settings.home.expanduser().absolute())
+    catalog = Catalog(settings.jobs)
+    with contextlib.ExitStack() as stack:
+        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        listening = stack.enter_context(_listening(host, port))
+        store = Store.open(settings.store or sqlite_url(home.store))
+        stack.callback(store.close)
+        started = _started(host, listening.getsockname()[1], token, tls=tls)
+        door = Door(
+            TokenBook([*given, Grant(Principal("owner", Role.ADMIN), hash_of(token))]),
+            _hosts(host, settings),
+            tls or settings.tls_proxy,
+        )
+        manager = Manager(store, catalog, home, settings.manager)
+        context = Context(
+            service=JobService(store, catalog, home),
+            door=door,
+            config=_config(settings, started, door),
+            wake=manager.wake,
+        )
+        server = _Server(_uvicorn_config(context, settings), context.stopping)
+        stack.enter_context(_signals_end_the_server())
+        stack.enter_context(_announced(home, started))
+        on_start(started)
+        _serve(server, listening, manager)
+
+
+def _serve(server: _Server, listening: socket.socket, manager: Manager) -> None:
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def manage() -> None:
+        try:
+            manager.run(stop)
+        except BaseException as e:
+            # A server without its manager would take what users ask for, and do nothing about it.
+            failed.append(e)
+            server.should_exit = True
+
+    thread = threading.Thread(target=manage, name="penstock-manager", daemon=True)
+    thread.start()
+    try:
+        server.run(sockets=[listening])
+    finally:
+        stop.set()
+        manager.wake()
+        thread.join(_MANAGER_ENDS_S)
+    if failed:
+        raise failed[0]
+
+
+@contextlib.contextmanager
+def _announced(home: Home, started: Started) -> Iterator[None]:
+    """Programs of the same user find the server by a file, until it ends."""
+    path = home.root / ADDRESS_FILE
+    content = msgspec.json.encode(started)
+    _write_privately(path, content)
+    try:
+        yield
+    finally:
+        # Another server may have begun since.
+        if path.exists() and path.read_bytes() == content:
+            path.unlink()
+
+
+def _write_privately(path: Path, content: bytes) -> None:
+    """Write a file that at no moment anybody but its owner can read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def _signals_end_the_server() -> Iterator[None]:
+    """The server sends itself the signals again by which it ended; they have done what they are for."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(context),
+        log_config=None,
+        # Its lines would have the token of the login.
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        # Headers of proxies can be made up by whoever asks.
+        proxy_headers=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_LAST_REQUESTS_S,
+        ssl_certfile=None if settings.tls_certificate is None else str(settings.tls_certificate),
+        ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
+    )
+
+
+def _tls(settings: ServeSettings) -> bool:
+    files = (settings.tls_certificate, settings.tls_key)
+    if (files[0] is None) != (files[1] is None):
+        raise AccessError("TLS needs a certificate and its key. Give both --tls-cert and --tls-key.")
+    for file in files:
+        if file is not None and not file.is_file():
+            raise AccessError(f"There is no file {file} for TLS.")
+    return files[0] is not None
+
+
+def _given_grants(settings: ServeSettings, environment: Mapping[str, str]) -> list[Grant]:
+    grants: list[Grant] = []
+    if settings.tokens is not None:
+        try:
+            lines = settings.tokens.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as e:
+            raise AccessError(f"The file of tokens {settings.tokens} cannot be read: {e}.") from None
+        grants += grants_of(lines, str(settings.tokens))
+    grants += grants_of(environment.get(TOKENS_VARIABLE, "").splitlines(), TOKENS_VARIABLE)
+    return grants
+
+
+def _hosts(host: str, settings: ServeSettings) -> frozenset[str]:
+    names = {_bracketed(host), *settings.hosts}
+    if is_loopback(host):
+        names |= {"localhost", "127.0.0.1", "[::1]"}
+    return frozenset(name.lower() for name in names)
+
+
+def _started(host: str, port: int, token: str, *, tls: bool) -> Started:
+    # Nobody can open the address that stands for all of a machine's.
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # it is not bound here
+    url = f"{'https' if tls else 'http'}://{_bracketed(shown)}:{port}"
+    return Started(url, f"{url}/login?token={token}", token, os.getpid())
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _config(settings: ServeSettings, started: Started, door: Door) -> ServerConfig:
+    return ServerConfig(
+        version=penstock.__version__,
+        url=started.url,
+        tls=door.tls,
+        hosts=sorted(door.hosts),
+        store="postgresql" if (settings.store or "").startswith("postgresql") else "sqlite",
+        poll_s=settings.manager.poll_s,
+        most_body_bytes=door.most_body_bytes,
+    )
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as e:
+        raise ExternalSystemError(
+            f"The address {host}:{port} cannot be had: {e.strerror or e}. Choose another one with --bind, or end what "
+            "has it."
+        ) from None
+    with listening:
+        yield listening

@@ -1,0 +1,84 @@
+"""The REST app in this process, over a service on SQLite, with a token for each role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from penstock.server.api.access import Grant, Principal, Role, TokenBook, hash_of
+from penstock.server.api.app import create_app
+from penstock.server.api.context import Context
+from penstock.server.api.guard import Door
+from penstock.server.api.models import ServerConfig
+from penstock.server.catalog import Catalog
+from penstock.server.home import Home
+from penstock.server.service import JobService
+from penstock.server.store.connecting import sqlite_url
+from penstock.server.store.store import Store
+
+HOST = "127.0.0.1:8081"
+TOKENS = {role: f"{role}-token-0123456789-0123456789-abcdef" for role in Role}
+
+
+class RestPlace:
+    """A home with a definition `small`, a service, and the app."""
+
+    def __init__(self, root: Path, most_body_bytes: int = 1 << 16) -> None:
+        self.root = root
+        self.definitions = root / "definitions"
+        self.definitions.mkdir()
+        self.define("small", "restart: none")
+        self.home = Home(root / "home")
+        self.store = Store.open(sqlite_url(self.home.store))
+        self.catalog = Catalog([self.definitions])
+        self.service = JobService(self.store, self.catalog, self.home)
+        self.wakes = 0
+        grants = [Grant(Principal(f"{role}-person", role), hash_of(token)) for role, token in TOKENS.items()]
+        self.door = Door(
+            TokenBook(grants), frozenset({"127.0.0.1", "localhost", "[::1]"}), most_body_bytes=most_body_bytes
+        )
+        config = ServerConfig(
+            version="0",
+            url=f"http://{HOST}",
+            tls=False,
+            hosts=sorted(self.door.hosts),
+            store="sqlite",
+            poll_s=0.5,
+            most_body_bytes=most_body_bytes,
+        )
+        self.context = Context(self.service, self.door, config, self.wake)
+        self.app = create_app(self.context)
+        self.client = TestClient(
+            self.app, f"http://{HOST}", follow_redirects=False, raise_server_exceptions=False
+        )
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def define(self, name: str, more: str) -> None:
+        (self.definitions / f"{name}.py").write_text("works")
+        (self.definitions / f"{name}.yaml").write_text(f"job: {name}.py\n{more}\n")
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        role: Role | None = Role.ADMIN,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Any:
+        known = {} if role is None else {"Authorization": f"Bearer {TOKENS[role]}"}
+        return self.client.request(method, path, headers={**known, **(headers or {})}, **more)
+
+    def submit(self, definition: str = "small", **more: Any) -> str:
+        answer = self.ask("POST", "/v1/jobs", json={"definition": definition, **more})
+        assert answer.status_code == 201, answer.text
+        job_id: str = answer.json()["job"]
+        return job_id
+
+    def close(self) -> None:
+        self.client.close()
+        self.store.close()

@@ -1,0 +1,229 @@
+"""The server in this process, with a real socket: how it starts, whom it lets in, and how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from penstock.errors import ExternalSystemError, JobDefinitionError
+from penstock.server.api.access import AccessError, hash_of, new_token
+from penstock.server.manager import Manager
+from penstock.server.serving import ADDRESS_FILE, ServeSettings, Started, serve
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ServeSettings:
+    (tmp_path / "jobs").mkdir()
+    return ServeSettings(bind="127.0.0.1:0", jobs=[tmp_path / "jobs"], home=tmp_path / "home")
+
+
+def served(
+    settings: ServeSettings,
+    ask: Callable[[Started], Any],
+    environment: Mapping[str, str] | None = None,
+    ends_by: int = signal.SIGTERM,
+) -> Any:
+    """Serve until a question is answered; gives the answer."""
+    answers: list[Any] = []
+
+    def asking(started: Started) -> None:
+        try:
+            answers.append(ask(started))
+        except BaseException as e:
+            answers.append(e)
+        finally:
+            os.kill(os.getpid(), ends_by)
+
+    threads: list[threading.Thread] = []
+
+    def on_start(started: Started) -> None:
+        threads.append(threading.Thread(target=asking, args=[started]))
+        threads[0].start()
+
+    serve(settings, environment or {}, on_start)
+    threads[0].join()
+    if isinstance(answers[0], BaseException):
+        raise answers[0]
+    return answers[0]
+
+
+def get(started: Started, token: str, path: str = "/v1/me", **more: Any) -> httpx.Response:
+    return httpx.get(started.url + path, headers={"Authorization": f"Bearer {token}"}, timeout=30, **more)
+
+
+@pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGINT])
+def test_it_starts_lets_in_and_ends(settings: ServeSettings, ends_by: int) -> None:
+    """By its own token and those that it is given; programs of the same user find it; signals end it in order."""
+    one, two = new_token(), new_token()
+    file = settings.home.parent / "tokens"
+    file.write_text(f"ann operator {hash_of(one)}\n")
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ask(started: Started) -> list[Any]:
+        path = settings.home / ADDRESS_FILE
+        assert msgspec.json.decode(path.read_bytes(), type=Started) == started
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(settings.home.stat().st_mode) == 0o700
+        names = [get(started, token).json()["name"] for token in (started.token, one, two)]
+        with httpx.Client(timeout=30) as browser:
+            assert browser.get(started.login).status_code == 303
+            names.append(browser.get(f"{started.url}/v1/me").json()["name"])
+        return [*names, get(started, new_token()).status_code]
+
+    found = served(
+        dataclasses.replace(settings, tokens=file),
+        ask,
+        {"PENSTOCK_SERVER_TOKENS": f"bob viewer {two}"},
+        ends_by,
+    )
+    assert found == ["owner", "ann", "bob", "owner", 401]
+    assert not (settings.home / ADDRESS_FILE).exists()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_stream_does_not_hold_up_the_end(settings: ServeSettings) -> None:
+    """It ends with the server, in order."""
+    read: list[str] = []
+
+    def ask(started: Started) -> threading.Thread:
+        begun = threading.Event()
+
+        def follow() -> None:
+            header = {"Authorization": f"Bearer {started.token}"}
+            with httpx.stream("GET", f"{started.url}/v1/events/stream", headers=header, timeout=60) as events:
+                for text in events.iter_text():
+                    read.append(text)
+                    begun.set()
+            read.append("the end")
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        assert begun.wait(30)
+        return thread
+
+    served(settings, ask).join(30)
+    assert read[-1] == "the end"
+
+
+def test_it_speaks_tls(settings: ServeSettings, tmp_path: Path) -> None:
+    """Then cookies are for https only, and so is the server."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate, and is not there")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=localhost",
+    ]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*made, *files], check=True, capture_output=True)
+    secure = dataclasses.replace(settings, tls_certificate=certificate, tls_key=key)
+
+    def ask(started: Started) -> httpx.Response:
+        assert started.url.startswith("https://")
+        return httpx.get(started.login, verify=False, timeout=30)
+
+    answer = served(secure, ask)
+    assert "Secure" in answer.headers["Set-Cookie"]
+    assert "Strict-Transport-Security" in answer.headers
+
+
+def test_behind_a_proxy_pages_come_by_https(settings: ServeSettings) -> None:
+    """From the host that is named."""
+    proxied = dataclasses.replace(settings, hosts=["penstock.example.org"], tls_proxy=True)
+
+    def ask(started: Started) -> list[int]:
+        return [
+            httpx.delete(
+                f"{started.url}/v1/session",
+                headers={
+                    "Authorization": f"Bearer {started.token}",
+                    "Host": "penstock.example.org",
+                    "Origin": f"{scheme}://penstock.example.org",
+                },
+                timeout=30,
+            ).status_code
+            for scheme in ("https", "http")
+        ]
+
+    assert served(proxied, ask) == [204, 403]
+
+
+def test_a_manager_that_fails_ends_the_server(
+    settings: ServeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its error: a server alone would take wishes that nobody grants."""
+
+    def run(self: Manager, stop: threading.Event) -> None:
+        raise RuntimeError("the manager is broken")
+
+    monkeypatch.setattr(Manager, "run", run)
+    with pytest.raises(RuntimeError, match="the manager is broken"):
+        serve(settings, {}, lambda _: None)
+
+
+def test_what_is_wrong_is_told_before_anything_begins(settings: ServeSettings, tmp_path: Path) -> None:
+    """Addresses, folders, tokens, certificates."""
+
+    def start(environment: Mapping[str, str] | None = None, **changes: Any) -> None:
+        serve(
+            dataclasses.replace(settings, **changes), environment or {}, lambda _: pytest.fail("it started")
+        )
+
+    with pytest.raises(AccessError, match="no tokens"):
+        start(bind="0.0.0.0:0")
+    with pytest.raises(AccessError, match="no TLS"):
+        start({"PENSTOCK_SERVER_TOKENS": f"ann admin {new_token()}"}, bind="0.0.0.0:0")
+    with pytest.raises(AccessError, match="Line 1 of PENSTOCK_SERVER_TOKENS"):
+        start({"PENSTOCK_SERVER_TOKENS": "ann king x"})
+    with pytest.raises(AccessError, match="cannot be read"):
+        start(tokens=tmp_path / "none")
+    with pytest.raises(AccessError, match="Give both"):
+        start(tls_key=tmp_path / "none")
+    with pytest.raises(AccessError, match="There is no file"):
+        start(tls_key=tmp_path / "none", tls_certificate=tmp_path / "none")
+    with pytest.raises(JobDefinitionError, match="There is no folder"):
+        start(jobs=[tmp_path / "none"])
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ExternalSystemError, match="cannot be had"),
+    ):
+        start(bind=f"127.0.0.1:{taken.getsockname()[1]}")
+    assert not (settings.home / "store.db").exists()
+
+
+def test_streams_of_clients_that_are_gone_are_closed(settings: ServeSettings) -> None:
+    """More may come and go than may be open at once."""
+
+    def ask(started: Started) -> list[int]:
+        statuses = []
+        header = {"Authorization": f"Bearer {started.token}"}
+        with httpx.Client(base_url=started.url, headers=header, timeout=30) as client:
+            for _ in range(60):
+                with client.stream("GET", "/v1/events/stream") as events:
+                    statuses.append(events.status_code)
+                time.sleep(0.02)
+        return statuses
+
+    assert served(settings, ask) == [200] * 60
