@@ -17,6 +17,7 @@ from penstock.cli_doctor import doctor
 from penstock.cli_init import init
 from penstock.cli_metrics import register_metrics
 from penstock.cli_output import Output, OutputOption, errors_as_sentences, stderr
+from penstock.cli_scaling import advise
 from penstock.cli_serve import serve, token
 from penstock.cli_state import register_state
 from penstock.jobs.logs import LogDisplay
@@ -32,7 +33,7 @@ app = typer.Typer(
 app.add_typer(control_app, name="control")
 register_state(app)
 register_metrics(app)
-for command in (doctor, init, serve, token):
+for command in (doctor, init, serve, token, advise):
     app.command()(command)
 
 

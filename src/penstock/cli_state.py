@@ -369,15 +369,10 @@ def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any
 
 
 def _opened(checkpoint: Path) -> Checkpoint:
-    from penstock.errors import CheckpointError
     from penstock.jobs.checkpoint import Checkpoint
 
     found = Checkpoint(checkpoint.expanduser().absolute())
-    if not found.lineage_file.exists():
-        raise CheckpointError(
-            f"{found.folder} is no checkpoint of a job that was started. Name the folder that penstock run "
-            "--checkpoint was given."
-        )
+    found.known_lineage()
     return found
 
 

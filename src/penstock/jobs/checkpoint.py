@@ -119,6 +119,16 @@ class Checkpoint:
             )
         return None
 
+    def known_lineage(self) -> Lineage:
+        """The lineage of a checkpoint that a job was started with. Raises CheckpointError when it is none."""
+        found = self.stored_lineage()
+        if found is None:
+            raise CheckpointError(
+                f"{self.folder} is no checkpoint of a job that was started. Name the folder that penstock run "
+                "--checkpoint was given."
+            )
+        return found
+
     @property
     def spark_folder(self) -> Path:
         """The folder of Spark's part of the checkpoint."""
