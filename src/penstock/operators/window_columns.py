@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block
+from penstock.operators.event_times import are_beyond
 from penstock.operators.functions import Context
 from penstock.operators.step import MAIN, Emission
 from penstock.operators.watermarks import END_MS
@@ -101,7 +102,7 @@ class WindowColumnsRun(WindowRun):
         found = [self._times_ms(block) for block in data]
         times = np.concatenate([times for times, _ in found])
         has_value, values = self._values(data)
-        if np.concatenate([is_missing for _, is_missing in found]).any() or np.isnan(values).any():
+        if np.concatenate([is_untimely for _, is_untimely in found]).any() or np.isnan(values).any():
             return False
         slots = self._state.slots_of(keys)
         at = times if self._by_event else np.full(len(times), self._clock.processing_ms, np.int64)
@@ -219,6 +220,13 @@ class WindowColumnsRun(WindowRun):
         clock = self._binding.clock
         assert clock.after_ms is not None
         if self._by_event and clock.after_ms != clock.watermark_ms:
+            panes = self._panes()
+            if (are_beyond(panes.starts) | are_beyond(panes.ends)).any():
+                # Results with such bounds become dead letters.
+                super()._preload()
+                super()._fire_by_event(self._state.keys)
+                self._flush()
+                return
             self._clock.watermark_ms = clock.after_ms
             self._fire_columns(clock.after_ms)
         elif not self._by_event and clock.ends:
