@@ -12,7 +12,17 @@ import pyarrow.compute as pc
 
 from penstock.instants import FIRST_MS, LAST_MS
 
-__all__ = ["BEFORE_ALL", "EVENT_TIME", "event_times", "largest_so_far", "times_column", "times_ms", "untimed"]
+__all__ = [
+    "BEFORE_ALL",
+    "EVENT_TIME",
+    "are_beyond",
+    "beyond",
+    "event_times",
+    "largest_so_far",
+    "times_column",
+    "times_ms",
+    "untimed",
+]
 
 EVENT_TIME: Final = "__event_time"
 """As the field of event time: no field holds it, and it travels beside the record in a column of that name."""
@@ -60,6 +70,17 @@ def largest_so_far(column: pa.Array, before_ms: int) -> npt.NDArray[np.int64]:
     milliseconds = np.where(is_missing, BEFORE_ALL, milliseconds)
     largest: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(milliseconds, before_ms))
     return largest
+
+
+def are_beyond(times_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of some times in milliseconds since 1970 no datetime can tell."""
+    found: npt.NDArray[np.bool_] = (times_ms < FIRST_MS) | (times_ms > LAST_MS)
+    return found
+
+
+def beyond(time_ms: int) -> str:
+    """Why a record with such a time cannot be processed."""
+    return f"the event time {time_ms} lies beyond the years 1 to 9999; give a timestamp, or milliseconds since 1970"
 
 
 def untimed(field: str) -> str:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block
+from penstock.operators.event_times import are_beyond
 from penstock.operators.functions import Context
 from penstock.operators.step import MAIN, Emission
 from penstock.operators.watermarks import END_MS
@@ -100,7 +101,7 @@ class WindowColumnsRun(WindowRun):
         found = [self._times_ms(block) for block in data]
         times = np.concatenate([times for times, _ in found])
         with_values = self._aggregate.values([block.batch for block in data])
-        if with_values is None or np.concatenate([is_missing for _, is_missing in found]).any():
+        if with_values is None or np.concatenate([is_untimely for _, is_untimely in found]).any():
             return False
         has_value, values = with_values
         slots = self._state.slots_of(keys)
@@ -209,6 +210,13 @@ class WindowColumnsRun(WindowRun):
         clock = self._binding.clock
         assert clock.after_ms is not None
         if self._by_event and clock.after_ms != clock.watermark_ms:
+            panes = self._panes()
+            if (are_beyond(panes.starts) | are_beyond(panes.ends)).any():
+                # Results with such bounds become dead letters.
+                super()._preload()
+                super()._fire_by_event(self._state.keys)
+                self._flush()
+                return
             self._clock.watermark_ms = clock.after_ms
             self._fire_columns(clock.after_ms)
         elif not self._by_event and clock.ends:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.errors import SchemaError
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import Block, DeadLetter
-from penstock.operators.event_times import EVENT_TIME, times_ms, untimed
+from penstock.operators.event_times import EVENT_TIME, are_beyond, beyond, times_ms, untimed
 from penstock.operators.functions import Context
 from penstock.operators.group_run import GroupRun
 from penstock.operators.reasons import reason_of, unfit
@@ -57,16 +57,18 @@ class WindowRun(GroupRun):
         """Put the records of a block into their windows; one on which code raises leaves no trace but a dead letter."""
         source = self._core.inputs[block.input]
         keys = key_values(self._keys(block))
-        times, is_missing = self._times_ms(block)
+        times, is_untimely = self._times_ms(block)
         entries = zip(
             range(len(keys)), keys, times.tolist(), source.record_type.objects(block.batch), strict=True
         )
         cursor, clock, windows_of = self._binding.cursor, self._clock, self._open.of
         process, undo, changed = self._operator.process, cursor.undo, self._open.changed
-        untimely = set(np.flatnonzero(is_missing).tolist())
-        for row in untimely:
+        untimely = set(np.flatnonzero(is_untimely).tolist())
+        for row in sorted(untimely):
             assert source.time is not None
-            self._dead_letter(block, row, untimed(source.time))
+            is_missing = not block.batch.column(source.time)[row].is_valid
+            reason = untimed(source.time) if is_missing else beyond(int(times[row]))
+            self._dead_letter(block, row, reason)
         row = -1
         while True:
             try:
@@ -88,7 +90,7 @@ class WindowRun(GroupRun):
                 self._dead_letter(block, row, reason_of(e))
 
     def _times_ms(self, block: Block) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The event time of each record, and which have none; where there is no event time, that of the micro-batch."""
+        """The event time of each record, that of the micro-batch where there is none, and which cannot be."""
         time = self._core.inputs[block.input].time
         if time is None or time == INGESTION_TIME:
             rows = block.batch.num_rows
@@ -100,7 +102,7 @@ class WindowRun(GroupRun):
                 np.where(is_missing, self._binding.clock.now_ms, times),
                 np.zeros(len(times), bool),
             )
-        return times, is_missing
+        return times, is_missing | are_beyond(times)
 
     # -- timers --
 

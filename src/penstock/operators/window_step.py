@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import JobDefinitionError
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.instants import FIRST_MS, LAST_MS
 from penstock.operators.functions import ProcessFunction, result_record_type
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
@@ -36,7 +37,7 @@ from penstock.windows.triggers import (
     PurgingTrigger,
     Trigger,
 )
-from penstock.windows.window import GLOBAL
+from penstock.windows.window import GLOBAL, Window
 from penstock.windows.window_state import WINDOWS, CheckedWindowState, WindowState
 
 __all__ = [
@@ -56,6 +57,7 @@ LATE: Final = "late"
 Ints = npt.NDArray[np.int64]
 
 _TIME: Final = pa.timestamp("us", "UTC")
+_BOUNDS: Final = ("window_start", "window_end")
 # Triggers that never ask for the clock; others may.
 _WITHOUT_CLOCK: Final = (
     ContinuousEventTimeTrigger,
@@ -106,10 +108,7 @@ class ResultOutput(WindowOutput):
             values = self._result.batch(results).columns
         else:
             values = [self._result.to_arrow(results)]
-        bounds = [
-            pa.array([None if at is None else at * 1000 for at in found], pa.int64()).cast(_TIME)
-            for found in zip(*(_bounds(pane) for pane in panes), strict=True)
-        ] or [pa.array([], _TIME)] * 2
+        bounds = [_bounds(name, [pane.window for pane in panes]) for name in _BOUNDS]
         return self._together(keys, bounds, values), keys
 
     def columns(
@@ -126,8 +125,18 @@ class ResultOutput(WindowOutput):
         return pa.RecordBatch.from_arrays(cast, schema=self.record_type.schema)
 
 
-def _bounds(pane: Emission) -> tuple[int | None, int | None]:
-    return (None, None) if pane.window == GLOBAL else (pane.window.start, pane.window.end)
+def _bounds(name: str, windows: list[Window]) -> pa.Array:
+    """The starts or the ends of windows; null for the global window. SchemaError for what no datetime can tell."""
+    at = _BOUNDS.index(name)
+    times = [None if window == GLOBAL else window[at] for window in windows]
+    for time_ms in times:
+        if time_ms is not None and not FIRST_MS <= time_ms <= LAST_MS:
+            raise SchemaError(
+                f"field {name!r} cannot hold a value: {time_ms} lies beyond the years 1 to 9999"
+            )
+    return pa.array([None if time_ms is None else time_ms * 1000 for time_ms in times], pa.int64()).cast(
+        _TIME
+    )
 
 
 class ParameterSetting(Setting[Any]):
@@ -243,7 +252,7 @@ def window_output(
     assert isinstance(contents, Aggregated)
     result = without_none(declared if declared is not None else contents.result_type)[0]
     fields = key_fields(key)
-    bounds = [Field(name, dt.datetime, _TIME, nullable=True) for name in ("window_start", "window_end")]
+    bounds = [Field(name, dt.datetime, _TIME, nullable=True) for name in _BOUNDS]
     spec = value_spec("value", result)
     if spec.record_type is not None:
         kind = spec.record_type

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.instants import instant_of
 from penstock.operators.blocks import DeadLetter, Records
-from penstock.operators.event_times import times_ms, untimed
+from penstock.operators.event_times import are_beyond, beyond, times_ms, untimed
 from penstock.streams.graph import SourceNode
 from penstock.streams.watermarks import WatermarkTeller
 
@@ -36,9 +36,10 @@ class Timing:
         """Take note of the times of records; gives those whose time can be, and the dead letters of the others."""
         times, is_missing = times_ms(records.batch.column(self._field))
         reasons: dict[int, str] = {int(row): untimed(self._field) for row in np.flatnonzero(is_missing)}
+        reasons |= {int(row): beyond(int(times[row])) for row in np.flatnonzero(are_beyond(times))}
         bound_ms = self._strategy.max_ahead_ms
         if bound_ms is not None and self._now_ms is not None:
-            ahead = np.flatnonzero((times > self._now_ms + bound_ms) & ~is_missing)
+            ahead = np.flatnonzero((times > self._now_ms + bound_ms) & ~is_missing & ~are_beyond(times))
             reasons |= {int(row): self._ahead(int(times[row]), self._now_ms) for row in ahead}
         letters = []
         if reasons:
@@ -66,13 +67,6 @@ class Timing:
 
     def _ahead(self, time_ms: int, now_ms: int) -> str:
         return (
-            f"the event time {_shown(time_ms)} is {time_ms - now_ms} ms ahead of the clock, more than the "
-            f"{self._strategy.max_ahead_ms} ms that with_max_ahead allows"
+            f"the event time {instant_of(time_ms).isoformat()} is {time_ms - now_ms} ms ahead of the clock, more than "
+            f"the {self._strategy.max_ahead_ms} ms that with_max_ahead allows"
         )
-
-
-def _shown(time_ms: int) -> str:
-    try:
-        return instant_of(time_ms).isoformat()
-    except OverflowError:
-        return f"{time_ms} ms"

@@ -1,0 +1,122 @@
+"""Event times that no datetime can tell, as whole numbers can: a dead letter, and the job goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from in_process_job import BatchResult, InProcessJob
+
+import penstock as ps
+from penstock.instants import FIRST_MS, LAST_MS
+
+BEYOND = [2**63 - 1, 2**62, LAST_MS + 1, FIRST_MS - 1, -(2**62), -(2**63)]
+
+
+@dataclass
+class Reading:
+    sensor: str
+    at: int | None
+    told: int | None = None
+
+
+def run(job: InProcessJob, *readings: Reading, ends: bool = False) -> BatchResult:
+    return job.run({"in": [("p", list(readings))]} if readings else {}, ends=ends)
+
+
+def described(windows: Any, watermarks: ps.Watermarks | None = None) -> tuple[ps.Job, ps.DataStream]:
+    job = ps.Job("job", key_groups=2)
+    strategy = watermarks or ps.Watermarks.monotonous()
+    stream = job.data_stream("in", schema=Reading, event_time="at", watermarks=strategy)
+    counts = stream.key_by("sensor").window(windows)
+    counts.count("columns").sink_to("columns")
+    counts.aggregate("records", Number()).sink_to("records")
+    return job, stream
+
+
+class Number(ps.AggregateFunction[Reading, float, float]):
+    def create_accumulator(self) -> float:
+        return 0.0
+
+    def add(self, reading: Reading, accumulator: float) -> float:
+        return accumulator + 1.0
+
+    def get_result(self, accumulator: float) -> float:
+        return accumulator
+
+
+@pytest.mark.parametrize("at", BEYOND)
+@pytest.mark.parametrize("max_ahead", [False, True])
+def test_a_time_beyond_all_dates_is_a_dead_letter(at: int, max_ahead: bool) -> None:
+    """And moves no watermark, so that others are not late for it; its reason says what to give."""
+    strategy = ps.Watermarks.monotonous()
+    job, _ = described(ps.TumblingWindows("10ms"), strategy.with_max_ahead("1h") if max_ahead else strategy)
+    at_work = InProcessJob(job)
+    first = run(at_work, Reading("a", 1), Reading("a", at), Reading("a", 2))
+    (letter,) = first.dead_letters
+    assert letter.reason == (
+        f"the event time {at} lies beyond the years 1 to 9999; give a timestamp, or milliseconds since 1970"
+    )
+    assert msgspec.json.decode(letter.raw)["at"] == at
+    result = run(at_work, Reading("a", 3), Reading("a", 10), ends=True)
+    assert not result.dead_letters
+    for sink in ("columns", "records"):
+        assert [one.value for one in result.records(sink)] == [3.0, 1.0]
+
+
+def test_a_field_that_counts_from_there_on_may_hold_such_a_time() -> None:
+    """And the record is a dead letter at the windows, beside one without it."""
+    job, stream = described(ps.TumblingWindows("10ms"))
+    told = stream.with_event_time("told").key_by("sensor").window(ps.TumblingWindows("10ms"))
+    told.count("told").sink_to("told")
+    at_work = InProcessJob(job)
+    result = run(at_work, Reading("a", 1, 2**62), Reading("a", 1, None), Reading("a", 1, 5))
+    assert sorted(letter.reason[:24] for letter in result.dead_letters) == [
+        "the event time 461168601",
+        "the record has no event ",
+    ]
+    assert [one.value for one in run(at_work, ends=True).records("told")] == [1.0]
+
+
+def test_a_window_with_a_bound_beyond_all_dates_emits_dead_letters() -> None:
+    """Its records may have times that can be; on both roads alike, and other windows emit."""
+    job, _ = described(ps.TumblingWindows("1d"))
+    at_work = InProcessJob(job)
+    first = run(at_work, Reading("a", LAST_MS), Reading("b", 1))
+    for sink in ("columns", "records"):
+        assert [one.sensor for one in first.records(sink)] == ["b"]
+    again = at_work.copy()
+    result = run(at_work, ends=True)
+    letters = {letter.step: letter for letter in result.dead_letters}
+    assert letters.keys() == {"columns", "records"}
+    for letter in letters.values():
+        assert letter.raw == b'{"key":"a","start":%d,"end":%d}' % (LAST_MS - 86_399_999, LAST_MS + 1)
+        assert (
+            "field 'window_end' cannot hold a value: 253402300800000 lies beyond the years" in letter.reason
+        )
+    assert letters["columns"].reason == letters["records"].reason
+    assert result.sinks.keys() == {"dead-letters"}
+    assert again.run({}, seed=3, ends=True).data == result.data
+
+
+class Far(ps.WindowAssigner):
+    """A window that begins before all dates."""
+
+    def assign(self, reading: Reading, time_ms: int) -> list[ps.Window]:
+        return [ps.Window(-(2**62), time_ms + 10)]
+
+
+def test_an_assigner_may_give_windows_beyond_all_dates() -> None:
+    """Whose results with bounds are dead letters, and others leave."""
+    job = ps.Job("job")
+    stream = job.data_stream("in", schema=Reading, event_time="at", watermarks=ps.Watermarks.monotonous())
+    windows = stream.key_by("sensor").window(Far())
+    windows.aggregate("bounds", Number()).sink_to("bounds")
+    windows.reduce("reduced", lambda one, other: other).sink_to("reduced")
+    at_work = InProcessJob(job)
+    run(at_work, Reading("a", 1))
+    result = run(at_work, ends=True)
+    assert [letter.step for letter in result.dead_letters] == ["bounds"]
+    assert result.records("reduced") == [Reading("a", 1)]
