@@ -9,15 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.control.receipts import StepTime
 from penstock.runtime import packing
 from penstock.runtime.packing import (
     COUNTS,
     PACKED_SCHEMA,
+    TIME,
     PackedRow,
     counts_row,
     from_bytes,
     packed_batches,
     split_by_key_group,
+    time_of,
+    time_row,
     to_bytes,
 )
 from penstock.runtime.slots import slots_of_key_groups
@@ -131,4 +135,12 @@ def test_a_count_is_a_row() -> None:
     """Counts travel like blocks, under the key group that they are about."""
     row = counts_row("keys", "thermostat", 7, 3)
     assert (row.destination, row.key_group) == (COUNTS, 3)
-    assert msgspec.msgpack.decode(row.body) == ["keys", "thermostat", 3, 7]
+    assert msgspec.msgpack.decode(row.body) == ["keys", "thermostat", 3, 7, b""]
+
+
+def test_a_time_is_a_row_of_a_count() -> None:
+    """Which says how far a slot is, and what holds it."""
+    row = time_row("thermostat", 3, StepTime(-5, "readings/0"))
+    kind, name, slot, _, body = msgspec.msgpack.decode(row.body)
+    assert (row.destination, kind, name, slot) == (COUNTS, TIME, "thermostat", 3)
+    assert time_of(body) == StepTime(-5, "readings/0")

@@ -422,9 +422,9 @@ def test_times_travel_only_where_a_step_behind_goes_by_them() -> None:
 
 
 def test_times_that_no_datetime_can_tell_are_the_nearest() -> None:
-    """As an integer of another unit may be; the record is processed."""
+    """Where there are no watermarks, which they would move; as an integer of another unit may be."""
     job = ps.Job("j", key_groups=3)
-    found = words(stream_of(job))
+    found = words(job.data_stream("visits", schema=Visit, event_time="at"))
     look(found)
     found.key_by("key").process("judge", Judged()).sink_to("judged")
     result = run(InProcessJob(job), Visit("a", 2**60, 1), Visit("a", -(2**60), 2))
