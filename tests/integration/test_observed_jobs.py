@@ -6,12 +6,12 @@ import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from integration_support import write_lines
 
 import penstock as ps
-from conftest import RunJob
 from penstock.errors import ExternalSystemError
 from penstock.instants import instant_of
 from penstock.jobs.events import newest_events
@@ -62,7 +62,7 @@ def write_visits(folder: Path, number: int) -> None:
     write_lines(folder, f"{number:03}.jsonl", visits)
 
 
-def test_figures_and_events_tell_what_a_job_did(tmp_path: Path, run_job: RunJob) -> None:
+def test_figures_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) -> None:
     """Micro-batch by micro-batch, over two runs, the second of which fails; and no password is in either."""
     folder, checkpoint = tmp_path / "visits", tmp_path / "checkpoint"
     for number in range(3):

@@ -64,7 +64,7 @@ def check_rescaled(checkpoint: Checkpoint, place: Path, expected: str) -> None:
     assert lineage.positions == {"readings-0": {"position": 3}}
     assert names(checkpoint.folder) == {"lineage.json", "state.json", "counts.json", "seed"}
     counts = json.loads((checkpoint.folder / "counts.json").read_bytes())
-    assert counts == {"batch": 2, "keys": {}, "held": {}, "records": 9}
+    assert counts == {"batch": 2, "keys": {}, "held": {}, "state_bytes": {}, "records": 9}
     assert digest(checkpoint, place) == expected
     check_checkpoint(checkpoint, 100)
 
