@@ -126,10 +126,11 @@ class JobProcess:
     def workers(self, *, any_kind: bool = False) -> list[int]:
         """The processes in which tasks run; with `any_kind` every Python process but the first."""
         family = self.family()
-        python = [pid for pid, command in family.items() if " -m pyspark." in command]
+        modules = (" -m pyspark.", " -m penstock.runtime.worker_daemon ")
+        python = [pid for pid, command in family.items() if any(module in command for module in modules)]
         if any_kind:
             return python
-        tasks = [pid for pid in python if "pyspark.daemon pyspark.worker" in family[pid]]
+        tasks = [pid for pid in python if family[pid].rstrip().endswith("daemon pyspark.worker")]
         # The first process with that command line forks one for each task.
         return [pid for pid in tasks if _parent(pid) in tasks]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from simulated_job import BEGUN, Nature, SimulatedJob, at
 
@@ -73,6 +73,8 @@ def test_a_load_that_rises_fourfold_and_falls_again(nature: Nature, share: float
 def test_a_steady_load_never_makes_a_job_swing(nature: Nature, share: float, tasks: int) -> None:
     """It gets more tasks until they are enough, or fewer, and never both; then nothing any more."""
     nature = dataclasses.replace(nature, most_records=int(15 * nature.task_rate * tasks))
+    # Otherwise no number of tasks takes what arrives.
+    assume(1.5 * share * nature.task_rate * nature.interval_s < nature.most_records)
     job = SimulatedJob(nature, steady(share * nature.task_rate), tasks=tasks)
     job.run(4800, msgspec.structs.replace(POLICY, most_rescales_per_hour=100))
     ups = [after > before for before, after in changes(job)]
@@ -80,6 +82,15 @@ def test_a_steady_load_never_makes_a_job_swing(nature: Nature, share: float, tas
     assert len(ups) <= 4
     assert all(rescale.at < at(2400) for rescale in job.rescales)
     assert job.waits_s() < 20
+
+
+def test_tasks_do_not_heal_what_micro_batches_may_not_take() -> None:
+    """A bound of each micro-batch and an interval between them let no more through, however many tasks there are."""
+    nature = Nature(task_rate=200.0, fixed_s=1.0, interval_s=5.0, downtime_s=1.0, most_records=3000)
+    job = SimulatedJob(nature, steady(600.0), tasks=1)
+    job.run(4800, msgspec.structs.replace(POLICY, most_rescales_per_hour=100))
+    assert 4 <= job.tasks <= 8
+    assert "not the number of tasks" in job.decisions[-1][1].reason
 
 
 @settings(max_examples=6, deadline=None)

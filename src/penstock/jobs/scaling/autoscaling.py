@@ -201,6 +201,11 @@ def _wanted(
     """How many tasks the job is to have, and why."""
     why = pressure(policy, state, load, bounds)
     if why is not None:
+        if load.high <= policy.target_utilisation:
+            return state.parallelism, (
+                f"{why} But it is at work for at most {load.high:.2f} of the time: what holds it back is how much a "
+                "micro-batch may take, or how seldom one begins, and not the number of tasks."
+            )
         return _more(policy, past, bounds, limits[1], state, why)
     highest = highest_rate(found, policy.window_s, policy.scale_in_after_s)
     return _fewer(policy, past, bounds, limits[0], state, load, highest)
