@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import psycopg
 import pytest
-from rabbitmq_node import free_port
+from free_ports import free_port
 
 START_S: Final = 60.0
 PASSWORD: Final = "s3cr3t"
