@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import psycopg
 import pytest
+from debian import install_or_skip
 from free_ports import free_port
 
 START_S: Final = 60.0
@@ -25,20 +26,10 @@ def postgres_programs() -> Path:
     found = _installed()
     if found is not None:
         return found
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    install = "apt-get -qq update; apt-get -qq install -y --no-install-recommends postgresql"
-    installed = subprocess.run(
-        ["sh", "-c", install],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-    )
+    said = install_or_skip("postgresql", "PostgreSQL")
     found = _installed()
     if found is None:
-        pytest.skip(f"PostgreSQL cannot be installed: {installed.stderr.strip()[-300:]}")
+        pytest.skip(f"PostgreSQL cannot be installed: {said}")
     return found
 
 

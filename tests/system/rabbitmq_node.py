@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any, Final, Self
 
 import pika
 import pytest
+from debian import install_or_skip
 from free_ports import free_port
 
 SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -26,20 +26,9 @@ def require_rabbitmq() -> None:
     """Install Debian's RabbitMQ when it is missing and that is possible; otherwise skip the test."""
     if SERVER.exists():
         return
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        pytest.skip("RabbitMQ is not installed: apt-get install rabbitmq-server")
-    install = "apt-get -qq update; apt-get -qq install -y --no-install-recommends rabbitmq-server"
-    # Nobody is there to answer questions.
-    installed = subprocess.run(
-        ["sh", "-c", install],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-    )
+    said = install_or_skip("rabbitmq-server", "RabbitMQ")
     if not SERVER.exists():
-        pytest.skip(f"RabbitMQ cannot be installed: {installed.stderr.strip()[-300:]}")
+        pytest.skip(f"RabbitMQ cannot be installed: {said}")
 
 
 class RabbitNode:
