@@ -11,6 +11,7 @@ import msgspec
 from penstock.jobs.requests import Request, answer_to, post
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, Processes, is_alive
+from penstock.server.scaling import outdone_by_users
 from penstock.server.statuses import JobStatus
 from penstock.server.store.rows import JobRow, OperationRow
 from penstock.server.store.store import Store
@@ -39,8 +40,16 @@ class Operator:
         self._processes.reap()
         pending = self._store.unfinished_operations(["savepoint", "rescale"])
         busy = any(is_alive(self._home.operation(operation.id)) for operation in pending)
+        rescaled: set[str] = set()
         for operation in pending:
             job = self._store.job(operation.job_id)
+            if operation.kind == "rescale":
+                if self._gives_way(leader, operation, job):
+                    continue
+                if job.id in rescaled:
+                    # One after the other, in the order in which they were asked for.
+                    continue
+                rescaled.add(job.id)
             if self._home.operation(operation.id).exists():
                 self._look_at_task(leader, operation)
             elif operation.kind == "rescale" and job.status is not JobStatus.PAUSED:
@@ -48,6 +57,18 @@ class Operator:
             elif not busy:
                 self._start_task(leader, operation, job)
                 busy = True
+
+    def _gives_way(self, leader: int, operation: OperationRow, job: JobRow) -> bool:
+        """Whether a rescale of the autoscaler was ended, since a user wants something else.
+
+        One that the driver was asked for is waited for while the driver may do it.
+        """
+        if operation.state == "RUNNING" and job.status is JobStatus.RUNNING:
+            return False
+        why = outdone_by_users(operation, job, self._store.unfinished_of(job.id))
+        if why is not None:
+            self._store.end_operation(leader, operation, error=why)
+        return why is not None
 
     def _ask_driver(self, leader: int, operation: OperationRow, job: JobRow) -> None:
         """Ask the driver, when it takes requests. A later run is asked anew, when one has ended without an answer."""

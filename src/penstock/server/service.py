@@ -18,6 +18,7 @@ from penstock.server.catalog import Catalog, Changes, Problem, changed
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE
 from penstock.server.restarts import parse_strategy, strategy_text
+from penstock.server.scaling import ScalingDecision
 from penstock.server.statuses import ENDED, Desired, JobStatus
 from penstock.server.store.asking import Asked, new_operation_id
 from penstock.server.store.rows import EventRow, JobRow, NewJob, OperationRow, RunRow, Stop
@@ -29,6 +30,7 @@ __all__ = [
     "JobService",
     "OperationInfo",
     "SavepointInfo",
+    "ScalingInfo",
     "Submission",
 ]
 
@@ -45,11 +47,23 @@ class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
 
 
+class ScalingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job is scaled: by which policy, and what was decided last, `at_ms`, of a job that is looked at alone.
+
+    `decision` has the fields of `penstock.jobs.scaling.autoscaling.Decision`.
+    """
+
+    policy: dict[str, Any]
+    at_ms: int | None = None
+    decision: dict[str, Any] | None = None
+
+
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A job. Times are milliseconds since 1970; secrets in bindings are masked.
 
     `run` is the number of its newest run, `restarts` how often it failed, `next_start_ms` when a job that is RESTARTING
     is started. `progress` is how it is going, as in `penstock.jobs.following.Progress`, of a job with a driver.
+    `scaling` is there when the job has a scaling policy.
     """
 
     id: str
@@ -68,6 +82,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     bindings: dict[str, str]
     settings: dict[str, Any]
     progress: dict[str, Any] | None = None
+    scaling: ScalingInfo | None = None
 
 
 class OperationInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +161,9 @@ class JobService:
             progress = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             progress = None
-        return msgspec.structs.replace(_info(job), progress=progress)
+        info = _info(job)
+        scaling = None if info.scaling is None else _last_decision(info.scaling, self._home.scaling(job.id))
+        return msgspec.structs.replace(info, progress=progress, scaling=scaling)
 
     def checkpoint(self, job_id: str) -> Path:
         """The checkpoint of a job: for the parts of penstock that read what is in it."""
@@ -300,7 +317,16 @@ def _info(job: JobRow) -> JobInfo:
         restart=job.restart,
         bindings=_masked(job.settings),
         settings=_shown(job.settings),
+        scaling=None if job.settings.get("scaling") is None else ScalingInfo(policy=job.settings["scaling"]),
     )
+
+
+def _last_decision(scaling: ScalingInfo, path: Path) -> ScalingInfo:
+    try:
+        made = msgspec.json.decode(path.read_bytes(), type=ScalingDecision)
+    except FileNotFoundError:
+        return scaling
+    return msgspec.structs.replace(scaling, at_ms=made.at_ms, decision=msgspec.to_builtins(made.decision))
 
 
 def _operation(row: OperationRow) -> OperationInfo:
