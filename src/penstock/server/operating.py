@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from penstock.errors import LeadershipLostError, StoreError
 from penstock.jobs.requests import Request, answer_to, post
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, Processes, is_alive
@@ -18,6 +20,7 @@ from penstock.server.store.store import Store
 
 __all__ = ["Operator"]
 
+_log: Final = logging.getLogger(__name__)
 _CLI: Final = (sys.executable, "-P", "-m", "penstock.cli")
 _LAST_BYTES: Final = 65536
 
@@ -42,33 +45,42 @@ class Operator:
         busy = any(is_alive(self._home.operation(operation.id)) for operation in pending)
         rescaled: set[str] = set()
         for operation in pending:
-            job = self._store.job(operation.job_id)
-            if operation.kind == "rescale":
-                if self._gives_way(leader, operation, job):
+            try:
+                if operation.kind == "rescale" and not self._has_turn(leader, operation, rescaled):
                     continue
-                if job.id in rescaled:
-                    # One after the other, in the order in which they were asked for.
-                    continue
-                rescaled.add(job.id)
-            if self._home.operation(operation.id).exists():
-                self._look_at_task(leader, operation)
-            elif operation.kind == "rescale" and job.status is not JobStatus.PAUSED:
-                self._ask_driver(leader, operation, job)
-            elif not busy:
-                self._start_task(leader, operation, job)
-                busy = True
+                busy = self._step(leader, operation, busy=busy)
+            except (LeadershipLostError, StoreError):
+                raise
+            except Exception:
+                # The others must not wait for it.
+                _log.exception("The operation %s cannot go on", operation.id)
 
-    def _gives_way(self, leader: int, operation: OperationRow, job: JobRow) -> bool:
-        """Whether a rescale of the autoscaler was ended, since a user wants something else.
+    def _step(self, leader: int, operation: OperationRow, *, busy: bool) -> bool:
+        """Take an operation as far as it goes now; gives whether a task is at work."""
+        job = self._store.job(operation.job_id)
+        if self._home.operation(operation.id).exists():
+            self._look_at_task(leader, operation)
+        elif operation.kind == "rescale" and job.status is not JobStatus.PAUSED:
+            self._ask_driver(leader, operation, job)
+        elif not busy:
+            self._start_task(leader, operation, job)
+            return True
+        return busy
 
-        One that the driver was asked for is waited for while the driver may do it.
+    def _has_turn(self, leader: int, operation: OperationRow, rescaled: set[str]) -> bool:
+        """Whether a rescale may go on: one of a job at a time, in the order in which they were asked for.
+
+        One of the autoscaler is ended when a user wants something else since, unless the driver may be at it.
         """
-        if operation.state == "RUNNING" and job.status is JobStatus.RUNNING:
-            return False
-        why = outdone_by_users(operation, job, self._store.unfinished_of(job.id))
-        if why is not None:
-            self._store.end_operation(leader, operation, error=why)
-        return why is not None
+        job = self._store.job(operation.job_id)
+        if operation.state != "RUNNING" or job.status is not JobStatus.RUNNING:
+            why = outdone_by_users(operation, job, self._store.unfinished_of(job.id))
+            if why is not None:
+                self._store.end_operation(leader, operation, error=why)
+                return False
+        has_turn = job.id not in rescaled
+        rescaled.add(job.id)
+        return has_turn
 
     def _ask_driver(self, leader: int, operation: OperationRow, job: JobRow) -> None:
         """Ask the driver, when it takes requests. A later run is asked anew, when one has ended without an answer."""
@@ -76,6 +88,7 @@ class Operator:
             id=f"{operation.id}-{job.epoch}",
             action="rescale",
             parallelism=int(operation.arguments["parallelism"]),
+            run=job.epoch,
         )
         checkpoint = Path(job.checkpoint)
         answer = answer_to(checkpoint, request.id) if job.epoch else None
