@@ -38,7 +38,7 @@ from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
 from penstock.jobs.own_files import check_checkpoint, forget_refused
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
-from penstock.jobs.recording import Recorder
+from penstock.jobs.recording import LagClock, Recorder
 from penstock.jobs.requests import Answer, Request, Requests
 from penstock.jobs.rescaling import evolve, finish_rescaling, rescale
 from penstock.jobs.settings import RunSettings
@@ -173,9 +173,10 @@ class JobRunner:
                 lambda: session.sparkContext.defaultParallelism, MemoryGauge(session).sample
             )
             on_start: Callable[[], None] = _nobody_waits
+            lag_clocks: dict[str, LagClock] = {}
             while True:
                 dumps = Dumps(checkpoint, bound.lineage, on_note)
-                follower = Follower(bound, checkpoint, Watch(ownership, dumps, recorder))
+                follower = Follower(bound, checkpoint, Watch(ownership, dumps, recorder, lag_clocks))
                 run = _Run(
                     session, follower, checkpoint, requests, events, stop, on_progress or _unseen, on_start
                 )
