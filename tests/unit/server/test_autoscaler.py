@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_job import BEGUN, Nature, SimulatedJob
+from typer.testing import CliRunner
 
+from penstock.cli import app
 from penstock.errors import LeadershipLostError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.figures import FiguresWriter
@@ -161,6 +164,21 @@ def test_a_rescale_is_asked_for_by_the_autoscaler(worlds: Any) -> None:
     (listed,) = world.service.list_jobs()
     assert listed.scaling is not None
     assert listed.scaling.decision is None
+
+
+def test_advice_and_autoscaling_say_the_same(worlds: Any, tmp_path: Path) -> None:
+    """`penstock advise` with the same policy gives the same decision for the same reason."""
+    world = worlds(busy(), "{most_tasks: 4}")
+    world.job.run(60)
+    assert world.look()
+    (operation,) = world.rescales()
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("most_tasks: 4")
+    checkpoint = str(world.service.checkpoint(world.id))
+    result = CliRunner().invoke(app, ["advise", checkpoint, "--policy", str(policy), "-o", "json"])
+    told = json.loads(result.stdout)["decision"]
+    assert (told["cause"], told["reason"]) == (operation.arguments["cause"], operation.arguments["reason"])
+    assert told["tasks"] == operation.arguments["parallelism"]
 
 
 def test_a_job_without_a_policy_is_left_alone(worlds: Any) -> None:
