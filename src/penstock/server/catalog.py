@@ -190,7 +190,9 @@ def changed(settings: Mapping[str, Any], changes: Changes) -> JobSettings:
 
 def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*")):
-        if path.suffix in _SUFFIXES and path.is_file():
+        # Kubernetes mounts files of a ConfigMap as links to hidden folders, which have them a second time.
+        is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+        if path.suffix in _SUFFIXES and path.is_file() and not is_hidden:
             yield path
 
 
