@@ -17,6 +17,7 @@ from penstock.jobs.savepoints import new_id, savepoints
 from penstock.server.catalog import Catalog, Changes, Problem, changed
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE
+from penstock.server.reading import JobReader
 from penstock.server.restarts import parse_strategy, strategy_text
 from penstock.server.statuses import ENDED, Desired, JobStatus
 from penstock.server.store.asking import Asked, new_operation_id
@@ -110,7 +111,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobService:
-    """What users can do with jobs.
+    """What users can do with jobs. `reader` tells what is inside of them.
 
     `who` is the user, for the events. With a `key` a repeated request is done once. Raises UnknownIdError for an id
     that there is not, JobStateError for what does not go with what the job is, IdempotencyError, JobDefinitionError for
@@ -121,6 +122,7 @@ class JobService:
         self._store: Final = store
         self._catalog: Final = catalog
         self._home: Final = home
+        self.reader: Final = JobReader(store, home)
 
     # Looking
 

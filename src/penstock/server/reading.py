@@ -1,0 +1,101 @@
+"""Reading: what there is to know of a job beside its status, from its checkpoint and the places that it is bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.jobs.control import StepEntry, read_control_entry
+from penstock.jobs.described_graph import (
+    DescribedEdge,
+    DescribedNode,
+    DescribedPlace,
+    read_described_graph,
+)
+from penstock.jobs.described_state import DescribedStep, read_described
+from penstock.server.home import Home
+from penstock.server.store.store import Store
+
+__all__ = ["JobReader", "PlanInfo", "PlanNode", "PlanState"]
+
+
+class PlanState(msgspec.Struct, frozen=True, kw_only=True):
+    """A state of a step: its kind, the type of its values, and whether it is kept for each key or once."""
+
+    name: str
+    kind: str
+    type: str
+    keyed: bool
+
+
+class PlanNode(DescribedNode, frozen=True, kw_only=True):
+    """A part of a job; of a step with its states, and the commands that it takes with their scopes."""
+
+    states: tuple[PlanState, ...]
+    commands: dict[str, tuple[str, ...]]
+
+
+class PlanInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is made of, as `penstock.jobs.described_graph.DescribedGraph` with what its steps hold and take."""
+
+    job: str
+    key_groups: int
+    parallelism: int
+    nodes: tuple[PlanNode, ...]
+    edges: tuple[DescribedEdge, ...]
+    commands: DescribedPlace | None
+    receipts: DescribedPlace | None
+    dead_letters: DescribedPlace
+
+
+class JobReader:
+    """What there is to know of jobs. It changes nothing, needs no Spark, and opens only what a job is known to have.
+
+    Raises UnknownIdError for a job that there is not, and CheckpointError for what is not there yet or cannot be read.
+    """
+
+    def __init__(self, store: Store, home: Home) -> None:
+        self._store: Final = store
+        self._home: Final = home
+
+    def plan(self, job_id: str) -> PlanInfo:
+        """What a job is made of, as its newest run has described it."""
+        checkpoint = Path(self._store.job(job_id).checkpoint)
+        graph = read_described_graph(checkpoint)
+        states = read_described(checkpoint).steps
+        takes = read_control_entry(checkpoint).steps
+        return PlanInfo(
+            job=graph.job,
+            key_groups=graph.key_groups,
+            parallelism=graph.parallelism,
+            nodes=tuple(_plan_node(node, states, takes) for node in graph.nodes),
+            edges=graph.edges,
+            commands=graph.commands,
+            receipts=graph.receipts,
+            dead_letters=graph.dead_letters,
+        )
+
+
+def _plan_node(
+    node: DescribedNode, states: Mapping[str, DescribedStep], takes: Mapping[str, StepEntry]
+) -> PlanNode:
+    is_step = node.kind == "step"
+    step = states.get(node.name) if is_step else None
+    entry = takes.get(node.name) if is_step else None
+    return PlanNode(
+        **{name: getattr(node, name) for name in node.__struct_fields__},
+        states=() if step is None else _plan_states(step),
+        commands={} if entry is None else entry.kinds,
+    )
+
+
+def _plan_states(step: DescribedStep) -> tuple[PlanState, ...]:
+    return tuple(
+        PlanState(name=name, kind=found.kind, type=str(found.schema.field("value").type), keyed=keyed)
+        for keyed, group in ((True, step.states), (False, step.shared))
+        for name, found in group.items()
+        if not name.startswith("__")
+    )
