@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.instants import instant_of
 from penstock.jobs.control import StepEntry, read_control_entry
 from penstock.jobs.described_graph import (
     DescribedEdge,
@@ -16,10 +17,17 @@ from penstock.jobs.described_graph import (
     read_described_graph,
 )
 from penstock.jobs.described_state import DescribedStep, read_described
+from penstock.jobs.figures import last_figures, newest_figures
+from penstock.jobs.measuring import measured
+from penstock.jobs.rates import WINDOW_S
 from penstock.server.home import Home
+from penstock.server.metrics import BatchInfo, MetricsInfo, batch_info, metrics_info
+from penstock.server.statuses import JobStatus
 from penstock.server.store.store import Store
 
 __all__ = ["JobReader", "PlanInfo", "PlanNode", "PlanState"]
+
+_AT_WORK: Final = frozenset({JobStatus.RUNNING, JobStatus.STOPPING})
 
 
 class PlanState(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +85,44 @@ class JobReader:
             receipts=graph.receipts,
             dead_letters=graph.dead_letters,
         )
+
+    def metrics(
+        self,
+        job_id: str,
+        most: int,
+        *,
+        after: int | None = None,
+        since_ms: int | None = None,
+        window_s: float = WINDOW_S,
+    ) -> MetricsInfo:
+        """How a job is doing, and at most so many of its newest micro-batches, oldest first.
+
+        With `after` of those behind a micro-batch, with `since_ms` of those that ended after a time. Rates are over
+        `window_s`.
+        """
+        job = self._store.job(job_id)
+        checkpoint = Path(job.checkpoint)
+        since = None if since_ms is None else instant_of(since_ms)
+        batches = last_figures(checkpoint, most, after=after, since=since)
+        return metrics_info(measured(checkpoint, window_s, is_running=job.status in _AT_WORK), batches)
+
+    def batches(self, job_id: str, most: int, *, after: int | None = None) -> list[BatchInfo]:
+        """At most so many of the newest micro-batches of a job behind another, oldest first."""
+        checkpoint = Path(self._store.job(job_id).checkpoint)
+        return [batch_info(found) for found in last_figures(checkpoint, most, after=after)]
+
+    def exposition(self) -> bytes:
+        """The metrics of all jobs that are not over, in the text format of Prometheus, by the ids of the jobs."""
+        # Prometheus' client is loaded where somebody asks for it.
+        from penstock.jobs.exposition import JobFigures, exposition
+
+        found = []
+        for job in self._store.live_jobs():
+            newest = newest_figures(Path(job.checkpoint))
+            if newest is not None:
+                named = msgspec.structs.replace(newest, job=job.id)
+                found.append(JobFigures(named, job.status in _AT_WORK))
+        return exposition(found)
 
 
 def _plan_node(

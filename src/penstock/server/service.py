@@ -135,10 +135,16 @@ class JobService:
         ], problems
 
     def list_jobs(
-        self, statuses: Collection[JobStatus] = tuple(JobStatus), most: int = 1000
+        self,
+        statuses: Collection[JobStatus] = tuple(JobStatus),
+        most: int = 1000,
+        behind: tuple[int, str] | None = None,
     ) -> list[JobInfo]:
-        """The jobs with one of the statuses, newest first, without their progress."""
-        return [_info(job) for job in self._store.jobs(statuses, most)]
+        """The jobs with one of the statuses, newest first, without their progress.
+
+        With `behind` those that come behind one, which is told by when it was created, and its id.
+        """
+        return [_info(job) for job in self._store.jobs(statuses, most, behind)]
 
     def get(self, job_id: str) -> JobInfo:
         """A job, with its progress."""

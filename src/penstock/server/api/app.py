@@ -72,6 +72,7 @@ def create_app(context: Context) -> FastAPI:
         watching.router,
         steering.router,
         reading.router,
+        reading.metrics_router,
         description,
     ):
         # Not included but taken over, so that each route can be asked for its role.

@@ -31,7 +31,8 @@ from penstock.server.statuses import Desired, JobStatus
 
 __all__ = ["router"]
 
-_MOST_JOBS = 100_000
+# More than any time has, and fewer than any store can compare with.
+_MOST_DIGITS = 18
 
 router = new_router("jobs")
 
@@ -56,10 +57,8 @@ def list_jobs(
     after: After = None,
 ) -> Page[Job]:
     """The jobs, newest first, without their progress."""
-    found = service.list_jobs(status or tuple(JobStatus), _MOST_JOBS)
-    if after is not None:
-        behind = _place(after)
-        found = [job for job in found if (-job.created_ms, job.id) > behind]
+    behind = None if after is None else _place(after)
+    found = service.list_jobs(status or tuple(JobStatus), limit + 1, behind)
     more = len(found) > limit
     page = found[:limit]
     return Page(
@@ -217,6 +216,6 @@ def _accepted(operation: OperationInfo, wake: Wake, response: Response) -> Opera
 
 def _place(after: str) -> tuple[int, str]:
     created, _, job_id = after.partition("-")
-    if not (created.isascii() and created.isdigit()):
+    if not (created.isascii() and created.isdigit() and len(created) <= _MOST_DIGITS):
         raise JobDefinitionError(f"after={after} is no `next` of a page of jobs.")
-    return -int(created), job_id
+    return int(created), job_id

@@ -6,7 +6,23 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Plan", "PlanEdge", "PlanNode", "PlanPlace", "PlanState", "PlanWatermarks", "PlanWindows"]
+__all__ = [
+    "Batch",
+    "BatchStep",
+    "JobLag",
+    "Memory",
+    "Metrics",
+    "Plan",
+    "PlanEdge",
+    "PlanNode",
+    "PlanPlace",
+    "PlanState",
+    "PlanWatermarks",
+    "PlanWindows",
+    "SinkMetrics",
+    "StepMetrics",
+    "StreamMetrics",
+]
 
 
 class _Read(BaseModel):
@@ -108,3 +124,111 @@ class Plan(_Read):
     commands: PlanPlace | None = Field(description="Where commands come from.")
     receipts: PlanPlace | None = Field(description="Where receipts go beside the checkpoint.")
     dead_letters: PlanPlace
+
+
+class JobLag(_Read):
+    """What waits in the source of a stream, in the units that the source knows."""
+
+    records: int | None
+    files: int | None
+    bytes: int | None
+    seconds: float | None = Field(description="How long the oldest has waited since the run first saw it.")
+
+
+class StreamMetrics(_Read):
+    """A stream."""
+
+    name: str
+    records: int = Field(description="Records that were read since the run began.")
+    per_second: float
+    lag: JobLag | None
+
+
+class StepMetrics(_Read):
+    """A step."""
+
+    name: str
+    records: int = Field(description="Data records that were processed since the run began.")
+    per_second: float
+    late: int
+    without_window: int
+    keys: int
+    state_bytes: int
+    held_bytes: int = Field(description="Data that waits while the step is paused.")
+    skew: float | None = Field(description="Records of the task with the most, by the mean over tasks.")
+    key_skew: float | None
+    watermark_ms: int | None
+
+
+class SinkMetrics(_Read):
+    """A sink."""
+
+    name: str
+    records: int = Field(description="Records that were written since the run began.")
+    per_second: float
+
+
+class Memory(_Read):
+    """The memory of a run at one moment."""
+
+    driver_bytes: int
+    jvm_bytes: int
+    workers_bytes: int
+    heap_used_bytes: int
+    heap_max_bytes: int
+    gc_seconds: float
+
+
+class BatchStep(_Read):
+    """A step in one micro-batch."""
+
+    records: int
+    skew: float | None
+    keys: int
+    key_skew: float | None
+    state_bytes: int
+    held_bytes: int
+    late: int
+    without_window: int
+    watermark_ms: int | None
+
+
+class Batch(_Read):
+    """What happened in one micro-batch."""
+
+    batch: int
+    run: str = Field(description="The id that the run has in its events and metrics.")
+    started_ms: int
+    ended_ms: int
+    duration_s: float
+    busy_s: float = Field(description="How long the job was at work in it.")
+    idle_s: float | None = Field(description="How long the job had waited before it.")
+    phases: dict[str, float] = Field(description="Seconds of the parts of its duration.")
+    state_commit_s: float = Field(description="Time that tasks took to commit state, added up over tasks.")
+    parallelism: int
+    cores: int
+    records_in: dict[str, int]
+    records_out: dict[str, int]
+    dead_letters: int
+    commands: dict[str, int]
+    lag: dict[str, JobLag]
+    steps: dict[str, BatchStep]
+    memory: Memory | None
+
+
+class Metrics(_Read):
+    """How a job is doing. Rates are over the last `seconds`; of a job that does not run, over its last ones."""
+
+    running: bool
+    seconds: float
+    batches_per_second: float
+    utilisation: float = Field(description="For which part of the time the job was at work, from 0 to 1.")
+    mean_busy_s: float
+    dead_letters: int
+    dead_letters_per_second: float
+    commands: dict[str, int] = Field(description="Commands that came to their end, by what became of them.")
+    commands_per_second: float
+    streams: list[StreamMetrics]
+    steps: list[StepMetrics]
+    sinks: list[SinkMetrics]
+    batches: list[Batch] = Field(description="The newest micro-batches that were asked for, oldest first.")
