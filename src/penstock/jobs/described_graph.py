@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from penstock.bindings import Binding, redacted
+from penstock.bindings import Binding
 from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.control import place_uri
 from penstock.operators.keys import KeySelector
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.operators.window_step import WindowStep
@@ -264,7 +265,7 @@ def _place(binding: Binding | None) -> DescribedPlace | None:
 
 
 def _known_place(binding: Binding) -> DescribedPlace:
-    return DescribedPlace(redacted(binding.uri), getattr(binding, "format", None))
+    return DescribedPlace(place_uri(binding), getattr(binding, "format", None))
 
 
 def _name_of(function: Any) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from penstock.bindings import parse_binding, redacted
 from penstock.instants import instant_of
+from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import StepEntry, read_control_entry
+from penstock.jobs.dead_letters import FoundLetter, newest_letters
 from penstock.jobs.described_graph import (
     DescribedEdge,
     DescribedNode,
@@ -17,15 +20,34 @@ from penstock.jobs.described_graph import (
     read_described_graph,
 )
 from penstock.jobs.described_state import DescribedStep, read_described
-from penstock.jobs.figures import last_figures, newest_figures
+from penstock.jobs.figures import Figures, last_figures, newest_figures
 from penstock.jobs.measuring import measured
+from penstock.jobs.ownership import newest_epoch
 from penstock.jobs.rates import WINDOW_S
+from penstock.jobs.sending import MASK
+from penstock.runtime.cuts import batch_numbers
+from penstock.server.catalog import JobSettings
+from penstock.server.driver import with_variables
 from penstock.server.home import Home
 from penstock.server.metrics import BatchInfo, MetricsInfo, batch_info, metrics_info
+from penstock.server.processes import job_environment
 from penstock.server.statuses import JobStatus
+from penstock.server.store.rows import JobRow
 from penstock.server.store.store import Store
+from penstock.streams.graph import DEAD_LETTERS
 
-__all__ = ["JobReader", "PlanInfo", "PlanNode", "PlanState"]
+__all__ = [
+    "CheckpointInfo",
+    "CheckpointsInfo",
+    "JobReader",
+    "PlanInfo",
+    "PlanNode",
+    "PlanState",
+    "SettingInfo",
+    "bound_place",
+    "shown_bindings",
+    "shown_settings",
+]
 
 _AT_WORK: Final = frozenset({JobStatus.RUNNING, JobStatus.STOPPING})
 
@@ -57,6 +79,42 @@ class PlanInfo(msgspec.Struct, frozen=True, kw_only=True):
     commands: DescribedPlace | None
     receipts: DescribedPlace | None
     dead_letters: DescribedPlace
+
+
+class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed micro-batch that is kept. What its figures would tell is None when they are gone."""
+
+    batch: int
+    committed_ms: int
+    duration_s: float | None
+    state_bytes: int | None
+    keys: int | None
+
+
+class CheckpointsInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint of a job: its lineage, the number of the run that owns it, what it began with, what it keeps.
+
+    `more` says that there are older micro-batches than `items`.
+    """
+
+    lineage: str
+    epoch: int
+    parallelism: int
+    key_groups: int
+    retained_batches: int
+    origin: str
+    origin_id: str
+    items: tuple[CheckpointInfo, ...]
+    more: bool
+
+
+class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting of a job. Secrets are masked."""
+
+    name: str
+    value: Any
+    default: Any
+    is_default: bool
 
 
 class JobReader:
@@ -124,6 +182,77 @@ class JobReader:
                 found.append(JobFigures(named, job.status in _AT_WORK))
         return exposition(found)
 
+    def checkpoints(self, job_id: str, most: int, before: int | None = None) -> CheckpointsInfo:
+        """The committed micro-batches to which the checkpoint of a job can go back, newest first."""
+        job = self._store.job(job_id)
+        checkpoint = Checkpoint(Path(job.checkpoint))
+        lineage = checkpoint.known_lineage()
+        commits = checkpoint.spark_folder / "commits"
+        numbers = batch_numbers(commits)
+        wanted = [n for n in reversed(numbers) if before is None or lineage.first_batch + n < before]
+        figures = {found.batch: found for found in last_figures(checkpoint.folder, 2 * len(numbers) + 1)}
+        items = [
+            _checkpoint_info(commits / str(n), figures.get(lineage.first_batch + n), lineage.first_batch + n)
+            for n in wanted[: most + 1]
+        ]
+        return CheckpointsInfo(
+            lineage=lineage.id,
+            epoch=newest_epoch(checkpoint.folder),
+            parallelism=lineage.parallelism,
+            key_groups=lineage.key_groups,
+            retained_batches=int(job.settings["retained_batches"]),
+            origin=lineage.origin.kind,
+            origin_id=lineage.origin.id,
+            items=tuple(item for item in items[:most] if item is not None),
+            more=len(items) > most,
+        )
+
+    def dead_letters(self, job_id: str, most: int) -> list[FoundLetter]:
+        """At most so many of the newest dead letters of a job, oldest first, from where its binding puts them."""
+        job = self._store.job(job_id)
+        place = read_described_graph(Path(job.checkpoint)).dead_letters.uri
+        return newest_letters(
+            parse_binding(DEAD_LETTERS, bound_place(job, DEAD_LETTERS, place), "sink"), most
+        )
+
+    def config(self, job_id: str) -> list[SettingInfo]:
+        """The settings with which a job runs, each with its default. What may be secret is masked."""
+        job = self._store.job(job_id)
+        given = {**job.settings, "restart": job.restart}
+        defaults = JobSettings().model_dump()
+        shown = shown_settings(given)
+        return [
+            SettingInfo(name=name, value=shown[name], default=default, is_default=given[name] == default)
+            for name, default in defaults.items()
+            if name in shown
+        ]
+
+
+def bound_place(job: JobRow, name: str, told: str) -> str:
+    """Where a stream of a job is: as its checkpoint tells, or where that masks a secret, as it is bound.
+
+    Raises BindingError when the binding has a variable that is not set here.
+    """
+    given = job.settings.get("bindings", {})
+    if MASK not in told or name not in given:
+        return told
+    return with_variables({name: given[name]}, job_environment())[name]
+
+
+def _checkpoint_info(commit: Path, figures: Figures | None, batch: int) -> CheckpointInfo | None:
+    try:
+        at_ms = commit.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        # The job has gone on meanwhile.
+        return None
+    return CheckpointInfo(
+        batch=batch,
+        committed_ms=at_ms,
+        duration_s=None if figures is None else figures.duration_s,
+        state_bytes=None if figures is None else sum(step.state_bytes for step in figures.steps.values()),
+        keys=None if figures is None else sum(step.keys for step in figures.steps.values()),
+    )
+
 
 def _plan_node(
     node: DescribedNode, states: Mapping[str, DescribedStep], takes: Mapping[str, StepEntry]
@@ -145,3 +274,18 @@ def _plan_states(step: DescribedStep) -> tuple[PlanState, ...]:
         for name, found in group.items()
         if not name.startswith("__")
     )
+
+
+def shown_bindings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The bindings of a job's settings with secrets masked."""
+    return {name: redacted(uri) for name, uri in settings.get("bindings", {}).items()}
+
+
+def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings but for bindings, without what may be secret. Spark's may be keys of object stores: only their names."""
+    shown = {
+        name: redacted(value) if isinstance(value, str) else value
+        for name, value in settings.items()
+        if name != "bindings"
+    }
+    return {**shown, "spark": dict.fromkeys(settings.get("spark", {}), "***")}

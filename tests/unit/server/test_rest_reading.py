@@ -7,20 +7,19 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 from rest_support import RestPlace
-from rooms_job import rooms
+from rooms_job import snapshot
 
+from penstock.bindings import redacted
 from penstock.instants import milliseconds_of
-from penstock.jobs.beginning import declared_state
-from penstock.jobs.binding import bind_job
 from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.control import CONTROL_FILE
-from penstock.jobs.described_graph import GRAPH_FILE
-from penstock.jobs.described_state import STATE_FILE
+from penstock.jobs.control import CONTROL_FILE, read_control_entry
 from penstock.jobs.figures import Figures, FiguresWriter, Lag, StepFigures, Totals
-from penstock.jobs.settings import RunSettings
+from penstock.operators.blocks import DeadLetter
 from penstock.server.api.access import Role
 
 SECRET = "canary-7a31"
@@ -37,16 +36,7 @@ def place(tmp_path: Path) -> Iterator[RestPlace]:
 def started(place: RestPlace) -> str:
     """A job whose checkpoint has what a driver writes at its start."""
     job_id = place.submit()
-    (place.root / "in").mkdir()
-    checkpoint = Checkpoint.open(str(place.service.checkpoint(job_id)))
-    bindings = {
-        "readings-0": f"jsonl:{place.root / 'in'}",
-        "receipts": f"kafka://127.0.0.1:9092/told?sasl.password={SECRET}",
-    }
-    bound = bind_job(rooms(), RunSettings(bindings=bindings, parallelism=2), checkpoint)
-    checkpoint.save(CONTROL_FILE, bound.control)
-    checkpoint.save(GRAPH_FILE, bound.graph)
-    checkpoint.save(STATE_FILE, declared_state(rooms()))
+    place.start(job_id, receipts=f"kafka://127.0.0.1:9092/told?sasl.password={SECRET}")
     return job_id
 
 
@@ -189,3 +179,176 @@ def test_prometheus_sees_all_jobs(place: RestPlace) -> None:
     (running,) = families["penstock_running"].samples
     assert running.value == 0
     assert place.ask("GET", "/metrics", None).status_code == 401
+
+
+def commit(place: RestPlace, job_id: str, first: int, count: int) -> None:
+    """As Spark leaves its log of commits."""
+    checkpoint = Checkpoint(place.service.checkpoint(job_id))
+    lineage = checkpoint.known_lineage()
+    checkpoint.begin(msgspec.structs.replace(lineage, first_batch=first))
+    (checkpoint.spark_folder / "commits").mkdir()
+    for number in range(count):
+        (checkpoint.spark_folder / "commits" / str(number)).write_text("v1")
+
+
+def test_checkpoints_are_listed(place: RestPlace) -> None:
+    """Those that are kept, newest first, in pages; by the numbers that they have in the life of the checkpoint."""
+    job_id = started(place)
+    path = f"/v1/jobs/{job_id}/checkpoints"
+    assert place.ask("GET", path).json()["items"] == []
+    commit(place, job_id, 10, 5)
+    write_figures(place, job_id, range(13, 15))
+    first = place.ask("GET", f"{path}?limit=3").json()
+    assert [one["batch"] for one in first["items"]] == [14, 13, 12]
+    assert first["items"][0]["duration_s"] == 0.5
+    assert (first["items"][0]["state_bytes"], first["items"][0]["keys"]) == (100, 4)
+    assert first["items"][2]["state_bytes"] is None
+    assert (first["next"], first["epoch"], first["origin"], first["retained_batches"]) == (
+        "12",
+        0,
+        "empty",
+        100,
+    )
+    rest = place.ask("GET", f"{path}?after={first['next']}").json()
+    assert ([one["batch"] for one in rest["items"]], rest["next"]) == ([11, 10], None)
+
+
+def test_dead_letters_are_listed(place: RestPlace) -> None:
+    """With their reasons, from where the job's own binding puts them; for those who may see what records hold."""
+    job_id = started(place)
+    path = f"/v1/jobs/{job_id}/dead-letters"
+    assert place.ask("GET", path).json() == {"items": [], "reasons": []}
+    folder = place.service.checkpoint(job_id) / "dead-letters"
+    folder.mkdir()
+    letters = [
+        DeadLetter("no number", "readings-0", "", "00000", number, b"x" * 5000 if number else b"\xff")
+        for number in range(3)
+    ]
+    letters.append(DeadLetter("boom", "readings-0", "step 0", "00000", 9, b"{}"))
+    (folder / "part-0001-0000000007.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, letters)) + b"\n")
+    found = place.ask("GET", path, Role.OPERATOR).json()
+    assert [one["offset"] for one in found["items"]] == [0, 1, 2, 9]
+    assert found["reasons"] == [
+        {"reason": "no number", "step": "", "stream": "readings-0", "count": 3},
+        {"reason": "boom", "step": "step 0", "stream": "readings-0", "count": 1},
+    ]
+    odd, long = found["items"][:2]
+    assert (odd["raw"], odd["encoding"], odd["batch"]) == ("/w==", "base64", 7)
+    assert (long["raw"], long["encoding"], long["raw_bytes"]) == ("x" * 4096, "text", 5000)
+    assert [one["offset"] for one in place.ask("GET", f"{path}?limit=1").json()["items"]] == [9]
+    assert place.ask("GET", path, Role.VIEWER).status_code == 403
+
+
+def test_a_job_tells_its_settings(place: RestPlace) -> None:
+    """Each with its default, without what may be secret."""
+    place.define("secret", f"spark: {{spark.hadoop.fs.s3a.secret.key: {SECRET}}}\nparallelism: 3")
+    (place.definitions / "secret.yaml").write_text(
+        "job: secret.py\nparallelism: 3\n"
+        f"spark: {{spark.hadoop.fs.s3a.secret.key: {SECRET}}}\n"
+        f"bindings: {{out: 'kafka://h:9092/t?sasl.password={SECRET}'}}\n"
+    )
+    answer = place.ask("GET", f"/v1/jobs/{place.submit('secret')}/config")
+    settings = {one["name"]: one for one in answer.json()["settings"]}
+    assert settings["parallelism"] == {
+        "name": "parallelism",
+        "value": 3,
+        "default": None,
+        "is_default": False,
+    }
+    assert settings["retained_batches"]["is_default"]
+    assert settings["spark"]["value"] == {"spark.hadoop.fs.s3a.secret.key": "***"}
+    assert answer.json()["bindings"] == {"out": "kafka://h:9092/t?sasl.password=***"}
+    assert answer.json()["definition"] == "secret"
+    assert SECRET not in answer.text
+
+
+def savepoint(place: RestPlace, savepoint_id: str) -> Path:
+    where = place.home.savepoints / savepoint_id
+    snapshot(where, "arrow", id=savepoint_id, created_at="2026-12-01T12:00:00+00:00")
+    return where
+
+
+def test_a_savepoint_tells_what_it_holds(place: RestPlace) -> None:
+    """Its tables with their rows and sizes, and where streams go on."""
+    savepoint(place, "sp-1")
+    found = place.ask("GET", "/v1/savepoints/sp-1").json()
+    tables = {table["name"]: table for table in found["tables"]}
+    assert set(tables) == {"step 0/limit", "step 0/shared/factor"}
+    assert (tables["step 0/limit"]["rows"], tables["step 0/limit"]["kind"]) == (10, "state")
+    assert found["rows"] == 11
+    assert found["bytes"] > sum(table["bytes"] for table in found["tables"]) > 0
+    assert found["positions"]["commands"] == {"position": 1}
+    assert found["used_by"] == []
+    assert place.ask("GET", "/v1/savepoints/sp-2").status_code == 404
+
+
+def test_a_savepoint_is_deleted_by_an_admin(place: RestPlace) -> None:
+    """Unless a job that is not over has begun with it; the audit log says who did it."""
+    where = savepoint(place, "sp-1")
+    other = savepoint(place, "sp-2")
+    job_id = place.submit(from_savepoint="sp-1")
+    assert place.ask("GET", "/v1/savepoints/sp-1").json()["used_by"] == [job_id]
+    assert place.ask("DELETE", "/v1/savepoints/sp-1", Role.OPERATOR).status_code == 403
+    refused = place.ask("DELETE", "/v1/savepoints/sp-1")
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:penstock:problem:job-state")
+    assert job_id in refused.json()["detail"]
+    place.ask("PATCH", f"/v1/jobs/{job_id}", json={"desired": "CANCELED"})
+    assert place.ask("DELETE", "/v1/savepoints/sp-2").status_code == 204
+    assert not (other / "manifest.json").exists()
+    assert (where / "manifest.json").exists()
+    assert [one["id"] for one in place.ask("GET", "/v1/savepoints").json()["items"]] == ["sp-1"]
+    assert place.ask("DELETE", "/v1/savepoints/sp-2").status_code == 404
+    (event,) = [e for e in place.service.events() if "savepoint" in e.what]
+    assert (event.who, event.what) == ("admin-person", "asked for: delete savepoint")
+    assert event.detail == {"savepoint": "sp-2"}
+
+
+def test_a_command_goes_where_variables_lead(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a password that only the environment has; the audit log has who sent it, and not what it held."""
+    producer = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = producer.list_topics(timeout=10).brokers.values()
+    producer.produce("steering", b"{}")
+    assert producer.flush(10) == 0
+    login = f"kafka://{broker.host}:{broker.port}/steering?sasl.jaas.config=x%20username=%22u%22%20"
+    uri = f"{login}password=%22${{STEERING_PASSWORD}}%22"
+    (place.definitions / "small.yaml").write_text(f"job: small.py\nbindings: {{commands: '{uri}'}}\n")
+    job_id = started(place)
+    checkpoint = Checkpoint(place.service.checkpoint(job_id))
+    entry = read_control_entry(checkpoint.folder)
+    checkpoint.save(CONTROL_FILE, msgspec.structs.replace(entry, commands=redacted(uri)))
+    given = {"kind": "set", "target": "step 0/5", "payload": {"limit": 987654}}
+    path = f"/v1/jobs/{job_id}/commands"
+    refused = place.ask("POST", path, json=given)
+    assert (refused.status_code, "STEERING_PASSWORD" in refused.json()["detail"]) == (422, True)
+    monkeypatch.setenv("STEERING_PASSWORD", SECRET)
+    sent = place.ask("POST", path, Role.OPERATOR, json=given)
+    assert sent.status_code == 202, sent.text
+    assert SECRET not in sent.text
+    (event,) = [e for e in place.service.events(job_id) if e.what == "asked for: command"]
+    assert event.who == "operator-person"
+    assert event.detail == {
+        "command": sent.json()["id"],
+        "kind": "set",
+        "target": "step 0/5",
+        "version": None,
+    }
+
+
+def test_variables_of_the_server_itself_lead_nowhere(
+    place: RestPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job does not see them, and so a binding cannot have them."""
+    monkeypatch.setenv("PENSTOCK_SERVER_TOKENS", SECRET)
+    (place.definitions / "small.yaml").write_text(
+        "job: small.py\nbindings: {commands: 'kafka://h:9092/t?sasl.password=${PENSTOCK_SERVER_TOKENS}'}\n"
+    )
+    job_id = started(place)
+    checkpoint = Checkpoint(place.service.checkpoint(job_id))
+    entry = read_control_entry(checkpoint.folder)
+    checkpoint.save(
+        CONTROL_FILE, msgspec.structs.replace(entry, commands="kafka://h:9092/t?sasl.password=***")
+    )
+    answer = place.ask("POST", f"/v1/jobs/{job_id}/commands", json={"kind": "set", "target": "step 0"})
+    assert answer.status_code == 422
+    assert "is not set" in answer.json()["detail"]
+    assert SECRET not in answer.text

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
 
 from penstock.errors import JobDefinitionError
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service, Wake
 from penstock.server.api.models import (
+    ID_PATTERN,
     Definition,
     DefinitionProblem,
     Definitions,
@@ -21,6 +22,7 @@ from penstock.server.api.models import (
     Rescale,
     Run,
     Savepoint,
+    SavepointDetails,
     Submission,
 )
 from penstock.server.api.routing import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
@@ -35,6 +37,8 @@ __all__ = ["router"]
 _MOST_DIGITS = 18
 
 router = new_router("jobs")
+
+SavepointId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a savepoint.")]
 
 
 @router.get("/definitions", summary="List the jobs that may be submitted", openapi_extra=needs(Role.VIEWER))
@@ -153,6 +157,24 @@ def list_savepoints(service: Service, limit: Limit = 100, after: After = None) -
         items=[Savepoint.model_validate(one) for one in page],
         next=page[-1].id if len(behind) > limit else None,
     )
+
+
+@router.get("/savepoints/{savepoint_id}", summary="Get a savepoint", openapi_extra=needs(Role.VIEWER))
+def get_savepoint(savepoint_id: SavepointId, service: Service) -> SavepointDetails:
+    """A savepoint with its tables, and the jobs that began with it."""
+    return SavepointDetails.model_validate(service.savepoint_details(savepoint_id))
+
+
+# What cannot be taken back is for admins.
+@router.delete(
+    "/savepoints/{savepoint_id}",
+    status_code=204,
+    summary="Delete a savepoint",
+    openapi_extra=needs(Role.ADMIN),
+)
+def delete_savepoint(savepoint_id: SavepointId, service: Service, asker: Asker) -> None:
+    """Delete a savepoint for good. Refused while a job that is not over has begun with it."""
+    service.delete_savepoint(savepoint_id, asker.name)
 
 
 @router.get("/jobs/{job_id}/runs", summary="List the runs of a job", openapi_extra=needs(Role.VIEWER))

@@ -9,6 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "Batch",
     "BatchStep",
+    "Checkpoint",
+    "Checkpoints",
+    "DeadLetter",
+    "DeadLetters",
+    "JobConfig",
     "JobLag",
     "Memory",
     "Metrics",
@@ -19,6 +24,8 @@ __all__ = [
     "PlanState",
     "PlanWatermarks",
     "PlanWindows",
+    "Reason",
+    "Setting",
     "SinkMetrics",
     "StepMetrics",
     "StreamMetrics",
@@ -232,3 +239,75 @@ class Metrics(_Read):
     steps: list[StepMetrics]
     sinks: list[SinkMetrics]
     batches: list[Batch] = Field(description="The newest micro-batches that were asked for, oldest first.")
+
+
+class Checkpoint(_Read):
+    """A committed micro-batch that is kept. What its figures would tell is null when they are gone."""
+
+    batch: int
+    committed_ms: int
+    duration_s: float | None
+    state_bytes: int | None
+    keys: int | None
+
+
+class Checkpoints(_Read):
+    """The checkpoint of a job, and the micro-batches to which it can go back, newest first."""
+
+    lineage: str = Field(description="Names the whole life of the checkpoint.")
+    epoch: int = Field(description="How often a job was started on it.")
+    parallelism: int
+    key_groups: int
+    retained_batches: int = Field(description="To how many micro-batches it can go back.")
+    origin: Literal["empty", "savepoint", "dump", "rescale"] = Field(description="What the job began with.")
+    origin_id: str
+    items: list[Checkpoint]
+    next: str | None = Field(description="The value of `after` for the part that follows.")
+
+
+class DeadLetter(_Read):
+    """A record that could not be processed."""
+
+    at_ms: int = Field(description="When it was written.")
+    batch: int | None = Field(description="By which micro-batch; null for one in a topic.")
+    reason: str
+    stream: str
+    step: str
+    partition: str
+    offset: int
+    raw: str = Field(description="What the source had, cut where it is long.")
+    encoding: Literal["text", "base64"] = Field(description="How `raw` tells it.")
+    raw_bytes: int = Field(description="How long it is.")
+
+
+class Reason(_Read):
+    """Why records could not be processed, and how many of those that are listed."""
+
+    reason: str
+    step: str
+    stream: str
+    count: int
+
+
+class DeadLetters(_Read):
+    """The newest dead letters, oldest first, and their reasons, the most frequent first."""
+
+    items: list[DeadLetter]
+    reasons: list[Reason]
+
+
+class Setting(_Read):
+    """A setting of a job. Secrets are masked."""
+
+    name: str
+    value: Any
+    default: Any
+    is_default: bool
+
+
+class JobConfig(_Read):
+    """With what a job runs."""
+
+    definition: str
+    bindings: dict[str, str]
+    settings: list[Setting]
