@@ -21,8 +21,9 @@ import pytest
 
 from penstock.errors import ExternalSystemError, JobDefinitionError
 from penstock.server.api.access import AccessError, hash_of, new_token
+from penstock.server.home import ADDRESS_FILE
 from penstock.server.manager import Manager
-from penstock.server.serving import ADDRESS_FILE, ServeSettings, Started, serve
+from penstock.server.serving import ServeSettings, Started, serve
 
 
 @pytest.fixture
