@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import datetime as dt
 import re
 import uuid
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -35,6 +36,7 @@ __all__ = [
     "JobInfo",
     "JobService",
     "OperationInfo",
+    "Printed",
     "SavepointDetails",
     "SavepointInfo",
     "ScalingInfo",
@@ -107,6 +109,13 @@ class OperationInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     created_by: str
     ended_ms: int | None
+
+
+class Printed(NamedTuple):
+    """A part of what a run has printed, and the place in bytes where it ends."""
+
+    text: str
+    end: int
 
 
 class SavepointInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,15 +224,26 @@ class JobService:
 
     def output(self, job_id: str, run: int | None = None, most_bytes: int = 65536) -> str:
         """The end of what a run has printed; of the newest one, unless a number is given."""
+        return self.printed(job_id, run, most_bytes).text
+
+    def printed(
+        self, job_id: str, run: int | None = None, most_bytes: int = 65536, begin: int | None = None
+    ) -> Printed:
+        """What a run has printed from a place on; without one, its end."""
         job = self._store.job(job_id)
         found = self._store.run(job.id, job.epoch if run is None else run)
         try:
             with (self._home.run(job.id, found.epoch) / OUTPUT_FILE).open("rb") as file:
                 size = file.seek(0, 2)
-                file.seek(max(0, size - min(most_bytes, _MOST_OUTPUT_BYTES)))
-                return file.read().decode(errors="replace")
+                most = min(most_bytes, _MOST_OUTPUT_BYTES)
+                place = file.seek(max(0, size - most) if begin is None else min(begin, size))
+                content = file.read(most)
         except FileNotFoundError:
-            return ""
+            return Printed("", 0)
+        # A character that is not there whole is left for the next look.
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        text = decoder.decode(content)
+        return Printed(text, place + len(content) - len(decoder.getstate()[0]))
 
     def operation(self, operation_id: str) -> OperationInfo:
         """An operation."""

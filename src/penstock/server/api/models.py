@@ -225,10 +225,11 @@ class SavepointDetails(Savepoint):
 
 
 class Log(_Given):
-    """The end of what a run has printed."""
+    """What a run has printed."""
 
     run: int
     text: str
+    end: int = Field(description="Where it ends, in bytes: `begin` of what the run prints from then on.")
 
 
 class Submission(_Taken):
