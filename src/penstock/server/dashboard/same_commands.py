@@ -1,0 +1,92 @@
+"""The same by the command line: what does on a terminal what a button does here."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "cancel_job",
+    "list_jobs",
+    "pause_job",
+    "rescale_job",
+    "resume_job",
+    "send_control",
+    "show_events",
+    "show_job",
+    "stop_job",
+    "submit_job",
+    "take_savepoint",
+]
+
+
+def list_jobs() -> str:
+    """List the jobs."""
+    return _said("list")
+
+
+def show_job(job_id: str) -> str:
+    """Show a job."""
+    return _said("info", job_id)
+
+
+def submit_job(definition: str, changes: Mapping[str, Any]) -> str:
+    """Submit a job by its definition, with settings by their names."""
+    return _said("run", "--detached", definition, *_options(changes))
+
+
+def pause_job(job_id: str) -> str:
+    """Pause a job."""
+    return _said("pause", job_id)
+
+
+def resume_job(job_id: str) -> str:
+    """Resume a job."""
+    return _said("resume", job_id)
+
+
+def stop_job(job_id: str, *, savepoint: bool, drain: bool) -> str:
+    """Stop a job."""
+    return _said("stop", job_id, *(["--savepoint"] if savepoint else []), *(["--drain"] if drain else []))
+
+
+def cancel_job(job_id: str) -> str:
+    """Cancel a job."""
+    return _said("cancel", job_id)
+
+
+def rescale_job(job_id: str, parallelism: int) -> str:
+    """Rescale a job."""
+    return _said("rescale", job_id, "--parallelism", str(parallelism))
+
+
+def take_savepoint(job_id: str) -> str:
+    """Take a savepoint of a job."""
+    return _said("savepoint", job_id)
+
+
+def show_events(job_id: str | None) -> str:
+    """Show the events of a job, or of all."""
+    return _said("events", *([] if job_id is None else [job_id]))
+
+
+def send_control(job_id: str, command: Mapping[str, Any]) -> str:
+    """Send a command: kind, target, payload, version, expires_at, as in `penstock.server.api.models.Command`."""
+    options: list[str] = []
+    for name in ("version", "expires_at"):
+        if command.get(name) is not None:
+            options += [f"--{name.removesuffix('_at').replace('expires', 'expires')}", str(command[name])]
+    payload = command.get("payload")
+    if payload is not None:
+        options += ["--payload", json.dumps(payload)]
+    return _said("control", "send", job_id, command["kind"], command["target"], *options)
+
+
+def _options(changes: Mapping[str, Any]) -> list[str]:
+    return [text for name, value in changes.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def _said(*words: str) -> str:
+    return shlex.join(["penstock", *words])
