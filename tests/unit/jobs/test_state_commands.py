@@ -17,8 +17,8 @@ from stored_jobs import JobWith, StepWith, StoredJob, captured
 from typer.testing import CliRunner
 
 import penstock as ps
-from penstock import cli_state
 from penstock.cli import app
+from penstock.cli import state as cli_state
 from penstock.jobs.savepoints import savepoints
 from penstock.snapshots.reading import read_manifest
 from penstock.snapshots.stores import open_store

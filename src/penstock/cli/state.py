@@ -18,7 +18,7 @@ import typer
 from rich.table import Table
 
 from penstock.bindings import redacted
-from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,9 +1,8 @@
-"""The command line: `penstock run`, `penstock demo`, `penstock control`."""
+"""The command line of single jobs: `penstock run` and `penstock demo`."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
@@ -11,30 +10,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-import penstock
-from penstock.cli_control import control_app
-from penstock.cli_doctor import doctor
-from penstock.cli_init import init
-from penstock.cli_metrics import register_metrics
-from penstock.cli_output import Output, OutputOption, errors_as_sentences, stderr
-from penstock.cli_scaling import advise
-from penstock.cli_serve import serve, token
-from penstock.cli_state import register_state
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, stderr
 from penstock.jobs.logs import LogDisplay
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="penstock",
-    help="Dynamically controlled streams on Apache Spark.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(control_app, name="control")
-register_state(app)
-register_metrics(app)
-for command in (doctor, init, serve, token, advise):
-    app.command()(command)
+__all__ = ["demo", "run"]
 
 
 class LogFormat(StrEnum):
@@ -44,13 +23,6 @@ class LogFormat(StrEnum):
     json = "json"
 
 
-def main() -> None:
-    """Entry point of the `penstock` command."""
-    # Completion goes by the name, also where this module is run.
-    app(prog_name="penstock")
-
-
-@app.command()
 def run(
     job_file: Annotated[
         str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")
@@ -196,7 +168,6 @@ def run(
             display.print_summary(summary)
 
 
-@app.command()
 def demo(
     seconds: Annotated[int, typer.Option(metavar="N", min=1, help="How long to run.")] = 60,
     sensors: Annotated[int, typer.Option(metavar="N", min=1, help="How many rooms to simulate.")] = 12,
@@ -212,13 +183,3 @@ def demo(
         summary = run_demo(seconds=seconds, sensors=sensors, kafka=kafka, json_output=output is Output.json)
         if output is Output.json:
             print(msgspec.json.encode(asdict(summary)).decode(), flush=True)
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    sys.stdout.write(f"{penstock.__version__}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stdout
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.events import Event, NewEvents, newest_events

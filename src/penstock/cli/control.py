@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.bindings import redacted, split_definition
-from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
 from penstock.control.commands import Command
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, CommandRefusedError

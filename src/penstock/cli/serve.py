@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penstock.cli_output import Output, OutputOption, errors_as_sentences, stderr
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, stderr
 
 if TYPE_CHECKING:
     from penstock.server.serving import Started
