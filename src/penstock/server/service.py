@@ -25,9 +25,11 @@ from penstock.server.store.store import Store
 
 __all__ = [
     "DefinitionInfo",
+    "EventRow",
     "JobInfo",
     "JobService",
     "OperationInfo",
+    "RunRow",
     "SavepointInfo",
     "Submission",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Final
 
 from fastapi import Path, Request
 from nicegui import ui
@@ -11,19 +12,29 @@ from nicegui import ui
 from penstock.server.api.access import Role
 from penstock.server.api.models import ID_PATTERN
 from penstock.server.api.routing import needs
-from penstock.server.dashboard import jobs_page, overview_page
+from penstock.server.dashboard import (
+    charts_page,
+    control_page,
+    events_page,
+    jobs_page,
+    overview_page,
+    runs_page,
+)
 from penstock.server.dashboard.registry import JOB_TABS, PAGES, JobTab, Page
 from penstock.server.dashboard.shell import show_job_tab, show_page
 from penstock.server.dashboard.visits import JobVisit, Visit
 
 __all__ = ["MODULES", "install"]
 
-MODULES = (jobs_page, overview_page)
-"""The modules with pages; each registers its own when it is imported."""
+MODULES: Final = (jobs_page, overview_page, charts_page, control_page, runs_page, events_page)
+"""The modules with pages, in the order of the navigation and the tabs; each registers its pages."""
 
 
 def install() -> None:
-    """Give each registered page its route."""
+    """Give each registered page its route, in the order of the modules."""
+    order = [module.__name__ for module in MODULES]
+    PAGES.sort(key=lambda page: order.index(page.build.__module__))
+    JOB_TABS.sort(key=lambda tab: order.index(tab.build.__module__))
     for page in PAGES:
         _install_page(page)
     for tab in JOB_TABS:

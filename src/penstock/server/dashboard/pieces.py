@@ -11,10 +11,13 @@ from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from penstock.server.api.access import Role
+from penstock.server.api.guard import DASHBOARD
 from penstock.server.dashboard.visits import Visit
 
 __all__ = [
+    "CHOOSE_SLOT",
     "HEALTH_SLOT",
+    "JOB_SLOT",
     "Column",
     "Table",
     "action_button",
@@ -70,7 +73,7 @@ def action_button(
     label: str,
     icon: str,
     role: Role,
-    act: Callable[[], Awaitable[object]],
+    act: Callable[[], Awaitable[object]] | None,
     *,
     primary: bool = False,
     danger: bool = False,
@@ -205,11 +208,24 @@ class Table:
                     f"body-cell-{column.field}", f'<q-td :props="props">{column.slot}</q-td>'
                 )
 
+    def on_choose(self, choose: Callable[[str], object]) -> None:
+        """Call something with what a button of `CHOOSE_SLOT` says."""
+        self._table.on("choose", lambda event: choose(str(event.args)))
+
     def show(self, rows: list[dict[str, Any]]) -> None:
         """Show rows."""
         if rows != self._table.rows:
             self._table.rows = rows
 
+
+JOB_SLOT: Final = f"""
+<a v-if="props.row.job" class="p-job" :href="'{DASHBOARD}/jobs/' + props.row.job">{{{{ props.row.job }}}}</a>"""
+"""How a column shows the id of a job, from the field job."""
+
+CHOOSE_SLOT: Final = """
+<button type="button" class="p-choose" @click="() => $parent.$emit('choose', props.row.{field})">
+  {{{{ props.row.{field} }}}}</button>"""
+"""How a column shows a field that can be chosen, for `Table.on_choose`; formatted with the name of the field."""
 
 HEALTH_SLOT: Final = """
 <span class="p-health" :class="'p-' + props.row.level" :title="props.row.why">

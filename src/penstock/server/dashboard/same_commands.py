@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "SentControl",
     "cancel_job",
     "list_jobs",
     "pause_job",
     "rescale_job",
     "resume_job",
     "send_control",
+    "show_commands",
     "show_events",
     "show_job",
+    "show_metrics",
     "stop_job",
     "submit_job",
     "take_savepoint",
 ]
 
 
+@dataclass(frozen=True)
+class SentControl:
+    """What is said of a command that is sent; the payload is JSON."""
+
+    kind: str
+    target: str
+    payload: str | None = None
+    version: int | None = None
+    expires_in_s: int | None = None
+
+
 def list_jobs() -> str:
     """List the jobs."""
-    return _said("list")
+    return _said("list", "--all")
 
 
 def show_job(job_id: str) -> str:
@@ -72,16 +86,26 @@ def show_events(job_id: str | None) -> str:
     return _said("events", *([] if job_id is None else [job_id]))
 
 
-def send_control(job_id: str, command: Mapping[str, Any]) -> str:
-    """Send a command: kind, target, payload, version, expires_at, as in `penstock.server.api.models.Command`."""
-    options: list[str] = []
-    for name in ("version", "expires_at"):
-        if command.get(name) is not None:
-            options += [f"--{name.removesuffix('_at').replace('expires', 'expires')}", str(command[name])]
-    payload = command.get("payload")
-    if payload is not None:
-        options += ["--payload", json.dumps(payload)]
-    return _said("control", "send", job_id, command["kind"], command["target"], *options)
+def show_metrics(job_id: str) -> str:
+    """Show the metrics of a job."""
+    return _said("metrics", job_id)
+
+
+def show_commands(job_id: str) -> str:
+    """List the commands that a job has read."""
+    return _said("control", "history", job_id)
+
+
+def send_control(job_id: str, sent: SentControl) -> str:
+    """Send a command to a job."""
+    options = ["--kind", sent.kind, "--target", sent.target]
+    if sent.payload is not None:
+        options += ["--json", sent.payload]
+    if sent.version is not None:
+        options += ["--version", str(sent.version)]
+    if sent.expires_in_s is not None:
+        options += ["--expires-in", str(sent.expires_in_s)]
+    return _said("control", "send", job_id, *options)
 
 
 def _options(changes: Mapping[str, Any]) -> list[str]:

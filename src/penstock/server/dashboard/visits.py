@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -78,6 +78,15 @@ class Readings:
             value: _T = reading.value
             return value
 
+    def keep(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What `make` has made under a key, which is kept while it is asked for."""
+        reading = self._known.get(key)
+        if reading is None:
+            reading = self._known[key] = _Reading(value=make())
+        reading.used_s = self._clock_s()
+        value: _T = reading.value
+        return value
+
     def _forget(self) -> None:
         now_s = self._clock_s()
         for key in [
@@ -128,7 +137,7 @@ class Visit:
         *,
         key: Hashable = None,
         every_s: float = POLL_S,
-    ) -> None:
+    ) -> ui.timer:
         """Read and show, at once and again and again while the page is open.
 
         `read` is called in a thread. With a `key` all open pages with that key share what is read. A PenstockError is
@@ -147,7 +156,7 @@ class Visit:
             self._tell("")
             show(found)
 
-        ui.timer(every_s, look)
+        return ui.timer(every_s, look)
 
     def _tell(self, problem: str) -> None:
         if self._problem is not None and self._problem.text != problem:
@@ -211,6 +220,3 @@ class JobVisit(Visit):
     def __init__(self, request: Request, job_id: str) -> None:
         super().__init__(request)
         self.job_id: Final = job_id
-
-
-Handler = Callable[[], Awaitable[object]]

@@ -12,7 +12,26 @@
     else setTimeout(() => whenReady(then), 20);
   };
 
+  const short = (value) => (Math.abs(value) >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toPrecision(3));
+  const scaled = (value, step, units, gap = " ") => {
+    let place = 0;
+    while (Math.abs(value) >= step && place < units.length - 1) {
+      value /= step;
+      place += 1;
+    }
+    return units[place] ? `${short(value)}${gap}${units[place]}` : short(value);
+  };
+
   window.penstock = {
+    // How charts write numbers.
+    amount: (value) => (value == null ? "" : scaled(value, 1000, ["", "k", "M", "G"])),
+    size: (value) => (value == null ? "" : scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"])),
+    seconds(value) {
+      if (value == null) return "";
+      if (Math.abs(value) < 1 && value !== 0) return `${(value * 1000).toFixed(0)} ms`;
+      if (Math.abs(value) < 120) return `${short(value)} s`;
+      return Math.abs(value) < 7200 ? `${short(value / 60)} min` : `${short(value / 3600)} h`;
+    },
     toggle() {
       localStorage.setItem(KEY, String(!isDark()));
       apply();
