@@ -33,10 +33,12 @@ from penstock.streams.graph import COMMANDS
 
 __all__ = [
     "DefinitionInfo",
+    "EventRow",
     "JobInfo",
     "JobService",
     "OperationInfo",
     "Printed",
+    "RunRow",
     "SavepointDetails",
     "SavepointInfo",
     "ScalingInfo",
