@@ -30,6 +30,7 @@ from penstock.jobs.capturing import Capture, capture
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import CONTROL_FILE
 from penstock.jobs.definition import Job
+from penstock.jobs.described_graph import GRAPH_FILE
 from penstock.jobs.described_state import STATE_FILE
 from penstock.jobs.dumping import Dumps
 from penstock.jobs.events import RunEvents, settings_of, user_name
@@ -329,6 +330,7 @@ class JobRunner:
         bound.receipts.prepare()
         write_stream_order(checkpoint.folder, lineage.streams, lineage.first_batch)
         checkpoint.save(CONTROL_FILE, bound.control)
+        checkpoint.save(GRAPH_FILE, bound.graph)
         checkpoint.save(STATE_FILE, declared_state(self._job))
         query = Query(
             plan=bound.plan,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-__all__ = ["Home"]
+__all__ = ["ADDRESS_FILE", "Home"]
+
+ADDRESS_FILE: Final = "server.json"
+"""The file in the manager's folder, for its owner alone, by which the command line finds the server and is let in."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,10 @@ __all__ = [
     "Rescale",
     "Run",
     "Savepoint",
+    "SavepointDetails",
     "SentCommand",
     "ServerConfig",
+    "SnapshotTable",
     "StateStep",
     "Submission",
 ]
@@ -201,11 +203,33 @@ class Savepoint(_Given):
     uri: str
 
 
+class SnapshotTable(_Given):
+    """A table of a snapshot: a state of a step, its timers, or what is kept once for the step."""
+
+    name: str
+    step: str
+    kind: str
+    rows: int
+    bytes: int
+
+
+class SavepointDetails(Savepoint):
+    """A savepoint with what it holds."""
+
+    key_groups: int
+    rows: int
+    bytes: int
+    tables: list[SnapshotTable]
+    positions: dict[str, Any] = Field(description="Where each stream goes on.")
+    used_by: list[str] = Field(description="The jobs that are not over and began with it.")
+
+
 class Log(_Given):
-    """The end of what a run has printed."""
+    """What a run has printed."""
 
     run: int
     text: str
+    end: int = Field(description="Where it ends, in bytes: `begin` of what the run prints from then on.")
 
 
 class Submission(_Taken):

@@ -73,14 +73,23 @@ class Store:
         with reading(self._engine) as connection:
             return _job(connection, job_id)
 
-    def jobs(self, statuses: Collection[JobStatus] = tuple(JobStatus), most: int = 1000) -> list[JobRow]:
-        """The jobs with one of the statuses, newest first."""
+    def jobs(
+        self,
+        statuses: Collection[JobStatus] = tuple(JobStatus),
+        most: int = 1000,
+        behind: tuple[int, str] | None = None,
+    ) -> list[JobRow]:
+        """The jobs with one of the statuses, newest first; those `behind` one, by when it was created, and its id."""
         query = (
             sa.select(jobs)
             .where(jobs.c.status.in_(sorted(statuses)))
             .order_by(jobs.c.created_ms.desc(), jobs.c.id)
             .limit(most)
         )
+        if behind is not None:
+            created_ms, job_id = behind
+            same = sa.and_(jobs.c.created_ms == created_ms, jobs.c.id > as_id(job_id))
+            query = query.where(sa.or_(jobs.c.created_ms < created_ms, same))
         with reading(self._engine) as connection:
             return rows_of(connection.execute(query), JobRow)
 
