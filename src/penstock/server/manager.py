@@ -22,21 +22,20 @@ from penstock.server.catalog import Catalog, JobSettings
 from penstock.server.decisions import Decision, Driver, DriverState, Effect, decide
 from penstock.server.driver import Launch
 from penstock.server.home import Home
+from penstock.server.leases import Lease, LeaseWatch, lease_of, offer, revoke
 from penstock.server.operating import Operator
 from penstock.server.processes import (
-    Begun,
     Processes,
     begun_in,
     end_unbegun,
     kill_all,
     look_at,
-    look_without_folder,
     refuse,
     terminate,
     void,
 )
-from penstock.server.statuses import WITH_DRIVER
-from penstock.server.store.rows import JobRow, RunRow
+from penstock.server.statuses import WITH_DRIVER, JobStatus
+from penstock.server.store.rows import JobRow
 from penstock.server.store.store import Store
 
 __all__ = ["Manager", "ManagerSettings"]
@@ -52,11 +51,13 @@ class ManagerSettings:
     """How a manager works.
 
     `poll_s` is how often it looks at the jobs. It leads for `lease_s`, and asks for it again in time; another manager
-    waits as long when it has died.
+    waits as long when it has died. A run that another machine started, and of which nothing is heard for `run_lease_s`,
+    has died.
     """
 
     poll_s: float = 0.5
     lease_s: float = 10.0
+    run_lease_s: float = 30.0
 
 
 class Manager:
@@ -65,10 +66,12 @@ class Manager:
     Args:
         store: where it stands what they want.
         catalog: the definitions of jobs.
-        home: the folder of this manager. Only managers that share it find each other's drivers.
+        home: the folder of this manager. Managers of one machine that share it find each other's drivers by locks,
+            others by leases beside the checkpoints.
         settings: how it works.
         now_ms: the clock.
         on_lead: called when it comes to lead.
+        host: the name of this machine.
 
     """
 
@@ -80,6 +83,7 @@ class Manager:
         settings: ManagerSettings = ManagerSettings(),  # it is frozen
         now_ms: Callable[[], int] | None = None,
         on_lead: Callable[[], None] | None = None,
+        host: str | None = None,
     ) -> None:
         self._store: Final = store
         self._catalog: Final = catalog
@@ -87,7 +91,11 @@ class Manager:
         self._settings: Final = settings
         self._now_ms: Final = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._on_lead: Final = on_lead or (lambda: None)
-        self.name: Final = f"{os.uname().nodename}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._host: Final = host or os.uname().nodename
+        self.name: Final = f"{self._host}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._leases: Final = LeaseWatch(settings.run_lease_s)
+        # Which runs this machine has started from this folder.
+        self._here: dict[tuple[str, int], bool] = {}
         self._processes: Final = Processes()
         self._operator: Final = Operator(store, home)
         self._exit_codes: dict[Path, int] = {}
@@ -202,11 +210,9 @@ class Manager:
         """What is seen of a job's newest run."""
         if job.epoch == 0:
             return Driver(DriverState.NONE)
-        if not folder.exists():
-            run = self._store.run(job.id, job.epoch)
-            return look_without_folder(_recorded(run), elsewhere=run.host != os.uname().nodename)
-        driver = look_at(folder)
-        if driver.state is DriverState.ALIVE and (job.id, job.epoch) not in self._noted:
+        is_here = self._is_here(job, folder)
+        driver = look_at(folder) if is_here else self._look_elsewhere(job)
+        if is_here and driver.state is DriverState.ALIVE and (job.id, job.epoch) not in self._noted:
             begun = begun_in(folder)
             if begun is not None:
                 assert self._leader is not None
@@ -221,13 +227,43 @@ class Manager:
         end = dataclasses.replace(driver.end, stop_done=True, stop_error=answer.error, details=answer.details)
         return dataclasses.replace(driver, end=end)
 
+    def _is_here(self, job: JobRow, folder: Path) -> bool:
+        """Whether the newest run of a job was started by this machine, from this folder."""
+        run = (job.id, job.epoch)
+        if run not in self._here:
+            lease = lease_of(Path(job.checkpoint), *run)
+            host = self._store.run(*run).host if lease is None else lease.host
+            mine = host == self._host and (lease is None or lease.home == str(self._home.root))
+            self._here[run] = mine and folder.exists()
+        return self._here[run]
+
+    def _look_elsewhere(self, job: JobRow) -> Driver:
+        """What is seen of a run that another machine has started."""
+        driver = self._leases.look(Path(job.checkpoint), job.id, job.epoch)
+        if driver.state is DriverState.UNKNOWN and (job.id, job.epoch) not in self._noted:
+            self._noted.add((job.id, job.epoch))
+            _log.warning(
+                "The run %s of the job %s was started on another machine, and its checkpoint %s is not shared with "
+                "this one; only a manager there can look after it.",
+                *(job.epoch, job.id, job.checkpoint),
+            )
+        return driver
+
+    def _prepare_run(self, job: JobRow) -> None:
+        """Before the next run of a job is on record: by its folder and its lease all know whose it is."""
+        self._home.run(job.id, job.epoch + 1).mkdir(parents=True, exist_ok=True, mode=0o700)
+        lease = Lease(job.id, job.epoch + 1, self._host, str(self._home.root))
+        offer(Path(job.checkpoint), lease)
+
     def _record(self, job: JobRow, driver: Driver, decision: Decision) -> JobRow:
         assert self._leader is not None
+        if decision.status is JobStatus.STARTING:
+            self._store.check_leader(self._leader)
+            self._prepare_run(job)
         if driver.end is not None and job.status in WITH_DRIVER:
             code = self._exit_codes.pop(self._home.run(job.id, job.epoch), None)
             self._store.note_end(self._leader, self._store.run(job.id, job.epoch), driver.end, code)
-        host = os.uname().nodename
-        after = self._store.record(self._leader, job, decision, host=host, end=driver.end)
+        after = self._store.record(self._leader, job, decision, host=self._host, end=driver.end)
         if decision.status is not None:
             _log.info("%s: %s -> %s: %s", job.id, job.status, after.status, after.reason)
         return after
@@ -242,13 +278,12 @@ class Manager:
             void(folder)
         elif effect is Effect.ASK_STOP:
             self._ask_stop(job)
+        elif not self._is_here(job, folder):
+            revoke(Path(job.checkpoint), job.id, job.epoch, kill=effect is Effect.KILL)
         else:
-            begun = begun_in(folder) or self._recorded_of(job)
+            begun = begun_in(folder)
             if begun is not None:
                 terminate(begun) if effect is Effect.TERMINATE else kill_all(begun)
-
-    def _recorded_of(self, job: JobRow) -> Begun | None:
-        return _recorded(self._store.run(job.id, job.epoch)) if job.epoch else None
 
     def _launch(self, job: JobRow, folder: Path) -> None:
         try:
@@ -257,9 +292,11 @@ class Manager:
         except (PenstockError, ValueError) as e:
             refuse(folder, str(e))
             return
+        lease = Lease(job.id, job.epoch, self._host, str(self._home.root))
         launch = Launch(
             job_id=job.id,
             run=job.epoch,
+            lease=offer(Path(job.checkpoint), lease),
             file=definition.file,
             entry_point=definition.entry_point,
             settings=settings,
@@ -292,10 +329,3 @@ def _stop_request(job: JobRow) -> Request:
         drain=stop.drain,
         run=job.epoch,
     )
-
-
-def _recorded(run: RunRow) -> Begun | None:
-    """The process of a run as the store knows it."""
-    if run.pid is None or run.started_ticks is None or run.boot is None:
-        return None
-    return Begun(run.pid, run.started_ticks, run.boot, run.host)

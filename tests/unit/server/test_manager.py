@@ -332,7 +332,7 @@ def test_a_manager_that_stood_still_does_nothing_more(place: Place, monkeypatch:
     place.manager.look()
     assert place.service.get(job_id).status is JobStatus.STARTING
     assert not place.manager.leads
-    assert not place.home.run(job_id, 1).exists()
+    assert list(place.home.run(job_id, 1).iterdir()) == []
     place.until(job_id, JobStatus.RUNNING, second)
     assert place.runs(job_id) == ["1"]
 
