@@ -28,7 +28,8 @@ __all__ = ["Lease", "LeaseKeeper", "LeaseWatch", "lease_of", "offer", "revoke"]
 _log: Final = logging.getLogger(__name__)
 _SUFFIX: Final = ".lease"
 _BEAT_S: Final = 1.0
-_KEPT: Final = 10
+# Far more than can be asked for at once: a number must not be free again while somebody is about to take it.
+_KEPT: Final = 100
 _TERMINATE: Final = "terminate"
 _KILL: Final = "kill"
 

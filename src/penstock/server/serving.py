@@ -35,17 +35,15 @@ from penstock.server.api.context import Context
 from penstock.server.api.guard import Door
 from penstock.server.api.models import ServerConfig
 from penstock.server.catalog import Catalog
-from penstock.server.home import Home
+from penstock.server.dashboard.mounting import DashboardMount, dashboard_lifespan
+from penstock.server.home import ADDRESS_FILE, Home
 from penstock.server.manager import Manager, ManagerSettings
 from penstock.server.processes import process_of
 from penstock.server.service import JobService
 from penstock.server.store.connecting import sqlite_url
 from penstock.server.store.store import Store
 
-__all__ = ["ADDRESS_FILE", "TOKENS_VARIABLE", "Announcement", "ServeSettings", "Started", "serve"]
-
-ADDRESS_FILE: Final = "server.json"
-"""The file in the manager's folder, for its owner alone, by which the command line finds the server and is let in."""
+__all__ = ["TOKENS_VARIABLE", "Announcement", "ServeSettings", "Started", "serve"]
 
 TOKENS_VARIABLE: Final = "PENSTOCK_SERVER_TOKENS"
 """The variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not get it."""
@@ -63,6 +61,7 @@ class ServeSettings:
         bind: HOST:PORT; port 0 takes a free one.
         jobs: the folders with definitions of jobs.
         home: the folder of the manager.
+        shared: where checkpoints and savepoints are, for managers on several machines; without it they are in the home.
         store: the URL of the store; without one it is in the manager's folder.
         tokens: a file with lines NAME ROLE TOKEN.
         hosts: more names that requests may call the server by.
@@ -77,6 +76,7 @@ class ServeSettings:
     bind: str = "127.0.0.1:8081"
     jobs: Sequence[Path] = ()
     home: Path = Path("~/.penstock")
+    shared: Path | None = None
     store: str | None = None
     tokens: Path | None = None
     hosts: Sequence[str] = ()
@@ -122,7 +122,8 @@ def serve(
     token = new_token()
     given = _given_grants(settings, environment)
     check_bind(host, tls=tls, tokens=bool(given), insecure=settings.insecure_bind)
-    home = Home(settings.home.expanduser().absolute())
+    shared = None if settings.shared is None else settings.shared.expanduser().absolute()
+    home = Home(settings.home.expanduser().absolute(), shared)
     catalog = Catalog(settings.jobs)
     with contextlib.ExitStack() as stack:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -223,7 +224,7 @@ def _signals_end_the_server() -> Iterator[None]:
 
 def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config:
     return uvicorn.Config(
-        create_app(context),
+        create_app(context, [DashboardMount(context)], dashboard_lifespan),
         log_config=None,
         # Its lines would have the token of the login.
         access_log=False,

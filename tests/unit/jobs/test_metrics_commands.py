@@ -14,7 +14,7 @@ from control_checkpoint import AT, make_checkpoint, receipts, write_receipts
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner, Result
 
-import penstock.cli_metrics
+import penstock.cli.metrics
 from penstock.cli import app
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.events import Event, record_event
@@ -157,7 +157,7 @@ def test_watching_as_lines(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) ->
     """After the first line, figures as they are written, until Ctrl-C."""
     writer = FiguresWriter(checkpoint)
     sleep = interrupted_after(2, lambda look: writer.append(figures(2 + look)))
-    monkeypatch.setattr(penstock.cli_metrics.time, "sleep", sleep)
+    monkeypatch.setattr(penstock.cli.metrics.time, "sleep", sleep)
     lines = penstock_("metrics", checkpoint, "-o", "json", "--watch", code=130).stdout.splitlines()
     assert json.loads(lines[0])["figures"]["batch"] == 1
     assert [json.loads(line)["batch"] for line in lines[1:]] == [2, 3]
@@ -167,7 +167,7 @@ def test_watching_as_tables(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -
     """Without a terminal the tables are printed again when there is something new."""
     writer = FiguresWriter(checkpoint)
     sleep = interrupted_after(4, lambda look: writer.append(figures(2)) if look == 1 else None)
-    monkeypatch.setattr(penstock.cli_metrics.time, "sleep", sleep)
+    monkeypatch.setattr(penstock.cli.metrics.time, "sleep", sleep)
     text = penstock_("metrics", checkpoint, "--watch", code=130).stdout
     assert text.count("rooms (rooms-1)") == 2
     assert "newest micro-batch  2," in text

@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
 
 if TYPE_CHECKING:
     from penstock.doctor.finding import Finding

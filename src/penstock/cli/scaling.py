@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stdout
 
 if TYPE_CHECKING:
     from penstock.jobs.scaling.advising import Advice

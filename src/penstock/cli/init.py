@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.cli_output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
 
 __all__ = ["init"]
 
