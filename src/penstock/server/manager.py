@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from penstock.server.catalog import Catalog, JobSettings
 from penstock.server.decisions import Decision, Driver, DriverState, Effect, decide
 from penstock.server.driver import Launch
 from penstock.server.home import Home
+from penstock.server.keeping import Kept, keep_within
 from penstock.server.leases import Lease, LeaseWatch, lease_of, offer, revoke
 from penstock.server.operating import Operator
 from penstock.server.processes import (
@@ -45,6 +46,7 @@ _log: Final = logging.getLogger(__name__)
 _DRIVER: Final = (sys.executable, "-P", "-m", "penstock.server.driver")
 # A job takes a few steps from one status to the next that needs waiting.
 _MOST_STEPS: Final = 8
+_KEEP_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,15 @@ class ManagerSettings:
 
     `poll_s` is how often it looks at the jobs, `scaling_s` how often at the figures of those with a scaling policy. It
     leads for `lease_s`, and asks for it again in time; another manager waits as long when it has died. A run that
-    another machine started, and of which nothing is heard for `run_lease_s`, has died.
+    another machine started, and of which nothing is heard for `run_lease_s`, has died. What is left of runs and
+    operations is within `kept`.
     """
 
     poll_s: float = 0.5
     lease_s: float = 10.0
     run_lease_s: float = 30.0
     scaling_s: float = 5.0
+    kept: Kept = field(default_factory=Kept)
 
 
 class Manager:
@@ -107,6 +111,7 @@ class Manager:
         self._asked: set[str] = set()
         self._leader: int | None = None
         self._lead_again_s = 0.0
+        self._keep_again_s = 0.0
         self._wakes: Final = threading.Event()
 
     @property
@@ -158,6 +163,7 @@ class Manager:
             self._reap()
             waits = [self._look_at(job) for job in self._store.live_jobs()]
             self._operator.work(self._leader)
+            self._keep()
         except LeadershipLostError as e:
             _log.warning("%s", e)
             self._leader = None
@@ -171,6 +177,15 @@ class Manager:
             _log.exception("The manager could not do all that there was to do")
             return self._settings.poll_s
         return min([self._settings.poll_s, *waits])
+
+    def _keep(self) -> None:
+        """Now and then, see to it that jobs do not fill the disk."""
+        now_s = time.monotonic()
+        if now_s >= self._keep_again_s:
+            self._keep_again_s = now_s + _KEEP_S
+            runs = [(job.id, job.epoch) for job in self._store.live_jobs() if job.epoch]
+            unfinished = {found.id for found in self._store.unfinished_operations(["savepoint", "rescale"])}
+            keep_within(self._home, self._settings.kept, runs, unfinished)
 
     def _reap(self) -> None:
         for folder, code in self._processes.reap().items():
