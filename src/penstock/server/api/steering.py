@@ -16,7 +16,7 @@ from penstock.errors import CommandRefusedError, UnknownIdError
 from penstock.jobs.control import read_control_entry
 from penstock.jobs.history import Story, Wanted, newest_stories, story_of
 from penstock.jobs.receipts import plain
-from penstock.jobs.sending import command_binding, find_waiting, send_command
+from penstock.jobs.sending import find_waiting
 from penstock.jobs.targeting import check_known, parse_target
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service
@@ -65,7 +65,6 @@ def issue(
         )
     checkpoint = service.checkpoint(job_id)
     entry = read_control_entry(checkpoint)
-    binding = command_binding(entry, None)
     keys = None if command.keys is None else _json(command.keys, "keys")
     sent = ControlCommand(
         id=command.id or _id_of(job_id, who, key),
@@ -79,7 +78,7 @@ def issue(
         payload=msgspec.Raw(_json(command.payload, "payload").encode()),
     )
     check_known(sent, entry)
-    send_command(sent, binding)
+    service.send_command(job_id, sent, entry)
     return sent
 
 
