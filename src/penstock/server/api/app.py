@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
 import penstock
-from penstock.server.api import jobs, reading, sessions, steering, watching
+from penstock.server.api import jobs, reading, sessions, states, steering, watching
 from penstock.server.api.access import Role
 from penstock.server.api.context import Context
 from penstock.server.api.guard import COOKIE, Guard
@@ -71,6 +71,7 @@ def create_app(context: Context) -> FastAPI:
         jobs.router,
         watching.router,
         steering.router,
+        states.router,
         reading.router,
         reading.metrics_router,
         description,
