@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import datetime as dt
 import re
@@ -9,7 +10,7 @@ import shutil
 import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,6 +25,7 @@ from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE
 from penstock.server.reading import JobReader, bound_place, shown_bindings, shown_settings
 from penstock.server.restarts import parse_strategy, strategy_text
+from penstock.server.scaling import ScalingDecision
 from penstock.server.statuses import ENDED, Desired, JobStatus
 from penstock.server.store.asking import Asked, new_operation_id
 from penstock.server.store.rows import EventRow, JobRow, NewJob, OperationRow, RunRow, Stop
@@ -37,11 +39,15 @@ from penstock.streams.graph import COMMANDS
 __all__ = [
     "DefinitionInfo",
     "DumpInfo",
+    "EventRow",
     "JobInfo",
     "JobService",
     "OperationInfo",
+    "Printed",
+    "RunRow",
     "SavepointDetails",
     "SavepointInfo",
+    "ScalingInfo",
     "Submission",
     "TableInfo",
 ]
@@ -60,11 +66,23 @@ class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
 
 
+class ScalingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job is scaled: by which policy, and what was decided last, `at_ms`, of a job that is looked at alone.
+
+    `decision` has the fields of `penstock.jobs.scaling.autoscaling.Decision`.
+    """
+
+    policy: dict[str, Any]
+    at_ms: int | None = None
+    decision: dict[str, Any] | None = None
+
+
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A job. Times are milliseconds since 1970; secrets in bindings are masked.
 
     `run` is the number of its newest run, `restarts` how often it failed, `next_start_ms` when a job that is RESTARTING
     is started. `progress` is how it is going, as in `penstock.jobs.following.Progress`, of a job with a driver.
+    `scaling` is there when the job has a scaling policy.
     """
 
     id: str
@@ -83,6 +101,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     bindings: dict[str, str]
     settings: dict[str, Any]
     progress: dict[str, Any] | None = None
+    scaling: ScalingInfo | None = None
 
 
 class OperationInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +117,13 @@ class OperationInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     created_by: str
     ended_ms: int | None
+
+
+class Printed(NamedTuple):
+    """A part of what a run has printed, and the place in bytes where it ends."""
+
+    text: str
+    end: int
 
 
 class SavepointInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +231,9 @@ class JobService:
             progress = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             progress = None
-        return msgspec.structs.replace(_info(job), progress=progress)
+        info = _info(job)
+        scaling = None if info.scaling is None else _last_decision(info.scaling, self._home.scaling(job.id))
+        return msgspec.structs.replace(info, progress=progress, scaling=scaling)
 
     def checkpoint(self, job_id: str) -> Path:
         """The checkpoint of a job: for the parts of penstock that read what is in it."""
@@ -218,15 +246,26 @@ class JobService:
 
     def output(self, job_id: str, run: int | None = None, most_bytes: int = 65536) -> str:
         """The end of what a run has printed; of the newest one, unless a number is given."""
+        return self.printed(job_id, run, most_bytes).text
+
+    def printed(
+        self, job_id: str, run: int | None = None, most_bytes: int = 65536, begin: int | None = None
+    ) -> Printed:
+        """What a run has printed from a place on; without one, its end."""
         job = self._store.job(job_id)
         found = self._store.run(job.id, job.epoch if run is None else run)
         try:
             with (self._home.run(job.id, found.epoch) / OUTPUT_FILE).open("rb") as file:
                 size = file.seek(0, 2)
-                file.seek(max(0, size - min(most_bytes, _MOST_OUTPUT_BYTES)))
-                return file.read().decode(errors="replace")
+                most = min(most_bytes, _MOST_OUTPUT_BYTES)
+                place = file.seek(max(0, size - most) if begin is None else min(begin, size))
+                content = file.read(most)
         except FileNotFoundError:
-            return ""
+            return Printed("", 0)
+        # A character that is not there whole is left for the next look.
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        text = decoder.decode(content)
+        return Printed(text, place + len(content) - len(decoder.getstate()[0]))
 
     def operation(self, operation_id: str) -> OperationInfo:
         """An operation."""
@@ -479,7 +518,16 @@ def _info(job: JobRow) -> JobInfo:
         restart=job.restart,
         bindings=shown_bindings(job.settings),
         settings=shown_settings(job.settings),
+        scaling=None if job.settings.get("scaling") is None else ScalingInfo(policy=job.settings["scaling"]),
     )
+
+
+def _last_decision(scaling: ScalingInfo, path: Path) -> ScalingInfo:
+    try:
+        made = msgspec.json.decode(path.read_bytes(), type=ScalingDecision)
+    except FileNotFoundError:
+        return scaling
+    return msgspec.structs.replace(scaling, at_ms=made.at_ms, decision=msgspec.to_builtins(made.decision))
 
 
 def _operation(row: OperationRow) -> OperationInfo:

@@ -265,7 +265,7 @@ def test_a_job_runs_and_is_canceled(place: RestPlace, monkeypatch: pytest.Monkey
         assert place.ask("GET", f"/v1/operations/{asked['id']}").json()["state"] == "DONE"
         runs = place.ask("GET", f"/v1/jobs/{job_id}/runs").json()
         assert [run["run"] for run in runs["items"]] == [1]
-        assert place.ask("GET", f"/v1/jobs/{job_id}/log").json() == {"run": 1, "text": ""}
+        assert place.ask("GET", f"/v1/jobs/{job_id}/log").json() == {"run": 1, "text": "", "end": 0}
     finally:
         for path in place.home.root.rglob(BEGUN_FILE):
             begun = begun_in(path.parent)

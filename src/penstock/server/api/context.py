@@ -40,7 +40,7 @@ class Context:
     config: ServerConfig
     wake: Callable[[], None] = _nothing
     stopping: threading.Event = field(default_factory=threading.Event)
-    landing: str = "/v1/jobs"
+    landing: str = "/dashboard/jobs"
 
 
 def context_of(request: Request) -> Context:

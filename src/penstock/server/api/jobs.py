@@ -211,11 +211,16 @@ def get_log(
     run: Annotated[
         int | None, Query(ge=1, lt=1 << 31, description="Which run. Default: the newest one.")
     ] = None,
-    most_bytes: Annotated[int, Query(ge=1, le=1 << 20, description="How much of its end.")] = 65536,
+    most_bytes: Annotated[int, Query(ge=1, le=1 << 20, description="How much, at most.")] = 65536,
+    begin: Annotated[
+        int | None,
+        Query(ge=0, lt=1 << 63, description="The byte to begin with: `end` of what was got before."),
+    ] = None,
 ) -> Log:
-    """The end of what a run has printed."""
+    """What a run has printed: its end, or what comes from `begin` on."""
     number = service.get(job_id).run if run is None else run
-    return Log(run=number, text=service.output(job_id, number, most_bytes) if number else "")
+    text, end = service.printed(job_id, number, most_bytes, begin) if number else ("", 0)
+    return Log(run=number, text=text, end=end)
 
 
 def _asked(
