@@ -99,7 +99,7 @@ def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path) -> Non
         hits.await_all(job)
         assert "goes on from its checkpoint" in job.err
         hits.feed(3)
-        stopped = penstock("stop", str(checkpoint), "--with-savepoint", "--drain")
+        stopped = penstock("stop", str(checkpoint), "--savepoint", "--drain")
         assert job.wait().code == 0
     assert len(hits.tallies()) == hits.sent, "drained"
     (listed,) = penstock("savepoint", str(checkpoint), "--list")

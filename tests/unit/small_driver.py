@@ -66,7 +66,8 @@ def main() -> None:
     while True:
         request = requests.next() if word != "is-stuck" else None
         if request is not None and request.action == "rescale":
-            requests.answer(request, Answer(details={"before": 1, "after": request.parallelism}))
+            rescaled = {"before": 1, "after": request.parallelism, "batch": 7, "seconds": 0.5}
+            requests.answer(request, Answer(details=rescaled))
         elif request is not None:
             details = {"batch": 7} | ({"savepoint": request.savepoint_id} if request.savepoint else {})
             requests.answer(request, Answer(details=details))

@@ -23,6 +23,7 @@ def commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield f"{name} {part}", command
 
 
+SERVER = ("--server", "--home", "--ca")
 ALL = dict(commands(get_command(app), "penstock"))
 
 
@@ -45,9 +46,15 @@ def test_every_option_is_documented(name: str) -> None:
     options = [
         option for p in parameters for option in [*p.opts, *p.secondary_opts] if option.startswith("-")
     ]
-    # The short name, with the form that one wants it for, says enough.
-    options = [option for option in options if option != "--output"]
+    # The short name, with the form that one wants it for, says enough; which server is said once for all commands.
+    options = [option for option in options if option not in {"--output", *SERVER}]
     assert [option for option in options if f"`{option}" not in part] == []
+
+
+def test_the_options_that_say_which_server_are_documented() -> None:
+    """In the part on servers."""
+    part = PAGE.read_text().split("## Jobs and servers")[1].split("\n## ")[0]
+    assert [option for option in SERVER if f"`{option}" not in part] == []
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -10,6 +10,7 @@ import penstock
 from penstock.cli.control import control_app
 from penstock.cli.doctor import doctor
 from penstock.cli.init import init
+from penstock.cli.managed import register_managed
 from penstock.cli.metrics import register_metrics
 from penstock.cli.run import demo, run
 from penstock.cli.scaling import advise
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.add_typer(control_app, name="control")
 register_state(app)
 register_metrics(app)
+register_managed(app)
 for command in (doctor, init, serve, token, advise, run, demo):
     app.command()(command)
 

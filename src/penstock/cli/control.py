@@ -7,31 +7,43 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.bindings import redacted, split_definition
+from penstock.bindings import split_definition
+from penstock.cli.control_desks import CheckpointDesk, Content, Desk, ServerDesk
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
-from penstock.control.commands import Command
+from penstock.cli.target import (
+    CHECKPOINT_VARIABLE,
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    OptionalJobArgument,
+    ServerOption,
+    Servers,
+    TimeoutOption,
+    checkpoint_of,
+    is_checkpoint,
+    print_json,
+    refuse_options,
+)
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, CommandRefusedError
-from penstock.jobs.control import ControlEntry, read_control_entry
 from penstock.jobs.events import user_name
-from penstock.jobs.history import NewReceipts, Story, Wanted, await_end, newest_stories, story_of
+from penstock.jobs.history import Story
 from penstock.jobs.receipts import plain
-from penstock.jobs.sending import command_binding, find_waiting, send_command
-from penstock.jobs.targeting import TARGET_FORMS, check_known, parse_target
+from penstock.jobs.targeting import TARGET_FORMS
 from penstock.streams.graph import COMMANDS
 
 __all__ = ["control_app"]
 
-_VARIABLE: Final = "PENSTOCK_CHECKPOINT"
 _SENT: Final = "SENT"
 _REFUSED_CODE: Final = 2
 _NOT_SENT_CODE: Final = 1
@@ -44,16 +56,12 @@ control_app = typer.Typer(
     help="Send commands to a job, and see what became of them.", no_args_is_help=True, add_completion=False
 )
 
-CheckpointArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="CHECKPOINT", envvar=_VARIABLE, help="The job's checkpoint folder."),
-]
-
 
 @control_app.command()
 def send(
+    context: typer.Context,
     kind: Annotated[str, typer.Option(metavar="K", help="What is to be done: the kind of command.")],
-    checkpoint: CheckpointArgument = None,
+    job: OptionalJobArgument = None,
     target: Annotated[
         str, typer.Option(metavar="T", help=f"Whom it is for: {TARGET_FORMS}. The whole job is *.")
     ] = "*",
@@ -88,7 +96,10 @@ def send(
         typer.Option("-D", metavar="commands=URI", help="Where the job's commands come from."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is applied or rejected.")] = False,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait.")] = 60.0,
+    timeout: TimeoutOption = 60.0,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Send a command to a job, whether it runs at the moment or not.
@@ -97,93 +108,93 @@ def send(
     degraded, 5 no final receipt in time (the command stays sent).
     """
     with errors_as_sentences(_NOT_SENT_CODE):
-        folder = _checkpoint(checkpoint)
-        entry = read_control_entry(folder)
-        binding = command_binding(entry, _commands_uri(define))
+        called = _named(job)
+        if not is_checkpoint(called):
+            refuse_options(
+                context,
+                ("issued_by", "define"),
+                "goes with a checkpoint. A server knows who sends a command, and where the job reads it.",
+            )
         now = dt.datetime.now(dt.UTC)
-        command = Command(
-            id=uuid.uuid4().hex if command_id is None else command_id,
+        content = Content(
             kind=kind,
-            target=parse_target(target, keys, entry),
-            version=version,
-            issued_by=_issuer() if issued_by is None else issued_by,
+            target=target,
+            keys=keys,
+            payload=_payload(payload, payload_file),
+            id=command_id,
+            new_id=uuid.uuid4().hex,
             issued_at=now,
+            version=version,
             effective_at=_time("--effective-at", effective_at),
             expires_at=_expiry(expires_at, expires_in, now),
-            payload=_payload(payload, payload_file),
         )
-        check_known(command, entry)
-        new = NewReceipts(folder) if wait else None
-        send_command(command, binding)
-        if output is Output.text:
-            print(command.id, flush=True)
-        sent = {
-            "id": command.id,
-            "status": _SENT,
-            "kind": command.kind,
-            "target": str(command.target),
-            "version": command.version,
-            "issued_by": command.issued_by,
-            "commands": redacted(binding.uri),
-        }
-        if new is None:
-            if output is Output.json:
-                _print_json(sent)
-            return
-        # Only an id that was chosen can have receipts from before.
-        final = _awaited(new, command.id, timeout, look_back=command_id is not None)
+        issuer = _issuer() if issued_by is None else issued_by
+        local = CheckpointDesk(checkpoint_of(called), issuer, _commands_uri(define), awaits=wait)
+        with _desk(called, Servers(server, home, ca), local) as desk:
+            sent = desk.send(content)
+            if output is Output.text:
+                print(sent["id"], flush=True)
+            if not wait:
+                if output is Output.json:
+                    print_json(sent)
+                return
+            final = _awaited(desk, sent["id"], timeout)
         if output is Output.json:
-            _print_json(sent if final is None else plain(final))
+            print_json(sent if final is None else plain(final))
         raise typer.Exit(_TIMED_OUT_CODE if final is None else _CODES[final.status])
 
 
 @control_app.command()
 def status(
-    place: Annotated[
-        list[str], typer.Argument(metavar="[CHECKPOINT] ID", help="The checkpoint, and the command's id.")
-    ],
+    place: Annotated[list[str], typer.Argument(metavar="[JOB] ID", help="The job, and the command's id.")],
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what became of one command.
 
-    The checkpoint may be left out when the variable PENSTOCK_CHECKPOINT names it. Exit codes: 0 applied, or not read
+    The job may be left out when the variable PENSTOCK_CHECKPOINT names a checkpoint. Exit codes: 0 applied, or not read
     yet; 2 unknown id, or wrong use; 3 rejected; 4 degraded.
     """
     with errors_as_sentences(_NOT_SENT_CODE):
         if len(place) > 2:
-            raise CommandRefusedError(f"{len(place)} arguments are too many. Give the checkpoint and one id.")
-        folder = _checkpoint(place[0] if len(place) == 2 else os.environ.get(_VARIABLE))
-        entry = read_control_entry(folder)
+            raise CommandRefusedError(f"{len(place)} arguments are too many. Give the job and one id.")
+        called = _named(place[0] if len(place) == 2 else os.environ.get(CHECKPOINT_VARIABLE))
         command_id = place[-1]
-        story = story_of(folder, command_id)
-        if story is None:
-            _show_waiting(command_id, entry, output)
-            return
+        with _desk(called, Servers(server, home, ca)) as desk:
+            story = desk.story(command_id)
         if output is Output.json:
-            receipts = [plain(receipt) for receipt in story.receipts]
-            _print_json({"id": command_id, "status": story.last.status, "receipts": receipts})
+            receipts = [] if story is None else [plain(receipt) for receipt in story.receipts]
+            told = _SENT if story is None else story.last.status
+            print_json({"id": command_id, "status": told, "receipts": receipts})
+        elif story is None:
+            print(f"{command_id}: sent, no receipt yet")
         else:
             _show_story(story)
-        raise typer.Exit(_CODES.get(story.last.status, 0))
+        raise typer.Exit(0 if story is None else _CODES.get(story.last.status, 0))
 
 
 @control_app.command()
 def history(
-    checkpoint: CheckpointArgument = None,
+    job: OptionalJobArgument = None,
     step: Annotated[
         str | None, typer.Option(metavar="S", help="Only commands for this step, or for the whole job.")
     ] = None,
     kind: Annotated[str | None, typer.Option(metavar="K", help="Only commands of this kind.")] = None,
     last: Annotated[int, typer.Option(metavar="N", min=1, help="How many, the newest.")] = 20,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """List the newest commands that a job has read, newest last."""
     with errors_as_sentences(_NOT_SENT_CODE):
-        folder = _checkpoint(checkpoint)
-        stories = newest_stories(folder, Wanted(read_control_entry(folder), step, kind), last)
+        with _desk(_named(job), Servers(server, home, ca)) as desk:
+            stories = desk.stories(step, kind, last)
         if output is Output.json:
             for story in stories:
-                _print_json(plain(story.last))
+                print_json(plain(story.last))
         elif stories:
             # A file is no terminal, and has no width to fit into.
             console = Console(highlight=False)
@@ -194,12 +205,23 @@ def history(
             stderr.print("No such command has a receipt.")
 
 
-def _checkpoint(path: str | None) -> Path:
-    if not path:
+@contextmanager
+def _desk(called: str, servers: Servers, local: CheckpointDesk | None = None) -> Iterator[Desk]:
+    """Where the commands of a checkpoint, or of a job of a server, are handed in and told of."""
+    if is_checkpoint(called):
+        yield local or CheckpointDesk(checkpoint_of(called))
+    else:
+        with servers.job(called) as (server, job_id):
+            yield ServerDesk(server, job_id)
+
+
+def _named(job: str | None) -> str:
+    if not job:
         raise CommandRefusedError(
-            f"No checkpoint is named. Give the job's checkpoint folder as an argument, or in the variable {_VARIABLE}."
+            "No job is named. Give a job of the server or a checkpoint folder as an argument, or a checkpoint in the "
+            f"variable {CHECKPOINT_VARIABLE}."
         )
-    return Path(path).expanduser().absolute()
+    return job
 
 
 def _commands_uri(define: str | None) -> str | None:
@@ -265,13 +287,13 @@ def _expiry(at: str | None, in_s: float | None, now: dt.datetime) -> dt.datetime
     return expiry
 
 
-def _awaited(new: NewReceipts, command_id: str, timeout_s: float, *, look_back: bool) -> Receipt | None:
+def _awaited(desk: Desk, command_id: str, timeout_s: float) -> Receipt | None:
     """Wait for the final receipt, and show on stderr what comes."""
     if stderr.is_terminal:
         with stderr.status("waiting for the job to read the command"):
-            final = await_end(new, command_id, timeout_s, _show_receipt, look_back=look_back)
+            final = desk.await_final(command_id, timeout_s, _show_receipt)
     else:
-        final = await_end(new, command_id, timeout_s, _show_receipt, look_back=look_back)
+        final = desk.await_final(command_id, timeout_s, _show_receipt)
     if final is None:
         stderr.print(
             f"No final receipt came within {timeout_s:g} s. The command stays sent: the job takes it when it runs. "
@@ -313,20 +335,6 @@ def _show_story(story: Story) -> None:
         console.print(escaped(last.details), soft_wrap=True)
 
 
-def _show_waiting(command_id: str, entry: ControlEntry, output: Output) -> None:
-    """Say that a command was sent and has no receipt, if it was; CommandRefusedError when nothing is known of it."""
-    command = find_waiting(command_id, entry)
-    if command is None:
-        looked = f" What waits in {entry.commands} is not looked through." if "://" in entry.commands else ""
-        raise CommandRefusedError(
-            f"The id {command_id!r} is unknown: no command with it has a receipt.{looked}"
-        )
-    if output is Output.json:
-        _print_json({"id": command_id, "status": _SENT, "receipts": []})
-    else:
-        print(f"{command_id}: sent, no receipt yet")
-
-
 def _table(stories: list[Story]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("time", "id", "kind", "target"):
@@ -355,7 +363,3 @@ def _table(stories: list[Story]) -> Table:
 
 def _shown(at: dt.datetime) -> str:
     return at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
-def _print_json(value: Any) -> None:
-    print(msgspec.json.encode(value).decode(), flush=True)

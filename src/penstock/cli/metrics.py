@@ -17,22 +17,36 @@ from rich.live import Live
 from rich.table import Table
 
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stdout
+from penstock.cli.target import (
+    CHECKPOINT_VARIABLE,
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    OptionalJobArgument,
+    ServerOption,
+    Servers,
+    checkpoint_of,
+    is_checkpoint,
+    print_json,
+)
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.events import Event, NewEvents, newest_events
-from penstock.jobs.figures import Figures, NewFigures, newest_figures, read_figures
-from penstock.jobs.rates import WINDOW_S, Rates, rates
+from penstock.jobs.figures import Figures, NewFigures, newest_figures
+from penstock.jobs.measuring import measured
+from penstock.jobs.rates import WINDOW_S, Rates
 from penstock.jobs.requests import is_running
 
 __all__ = ["register_metrics"]
 
-_VARIABLE: Final = "PENSTOCK_CHECKPOINT"
 _WATCH_S: Final = 1.0
 
 CheckpointArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="CHECKPOINT", envvar=_VARIABLE, help="The folder that penstock run --checkpoint was given."
+        metavar="CHECKPOINT",
+        envvar=CHECKPOINT_VARIABLE,
+        help="The folder that penstock run --checkpoint was given.",
     ),
 ]
 
@@ -88,7 +102,7 @@ def metrics(
 
 
 def events(
-    checkpoint: CheckpointArgument,
+    job: OptionalJobArgument = None,
     last: Annotated[int, typer.Option(metavar="N", min=0, help="How many, the newest.")] = 20,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on, with each event as it comes, until Ctrl-C.")
@@ -97,14 +111,23 @@ def events(
         bool,
         typer.Option(
             "--commands/--no-commands",
-            help="With a line for each micro-batch with commands, from its receipts.",
+            help="Of a checkpoint: with a line for each micro-batch with commands, from its receipts.",
         ),
     ] = True,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """List who did what to a job, and what became of it, newest last: the audit log of its checkpoint."""
+    """List who did what to a job, and what became of it, newest last: the audit log of a checkpoint, or of a server.
+
+    Without a job all events of the server.
+    """
     with errors_as_sentences():
-        folder = _opened(checkpoint)
+        if job is None or not is_checkpoint(job):
+            _server_events(Servers(server, home, ca), job, last, output, follow=follow)
+            return
+        folder = _opened(checkpoint_of(job))
         # Made first, so that no event is missed between the two.
         new = NewEvents(folder, with_commands=commands) if follow else None
         for event in newest_events(folder, last, with_commands=commands):
@@ -134,20 +157,9 @@ def _print_exposition(folder: Path) -> None:
         sys.stdout.write(exposition([JobFigures(newest, is_running(folder))]).decode())
 
 
-def _measured(folder: Path, window_s: float) -> tuple[Figures | None, bool, Rates]:
-    """The newest figures, whether the job runs, and its rates: of one that has ended, those at its end."""
-    newest = newest_figures(folder)
-    running = is_running(folder)
-    if newest is None:
-        return None, running, Rates()
-    until = max(dt.datetime.now(dt.UTC), newest.ended) if running else newest.ended
-    found = list(read_figures(folder, until - dt.timedelta(seconds=window_s)))
-    return newest, running, rates(found, until, window_s)
-
-
 def _as_json(folder: Path, window_s: float) -> dict[str, Any]:
-    newest, running, found = _measured(folder, window_s)
-    return {"running": running, "rates": found, "figures": newest}
+    found = measured(folder, window_s, is_running=is_running(folder))
+    return {"running": found.is_running, "rates": found.rates, "figures": found.newest}
 
 
 def _watch_lines(folder: Path) -> None:
@@ -174,10 +186,10 @@ def _watch_tables(folder: Path, window_s: float) -> None:
 
 
 def _tables(folder: Path, window_s: float) -> RenderableType:
-    newest, running, found = _measured(folder, window_s)
-    if newest is None:
-        return f"The job in {folder} {'runs, and' if running else 'does not run, and'} has no figures yet."
-    return Group(*_parts(newest, running, found))
+    found = measured(folder, window_s, is_running=is_running(folder))
+    if found.newest is None:
+        return f"The job in {folder} {'runs, and' if found.is_running else 'does not run, and'} has no figures yet."
+    return Group(*_parts(found.newest, found.is_running, found.rates))
 
 
 def _parts(newest: Figures, running: bool, found: Rates) -> Iterator[RenderableType]:
@@ -280,6 +292,31 @@ def _print_event(event: Event, output: Output) -> None:
         parts.append(f"batch {event.batch}")
     if event.details:
         parts.append(escaped(_told(event.details)))
+    stdout.print("  ".join(parts), soft_wrap=True)
+
+
+def _server_events(servers: Servers, job: str | None, last: int, output: Output, *, follow: bool) -> None:
+    with servers.asked() as server:
+        from penstock.client.jobs import find_job
+
+        job_id = None if job is None else find_job(server, job)
+        found = server.events(job=job_id)
+        for event in found[len(found) - min(last, len(found)) :]:
+            _print_server_event(event, output)
+        if follow:
+            behind = found[-1]["id"] if found else 0
+            for event in server.stream("/v1/events/stream", job=job_id, after=behind):
+                _print_server_event(event, output)
+
+
+def _print_server_event(event: dict[str, Any], output: Output) -> None:
+    if output is Output.json:
+        print_json(event)
+        return
+    at = dt.datetime.fromtimestamp(event["at_ms"] / 1000, dt.UTC)
+    parts = [_shown(at), escaped(event["job_id"] or "-"), escaped(event["who"]), escaped(event["what"])]
+    if event["detail"]:
+        parts.append(escaped(_told(event["detail"])))
     stdout.print("  ".join(parts), soft_wrap=True)
 
 

@@ -5,15 +5,31 @@ from __future__ import annotations
 import contextlib
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, stderr
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli.target import (
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    ServerOption,
+    Servers,
+    asked_for,
+    complete_definitions,
+    complete_savepoints,
+    given_options,
+    refuse_options,
+)
+from penstock.errors import JobDefinitionError
 from penstock.jobs.logs import LogDisplay
 
 __all__ = ["demo", "run"]
+
+_DETACHED_ONLY: Final = ("name", "restart", "continues", "server", "home", "ca")
 
 
 class LogFormat(StrEnum):
@@ -24,9 +40,30 @@ class LogFormat(StrEnum):
 
 
 def run(
+    context: typer.Context,
     job_file: Annotated[
-        str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")
+        str,
+        typer.Argument(
+            metavar="FILE[:ATTR]",
+            help="The job file, and the job's name in it; with --detached a definition of the server.",
+            autocompletion=complete_definitions,
+        ),
     ],
+    detached: Annotated[
+        bool, typer.Option("--detached", "-d", help="Let the server run a definition of its own, and return.")
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --detached: the job's name. Default: the definition's."),
+    ] = None,
+    restart: Annotated[
+        str | None,
+        typer.Option(metavar="STRATEGY", help="With --detached: when it is started again after a failure."),
+    ] = None,
+    continues: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="With --detached: go on from the checkpoint of a job that is over."),
+    ] = None,
     define: Annotated[
         list[str] | None,
         typer.Option("-D", metavar="NAME=URI", help="Bind a stream or sink. May be repeated."),
@@ -73,7 +110,9 @@ def run(
     from_savepoint: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Begin with a savepoint, named by id or place, if CHECKPOINT is new."
+            metavar="ID",
+            help="Begin with a savepoint, named by id or place, if CHECKPOINT is new.",
+            autocompletion=complete_savepoints,
         ),
     ] = None,
     from_dump: Annotated[
@@ -109,18 +148,36 @@ def run(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
     ] = False,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Run a job.
+    """Run a job; with --detached let a server run one, and return at once with its id.
 
-    Exit codes: 0 finished or stopped, 1 the job failed, 2 wrong use (arguments, bindings, job file, checkpoint, or a
-    bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
+    Exit codes: 0 finished, stopped or submitted, 1 the job failed, 2 wrong use (arguments, bindings, job file,
+    checkpoint, or a bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
+    if detached:
+        with errors_as_sentences():
+            wanted = {
+                "name": name,
+                "parallelism": parallelism,
+                "batch_interval": f"{batch_interval}ms",
+                "restart": restart,
+                "keep_positions": keep_positions,
+                "allow_non_restored_state": allow_non_restored_state,
+                "from_savepoint": from_savepoint,
+                "continues": continues,
+            }
+            _submit(context, Servers(server, home, ca), job_file, wanted, output)
+        return
     log = LogDisplay() if log_format is LogFormat.json else None
     with contextlib.ExitStack() as stack:
         if log is not None:
             stack.enter_context(log)
         stack.enter_context(errors_as_sentences(tell=None if log is None else log.error))
+        refuse_options(context, _DETACHED_ONLY, "goes with --detached.")
         from penstock.bindings import split_definition
         from penstock.jobs.display import RunDisplay
         from penstock.jobs.loading import load_job
@@ -166,6 +223,35 @@ def run(
             print(msgspec.json.encode(asdict(summary)).decode(), flush=True)
         if output is not Output.json or log is not None:
             display.print_summary(summary)
+
+
+def _submit(
+    context: typer.Context, servers: Servers, definition: str, wanted: dict[str, Any], output: Output
+) -> None:
+    """Submit a definition, with what was said on the command line of what a client may say."""
+    others = {"job_file", "detached", "server", "home", "ca", "output"}
+    refuse_options(
+        context,
+        set(context.params) - others - wanted.keys(),
+        "does not go with --detached: the definition has it.",
+    )
+    given = {name: value for name, value in wanted.items() if name in given_options(context)}
+    with servers.asked() as asked:
+        from penstock.client.jobs import find_job
+
+        if "continues" in given:
+            given["continues"] = find_job(asked, given["continues"])
+        known = {one["id"] for one in asked.get("/v1/definitions")["items"]}
+        if definition not in known and (Path(definition).exists() or "/" in definition):
+            raise JobDefinitionError(
+                f"{definition} is a file, and a server takes no code: it runs definitions in its own folders, which "
+                f"are: {', '.join(sorted(known)) or 'none'}. Without --detached the file is run here."
+            )
+        operation = asked.change("POST", "/v1/jobs", {"definition": definition, **given})
+        asked_for(asked, operation, output=output)
+        if output is Output.text:
+            print(operation["job"], flush=True)
+            stderr.print(f"Submitted. See penstock info {escaped(operation['job'])}.", soft_wrap=True)
 
 
 def demo(

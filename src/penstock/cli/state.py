@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -19,6 +19,21 @@ from rich.table import Table
 
 from penstock.bindings import redacted
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
+from penstock.cli.target import (
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    JobArgument,
+    NoWaitOption,
+    ServerOption,
+    Servers,
+    TimeoutOption,
+    asked_for,
+    checkpoint_of,
+    is_checkpoint,
+    print_json,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +52,10 @@ state_app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-CheckpointArgument = Annotated[
-    Path, typer.Argument(metavar="CHECKPOINT", help="The folder that penstock run --checkpoint was given.")
-]
+
+_NO_PLACES: Final = (
+    "names a place, which no client of a server may do; the server has a place for savepoints. Leave it out."
+)
 
 
 class DumpFormat(StrEnum):
@@ -52,7 +68,7 @@ class DumpFormat(StrEnum):
 
 @state_app.command()
 def dump(
-    checkpoint: CheckpointArgument,
+    job: JobArgument,
     to: Annotated[
         str, typer.Option(metavar="URI", help="A folder, or s3://bucket/prefix, that has no snapshot.")
     ],
@@ -68,20 +84,31 @@ def dump(
     The same micro-batch gives the same bytes. The dump exists when its manifest does, which is written last.
     """
     with errors_as_sentences():
-        manifest, seconds = _captured(checkpoint, "dump", to, form.value, batch=batch)
+        manifest, seconds = _captured(_only_checkpoint(job), "dump", to, form.value, batch=batch)
         _tell_snapshot(manifest, to, seconds, output)
 
 
 @state_app.command()
-def ls(checkpoint: CheckpointArgument, output: OutputOption = Output.text) -> None:
+def ls(
+    job: JobArgument,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
+    output: OutputOption = Output.text,
+) -> None:
     """List the steps of a job with their states and how many keys they hold."""
     with errors_as_sentences():
-        from penstock.jobs.described_state import read_described
-        from penstock.jobs.state_listing import listed
+        if is_checkpoint(job):
+            from penstock.jobs.described_state import read_described
+            from penstock.jobs.state_listing import listed
 
-        found = listed(checkpoint, read_described(checkpoint))
+            checkpoint = checkpoint_of(job)
+            found = listed(checkpoint, read_described(checkpoint))
+        else:
+            with Servers(server, home, ca).job(job) as (asked, job_id):
+                found = asked.get(f"/v1/jobs/{job_id}/state")
         if output is Output.json:
-            print(msgspec.json.encode(found).decode())
+            print_json(found)
             return
         table = Table("step", "keys", "state", "kind", "type")
         for step in found:
@@ -93,7 +120,7 @@ def ls(checkpoint: CheckpointArgument, output: OutputOption = Output.text) -> No
 
 @state_app.command()
 def get(
-    checkpoint: CheckpointArgument,
+    job: JobArgument,
     step: Annotated[str, typer.Option(metavar="STEP", help="The step.")],
     key: Annotated[
         str, typer.Option(metavar="KEY", help="The key; one of several fields, or odd text, as JSON.")
@@ -109,7 +136,7 @@ def get(
         from penstock.jobs.state_listing import value_of_key
 
         with _session() as session:
-            found = value_of_key(session, _opened(checkpoint), step, key, batch)
+            found = value_of_key(session, _opened(_only_checkpoint(job)), step, key, batch)
         if output is Output.json:
             print(msgspec.json.encode(found).decode())
         elif found is None:
@@ -229,15 +256,23 @@ def plan(
 
 
 def savepoint(
-    checkpoint: CheckpointArgument,
+    context: typer.Context,
+    job: JobArgument,
     to: Annotated[
         str | None,
-        typer.Option(metavar="URI", help="Where to put it. Default: the folder CHECKPOINT.savepoints."),
+        typer.Option(
+            metavar="URI", help="Where to put it. Default: the folder CHECKPOINT.savepoints, or the server's."
+        ),
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="List the savepoints there instead.")] = False,
     dispose: Annotated[
         str | None, typer.Option(metavar="ID", help="Delete a savepoint, by its id or place, instead.")
     ] = None,
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 600.0,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Take a savepoint of a job, which may be running; or list those that there are, or delete one.
@@ -246,69 +281,116 @@ def savepoint(
     deletes it.
     """
     with errors_as_sentences():
-        from penstock.jobs import savepoints as found_savepoints
+        if is_checkpoint(job):
+            refuse_options(context, ("no_wait", "timeout"), "goes with a job of a server.")
+            _savepoint_of_checkpoint(checkpoint_of(job), to, dispose, output, show=show)
+            return
+        refuse_options(context, ("to",), _NO_PLACES)
+        refuse_options(context, ("dispose",), "goes with a checkpoint: a server deletes no savepoints.")
+        with Servers(server, home, ca).job(job) as (asked, job_id):
+            if show:
+                from penstock.client.jobs import savepoints_of
 
-        if show:
-            root = to or str(found_savepoints.savepoints_folder(checkpoint.absolute()))
-            _tell_savepoints(list(found_savepoints.savepoints(root)), output)
-        elif dispose is not None:
-            place = found_savepoints.place_of(dispose, checkpoint.absolute())
-            count = found_savepoints.dispose(place)
-            _record(checkpoint.expanduser().absolute(), "savepoint-deleted", {"uri": redacted(place)})
-            stderr.print(f"Deleted {escaped(place)}, {count} files.")
-        else:
-            name, uri = _new_savepoint(checkpoint, to)
-            manifest, seconds = _captured(checkpoint, "savepoint", uri, "arrow", name=name)
-            _tell_snapshot(manifest, uri, seconds, output)
+                _tell_places(savepoints_of(asked, job_id), output)
+                return
+            operation = asked.change("POST", f"/v1/jobs/{job_id}/savepoints")
+            result = asked_for(asked, operation, wait=not no_wait, timeout_s=timeout, output=output)
+            if result is not None and output is Output.text:
+                print(result["id"])
+
+
+def _savepoint_of_checkpoint(
+    checkpoint: Path, to: str | None, dispose: str | None, output: Output, *, show: bool
+) -> None:
+    from penstock.jobs import savepoints as found_savepoints
+
+    if show:
+        root = to or str(found_savepoints.savepoints_folder(checkpoint))
+        _tell_savepoints(list(found_savepoints.savepoints(root)), output)
+    elif dispose is not None:
+        place = found_savepoints.place_of(dispose, checkpoint)
+        count = found_savepoints.dispose(place)
+        _record(checkpoint, "savepoint-deleted", {"uri": redacted(place)})
+        stderr.print(f"Deleted {escaped(place)}, {count} files.")
+    else:
+        name, uri = _new_savepoint(checkpoint, to)
+        manifest, seconds = _captured(checkpoint, "savepoint", uri, "arrow", name=name)
+        _tell_snapshot(manifest, uri, seconds, output)
 
 
 def stop(
-    checkpoint: CheckpointArgument,
+    context: typer.Context,
+    job: JobArgument,
     with_savepoint: Annotated[
-        bool, typer.Option("--with-savepoint", help="Take a savepoint when the job has stopped.")
-    ] = False,
-    drain: Annotated[
-        bool, typer.Option("--drain", help="First process everything that is there at this moment.")
+        bool, typer.Option("--savepoint", help="Take a savepoint when the job has stopped.")
     ] = False,
     to: Annotated[
         str | None,
         typer.Option(
-            metavar="URI", help="Where to put the savepoint. Default: the folder CHECKPOINT.savepoints."
+            "--savepoint-path",
+            metavar="URI",
+            help="Take one, and put it there. Default: the folder CHECKPOINT.savepoints, or the server's.",
         ),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for the job to stop.")
-    ] = 600.0,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="First process everything that is there at this moment.")
+    ] = False,
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 600.0,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Stop a running job between two micro-batches, perhaps with a savepoint."""
     with errors_as_sentences():
-        from penstock.jobs.events import user_name
-        from penstock.jobs.requests import ask, new_request
-
-        _check_running(checkpoint)
-        name, uri = _new_savepoint(checkpoint, to) if with_savepoint else (None, None)
-        details = ask(
-            checkpoint.absolute(),
-            new_request("stop", savepoint=uri, savepoint_id=name, drain=drain, by=user_name()),
-            timeout,
-        )
-        if output is Output.json:
-            print(msgspec.json.encode(details).decode())
+        wanted = with_savepoint or to is not None
+        if is_checkpoint(job):
+            refuse_options(context, ("no_wait",), "goes with a job of a server.")
+            details = _stopped(checkpoint_of(job), to, timeout, savepoint=wanted, drain=drain)
+            if output is Output.json:
+                print_json(details)
         else:
-            stderr.print(f"The job has stopped after micro-batch {details['batch']}.")
-            if with_savepoint:
+            refuse_options(context, ("to",), _NO_PLACES)
+            with Servers(server, home, ca).job(job) as (asked, job_id):
+                change = {"desired": "FINISHED", "savepoint": wanted, "drain": drain}
+                operation = asked.change("PATCH", f"/v1/jobs/{job_id}", change)
+                result = asked_for(asked, operation, wait=not no_wait, timeout_s=timeout, output=output)
+                if result is None:
+                    return
+                details = result
+        if output is Output.text:
+            # A job that had no process at that moment has nothing to tell.
+            batch = f" after micro-batch {details['batch']}" if "batch" in details else ""
+            stderr.print(f"The job has stopped{batch}.")
+            if wanted:
                 print(details["savepoint"])
 
 
+def _stopped(
+    checkpoint: Path, to: str | None, timeout_s: float, *, savepoint: bool, drain: bool
+) -> dict[str, Any]:
+    """Ask the job that runs on a checkpoint to stop; gives its answer."""
+    from penstock.jobs.events import user_name
+    from penstock.jobs.requests import ask, new_request
+
+    _check_running(checkpoint)
+    name, uri = _new_savepoint(checkpoint, to) if savepoint else (None, None)
+    request = new_request("stop", savepoint=uri, savepoint_id=name, drain=drain, by=user_name())
+    return ask(checkpoint, request, timeout_s)
+
+
 def rescale(
-    checkpoint: CheckpointArgument,
+    context: typer.Context,
+    job: JobArgument,
     parallelism: Annotated[
         int, typer.Option(metavar="N", min=1, help="Tasks that share each keyed step from now on.")
     ],
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for a running job.")
-    ] = 600.0,
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 600.0,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Give the state of a job to another number of tasks.
@@ -317,19 +399,19 @@ def rescale(
     changed. Prints how long the job stood still.
     """
     with errors_as_sentences():
-        from penstock.jobs.events import user_name
-        from penstock.jobs.requests import ask, is_running, new_request
-
-        opened = _opened(checkpoint)
-        if is_running(opened.folder):
-            details = ask(
-                opened.folder, new_request("rescale", parallelism=parallelism, by=user_name()), timeout
-            )
+        if is_checkpoint(job):
+            refuse_options(context, ("no_wait",), "goes with a job of a server.")
+            details = _rescaled(checkpoint_of(job), parallelism, timeout)
+            if output is Output.json:
+                print_json(details)
         else:
-            details = _rescaled_offline(opened, parallelism)
-        if output is Output.json:
-            print(msgspec.json.encode(details).decode())
-        else:
+            with Servers(server, home, ca).job(job) as (asked, job_id):
+                operation = asked.change("POST", f"/v1/jobs/{job_id}/rescale", {"parallelism": parallelism})
+                result = asked_for(asked, operation, wait=not no_wait, timeout_s=timeout, output=output)
+                if result is None:
+                    return
+                details = result
+        if output is Output.text:
             stdout.print(
                 f"{details['before']} tasks became {details['after']} after micro-batch {details['batch']}; the "
                 f"job stood still for {details['seconds']:.1f} s.",
@@ -337,11 +419,29 @@ def rescale(
             )
 
 
+def _rescaled(checkpoint: Path, parallelism: int, timeout_s: float) -> dict[str, Any]:
+    from penstock.jobs.events import user_name
+    from penstock.jobs.requests import ask, is_running, new_request
+
+    opened = _opened(checkpoint)
+    if not is_running(opened.folder):
+        return _rescaled_offline(opened, parallelism)
+    return ask(opened.folder, new_request("rescale", parallelism=parallelism, by=user_name()), timeout_s)
+
+
 def register_state(app: typer.Typer) -> None:
     """Add the commands of state to the command line."""
     app.add_typer(state_app, name="state")
     for command in (savepoint, stop, rescale):
         app.command()(command)
+
+
+def _only_checkpoint(job: str) -> Path:
+    if is_checkpoint(job):
+        return checkpoint_of(job)
+    from penstock.errors import CheckpointError
+
+    raise CheckpointError(f"There is no folder {job}. Name the folder of a checkpoint.")
 
 
 def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any]:
@@ -479,20 +579,24 @@ def _tell_snapshot(manifest: Manifest, uri: str, seconds: float, output: Output)
 
 
 def _tell_savepoints(found: list[tuple[str, Manifest]], output: Output) -> None:
+    told = [
+        {"id": m.id, "job": m.job, "batch": m.batch, "created_at": m.created_at, "uri": place}
+        for place, m in found
+    ]
+    _tell_places(told, output)
+
+
+def _tell_places(found: list[dict[str, Any]], output: Output) -> None:
     if output is Output.json:
-        told = [
-            {"id": m.id, "job": m.job, "batch": m.batch, "created_at": m.created_at, "uri": place}
-            for place, m in found
-        ]
-        print(msgspec.json.encode(told).decode())
+        print_json(found)
         return
     table = Table()
     table.add_column("id", no_wrap=True, overflow="fold")
     for name in ("job", "micro-batch", "taken at", "place"):
         table.add_column(name, overflow="fold")
-    for place, manifest in found:
+    for one in found:
         table.add_row(
-            manifest.id, escaped(manifest.job), str(manifest.batch), manifest.created_at or "", escaped(place)
+            one["id"], escaped(one["job"]), str(one["batch"]), one["created_at"] or "", escaped(one["uri"])
         )
     stdout.print(table)
 

@@ -138,7 +138,10 @@ def _start(settings: SessionSettings) -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Workers must run on this interpreter, or they lack penstock's dependencies.
     is_local = settings.master.startswith("local")
-    os.environ.setdefault("PYSPARK_PYTHON", str(_quick_python()) if is_local else sys.executable)
+    # Of itself Spark heeds this setting only where it starts the driver.
+    named = settings.more.get("spark.pyspark.python")
+    own = str(_quick_python()) if is_local else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", named or own)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)

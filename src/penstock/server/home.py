@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-__all__ = ["Home"]
+__all__ = ["ADDRESS_FILE", "Home"]
+
+ADDRESS_FILE: Final = "server.json"
+"""The file in the manager's folder, for its owner alone, by which the command line finds the server and is let in."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,10 @@ class Home:
     def run(self, job_id: str, epoch: int) -> Path:
         """What is known of a run."""
         return self.root / "jobs" / job_id / "runs" / str(epoch)
+
+    def scaling(self, job_id: str) -> Path:
+        """What was decided on the scaling of a job last."""
+        return self.root / "jobs" / job_id / "scaling.json"
 
     def operation(self, operation_id: str) -> Path:
         """What is known of an operation that has a process of its own."""

@@ -35,17 +35,15 @@ from penstock.server.api.context import Context
 from penstock.server.api.guard import Door
 from penstock.server.api.models import ServerConfig
 from penstock.server.catalog import Catalog
-from penstock.server.home import Home
+from penstock.server.dashboard.mounting import DashboardMount, dashboard_lifespan
+from penstock.server.home import ADDRESS_FILE, Home
 from penstock.server.manager import Manager, ManagerSettings
 from penstock.server.processes import process_of
 from penstock.server.service import JobService
 from penstock.server.store.connecting import sqlite_url
 from penstock.server.store.store import Store
 
-__all__ = ["ADDRESS_FILE", "TOKENS_VARIABLE", "Announcement", "ServeSettings", "Started", "serve"]
-
-ADDRESS_FILE: Final = "server.json"
-"""The file in the manager's folder, for its owner alone, by which the command line finds the server and is let in."""
+__all__ = ["TOKENS_VARIABLE", "Announcement", "ServeSettings", "Started", "serve"]
 
 TOKENS_VARIABLE: Final = "PENSTOCK_SERVER_TOKENS"
 """The variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not get it."""
@@ -223,7 +221,7 @@ def _signals_end_the_server() -> Iterator[None]:
 
 def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config:
     return uvicorn.Config(
-        create_app(context),
+        create_app(context, [DashboardMount(context)], dashboard_lifespan),
         log_config=None,
         # Its lines would have the token of the login.
         access_log=False,

@@ -202,8 +202,8 @@ def test_an_unknown_id_and_a_missing_checkpoint_are_refused(checkpoint: Path) ->
     refused(control("status", checkpoint, "nobody"), "The id 'nobody' is unknown")
     refused(control("status", "good"), "PENSTOCK_CHECKPOINT")
     refused(control("status", checkpoint, "good", "bad"), "too many")
-    refused(control("history"), "No checkpoint is named")
-    refused(control("send", "--kind=pause"), "No checkpoint is named")
+    refused(control("history"), "No job is named")
+    refused(control("send", "--kind=pause"), "No job is named")
     for command in (["send", "--kind=pause"], ["history"], ["status", "good"]):
         result = control(*command, PENSTOCK_CHECKPOINT=str(checkpoint.parent))
         refused(result, "is no checkpoint of a job that was started")

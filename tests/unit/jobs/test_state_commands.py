@@ -270,7 +270,7 @@ def test_savepoints_are_listed_and_deleted(tmp_path: Path) -> None:
 
 def test_a_job_that_does_not_run_cannot_be_stopped(rooms: Rooms) -> None:
     """The message says what to do instead."""
-    for more in ([], ["--with-savepoint"], ["--drain"]):
+    for more in ([], ["--savepoint"], ["--drain"]):
         refused(
             penstock("stop", rooms.folder, *more),
             f"No job runs on {rooms.folder}. Its state is in the checkpoint; take a savepoint with penstock savepoint.",

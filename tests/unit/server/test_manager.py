@@ -229,7 +229,7 @@ def test_a_running_job_is_rescaled_by_its_driver(place: Place) -> None:
     job_id = place.submit("works")
     operation = place.service.rescale(job_id, 3, "ann")
     place.work(lambda: place.service.operation(operation.id).state == "DONE")
-    assert place.service.operation(operation.id).result == {"before": 1, "after": 3}
+    assert place.service.operation(operation.id).result["after"] == 3
     assert place.service.get(job_id).status is JobStatus.RUNNING
 
 

@@ -21,9 +21,9 @@ import pytest
 
 from penstock.errors import ExternalSystemError, JobDefinitionError
 from penstock.server.api.access import AccessError, hash_of, new_token
-from penstock.server.home import Home
+from penstock.server.home import ADDRESS_FILE, Home
 from penstock.server.manager import Manager
-from penstock.server.serving import ADDRESS_FILE, Announcement, ServeSettings, Started, serve
+from penstock.server.serving import Announcement, ServeSettings, Started, serve
 
 
 @pytest.fixture

@@ -1,0 +1,213 @@
+"""What a command is about: a checkpoint on this machine, or a job of a server; and which server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+
+from penstock.cli.output import Output, escaped, stderr
+from penstock.errors import JobDefinitionError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client.asking import Server
+
+__all__ = [
+    "CHECKPOINT_VARIABLE",
+    "DEFAULT_HOME",
+    "CaOption",
+    "HomeOption",
+    "JobArgument",
+    "ManagedJobArgument",
+    "NoWaitOption",
+    "OptionalJobArgument",
+    "ServerOption",
+    "Servers",
+    "TimeoutOption",
+    "asked_for",
+    "checkpoint_of",
+    "complete_definitions",
+    "complete_savepoints",
+    "given_options",
+    "is_checkpoint",
+    "print_json",
+    "refuse_options",
+]
+
+CHECKPOINT_VARIABLE: Final = "PENSTOCK_CHECKPOINT"
+DEFAULT_HOME: Final = Path("~/.penstock")
+_COMPLETION_S: Final = 0.5
+_JOB: Final = (
+    "A job of the server, by its id, its name or the beginning of its id; or the folder of a checkpoint."
+)
+_MANAGED_JOB: Final = "A job of the server, by its id, its name or the beginning of its id."
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Which server to ask: the one that is named, or else the one that works in a home; and whom to trust with TLS."""
+
+    named: str | None
+    home: Path
+    ca: Path | None
+
+    @contextmanager
+    def asked(self, timeout_s: float | None = None) -> Iterator[Server]:
+        """The server, to be asked."""
+        # The web client is loaded only by commands that ask.
+        from penstock.client.asking import Server
+        from penstock.client.finding import find_server
+
+        address = find_server(self.named, self.home.expanduser().absolute(), self.ca, os.environ)
+        with Server(address) if timeout_s is None else Server(address, timeout_s) as server:
+            yield server
+
+    @contextmanager
+    def job(self, called: str) -> Iterator[tuple[Server, str]]:
+        """The server, and the id of a job there."""
+        from penstock.client.jobs import find_job
+
+        with self.asked() as server:
+            yield server, find_job(server, called)
+
+
+def is_checkpoint(job: str) -> bool:
+    """Whether a text means a checkpoint: it has a slash, begins like a path, or names what is there.
+
+    >>> is_checkpoint("./rooms"), is_checkpoint("s/rooms"), is_checkpoint("rooms-1f")
+    (True, True, False)
+    """
+    return os.sep in job or job.startswith(("~", ".")) or Path(job).exists()
+
+
+def checkpoint_of(job: str) -> Path:
+    """The folder of a checkpoint."""
+    return Path(job).expanduser().absolute()
+
+
+def asked_for(
+    server: Server,
+    operation: dict[str, Any],
+    *,
+    wait: bool = True,
+    timeout_s: float = 600.0,
+    output: Output = Output.text,
+) -> dict[str, Any] | None:
+    """Wait for an operation, and give its result; None when it is not waited for, which is told.
+
+    With JSON the result is printed, with the ids of the job and the operation.
+    """
+    told = {"job": operation["job"], "operation": operation["id"]}
+    if not wait:
+        if output is Output.json:
+            print_json(told)
+        else:
+            print(operation["id"], flush=True)
+        return None
+    from penstock.client.jobs import await_operation
+
+    name = escaped(f"{operation['kind']} of {operation['job']}")
+    if stderr.is_terminal:
+        with stderr.status(f"{name} ...") as status:
+            done = await_operation(
+                server, operation, timeout_s, lambda o: status.update(f"{name}: {o['state'].lower()} ...")
+            )
+    else:
+        done = await_operation(server, operation, timeout_s, lambda _: None)
+    result: dict[str, Any] = done["result"] or {}
+    if output is Output.json:
+        print_json({**told, **result})
+    return result
+
+
+def given_options(context: typer.Context) -> dict[str, str]:
+    """The parameters that were given on the command line, with how each is written there."""
+    return {
+        str(parameter.name): max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if (source := context.get_parameter_source(str(parameter.name))) is not None
+        and source.name == "COMMANDLINE"
+    }
+
+
+def refuse_options(context: typer.Context, names: Collection[str], why: str) -> None:
+    """Raise JobDefinitionError when one of these parameters was given; `why` follows how it is written."""
+    for name, written in given_options(context).items():
+        if name in names:
+            raise JobDefinitionError(f"{written} {why}")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def _complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
+    """The ids and names of the server's jobs. Where there are no such, the shell completes names of files."""
+    jobs = _offered(context, "/v1/jobs?limit=1000")
+    names = {job["name"] for job in jobs} | {job["id"] for job in jobs}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_definitions(context: typer.Context, incomplete: str) -> list[str]:
+    """The ids of the server's definitions, for a run that is detached."""
+    if not context.params.get("detached"):
+        return []
+    found = (definition["id"] for definition in _offered(context, "/v1/definitions"))
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def complete_savepoints(context: typer.Context, incomplete: str) -> list[str]:
+    """The ids of the server's savepoints, for a run that is detached."""
+    if not context.params.get("detached"):
+        return []
+    found = (savepoint["id"] for savepoint in _offered(context, "/v1/savepoints?limit=1000"))
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def _offered(context: typer.Context, path: str) -> list[dict[str, Any]]:
+    """What the server has, if it says so at once: a shell waits for it, and shows no errors."""
+    given = context.params
+    servers = Servers(given.get("server"), Path(given.get("home") or DEFAULT_HOME), given.get("ca"))
+    try:
+        with servers.asked(_COMPLETION_S) as server:
+            found: list[dict[str, Any]] = server.get(path)["items"]
+            return found
+    except PenstockError:
+        return []
+
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The server to ask. Default: PENSTOCK_SERVER, else the one that works in the home.",
+    ),
+]
+HomeOption = Annotated[
+    Path,
+    typer.Option(metavar="FOLDER", help="The manager's folder, in which its server says where it listens."),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Certificates, in PEM, to trust with TLS instead of the system's."),
+]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_JOB, autocompletion=_complete_jobs)]
+OptionalJobArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="JOB", envvar=CHECKPOINT_VARIABLE, help=_JOB, autocompletion=_complete_jobs),
+]
+ManagedJobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help=_MANAGED_JOB, autocompletion=_complete_jobs)
+]
+NoWaitOption = Annotated[
+    bool,
+    typer.Option("--no-wait", help="Print the id of the server's operation, and do not wait for its end."),
+]
+TimeoutOption = Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait.")]

@@ -1,0 +1,1 @@
+"""The client: finds the server of a job manager, asks it by REST, and tells its errors as penstock's."""

@@ -1,0 +1,117 @@
+"""Jobs of a server: found by what people call them, and what is asked of them awaited."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from penstock.client.asking import RefusedError, Server
+from penstock.errors import JobFailedError, PenstockError
+from penstock.server.statuses import ENDED
+
+__all__ = ["AmbiguousJobError", "OperationFailedError", "await_operation", "find_job", "savepoints_of"]
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 1.0
+_SHOWN: Final = 5
+_TAKEN: Final = ("savepoint is done", "stop is done")
+"""The events after which there may be a savepoint."""
+
+
+class AmbiguousJobError(PenstockError):
+    """No job, or more than one, is called so."""
+
+    fault = "user"
+
+
+class OperationFailedError(JobFailedError):
+    """The server could not do to a job what it was asked."""
+
+
+def find_job(server: Server, called: str) -> str:
+    """The id of the job that has this id, or else this name, or whose id begins so.
+
+    Of several jobs with a name the one that is not over counts. Raises AmbiguousJobError unless it is one job.
+    """
+    if _ID.fullmatch(called):
+        try:
+            found: str = server.get(f"/v1/jobs/{called}")["id"]
+            return found
+        except RefusedError as e:
+            if e.kind != "unknown-id":
+                raise
+    return chosen(server.items("/v1/jobs"), called)
+
+
+def chosen(jobs: Sequence[dict[str, Any]], called: str) -> str:
+    """The id of the one job that is called so.
+
+    >>> jobs = [
+    ...     {"id": "rooms-2", "name": "rooms", "status": "RUNNING"},
+    ...     {"id": "rooms-1", "name": "rooms", "status": "FAILED"},
+    ... ]
+    >>> chosen(jobs, "rooms"), chosen(jobs, "rooms-1")
+    ('rooms-2', 'rooms-1')
+    """
+    named = [job for job in jobs if job["name"] == called]
+    found = named or [job for job in jobs if called and job["id"].startswith(called)]
+    going_on = [job for job in found if job["status"] not in ENDED]
+    if len(found) > 1 and len(going_on) == 1:
+        found = going_on
+    if len(found) == 1:
+        only: str = found[0]["id"]
+        return only
+    if not found:
+        raise AmbiguousJobError(
+            f"There is no job {called!r} on the server, and no folder of that name. See penstock list --all."
+        )
+    shown = ", ".join(f"{job['id']} ({job['status']})" for job in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    raise AmbiguousJobError(f"{len(found)} jobs are called {called!r}: {shown}{more}. Give the id of one.")
+
+
+def savepoints_of(server: Server, job_id: str) -> list[dict[str, Any]]:
+    """The savepoints that were taken of a job and are still there, oldest first: `id, job, batch, created_at, uri`."""
+    taken = set()
+    for event in server.events(job=job_id):
+        if event["what"] in _TAKEN:
+            result = server.get(f"/v1/operations/{event['detail']['operation']}")["result"] or {}
+            # A stop tells its micro-batch and its savepoint; a savepoint is its own result.
+            taken.add(result.get("savepoint") or result.get("id"))
+    return [
+        {
+            "id": one["id"],
+            "job": one["job_name"],
+            "batch": one["batch"],
+            "created_at": one["created_at"],
+            "uri": one["uri"],
+        }
+        for one in server.items("/v1/savepoints")
+        if one["id"] in taken
+    ]
+
+
+def await_operation(
+    server: Server, operation: dict[str, Any], timeout_s: float, on_look: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Wait until an operation is done; gives its end. OperationFailedError when it fails, or is not over in time."""
+    deadline_s = time.monotonic() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    while operation["state"] in ("PENDING", "RUNNING"):
+        if time.monotonic() >= deadline_s:
+            raise OperationFailedError(
+                f"The {operation['kind']} of {operation['job']} is not done within {timeout_s:g} s. The server goes on "
+                f"with it; it is operation {operation['id']}."
+            )
+        on_look(operation)
+        time.sleep(min(pause_s, max(0.0, deadline_s - time.monotonic())))
+        pause_s = min(_LONGEST_PAUSE_S, 1.5 * pause_s)
+        operation = server.patient_get(f"/v1/operations/{operation['id']}")
+    if operation["state"] == "FAILED":
+        raise OperationFailedError(
+            f"The {operation['kind']} of {operation['job']} failed: {operation['error']}"
+        )
+    return operation

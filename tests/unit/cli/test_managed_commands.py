@@ -1,0 +1,374 @@
+"""The verbs on jobs of a server: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from control_checkpoint import make_checkpoint, receipts, write_receipts
+from served_rest import ServedRest
+from typer.testing import CliRunner
+
+from penstock.cli import app
+from penstock.server.api.access import Role
+from penstock.server.statuses import JobStatus
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[ServedRest]:
+    made = ServedRest(tmp_path)
+    yield made
+    made.close()
+
+
+def penstock(place: ServedRest, *arguments: object, role: Role = Role.ADMIN, **variables: str) -> Result:
+    runner = CliRunner(env={**place.environment(role), **variables})
+    result = runner.invoke(app, [*map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def told(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refused(result: Result, said: str, code: int = 2) -> None:
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    assert result.stderr.startswith("Error: ")
+    assert said in result.stderr.replace("\n", " ")
+
+
+def until(place: ServedRest, job_id: str, status: JobStatus) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while place.service.get(job_id).status is not status:
+        assert time.monotonic() < deadline, place.service.get(job_id)
+        time.sleep(0.02)
+
+
+def running(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A job that runs, without Spark."""
+    place.manage(monkeypatch)
+    job_id = place.submit()
+    until(place, job_id, JobStatus.RUNNING)
+    return job_id
+
+
+def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest) -> None:
+    """The id of the job is printed, or with JSON the operation as well."""
+    result = penstock(
+        place,
+        *("run", "--detached", "small", "--name=The rooms", "--parallelism=3", "--batch-interval=250"),
+        *("--restart=fixed-delay:attempts=2,delay=5s", "--allow-non-restored-state"),
+    )
+    job_id = result.stdout.strip()
+    job = place.service.get(job_id)
+    assert (job.name, job.definition, job.restart) == (
+        "The rooms",
+        "small",
+        "fixed-delay:attempts=2,delay=5s",
+    )
+    assert (job.settings["parallelism"], job.settings["batch_interval"]) == (3, "250ms")
+    assert job.settings["allow_non_restored_state"] is True
+    again = told(penstock(place, "run", "-d", "small", "-ojson"))
+    assert place.service.operation(again["operation"]).job == again["job"] != job_id
+
+
+def test_a_server_takes_no_code(place: ServedRest) -> None:
+    """A file is refused with the definitions that there are, and so is what only a definition may say."""
+    file = place.root / "job.py"
+    file.write_text("")
+    refused(penstock(place, "run", "--detached", file), "a server takes no code")
+    refused(penstock(place, "run", "--detached", "none"), "There is no definition 'none'. There are: small")
+    for option in (
+        "-Dhits=jsonl:x",
+        "--checkpoint=x",
+        "--master=local",
+        "--bounded",
+        "--from-dump=x",
+        "--strict",
+    ):
+        refused(penstock(place, "run", "--detached", "small", option), "does not go with --detached")
+    refused(penstock(place, "run", file, "--name=x"), "--name goes with --detached")
+    refused(penstock(place, "run", "-d", "small", "--from-savepoint=sp-none"), "There is no savepoint")
+    assert place.service.list_jobs() == []
+
+
+def test_jobs_are_listed(place: ServedRest) -> None:
+    """Those that are not over, or all, or those with a status; as a table or as JSON."""
+    assert "No job runs" in penstock(place, "list").stderr
+    job_id, over = place.submit(), place.submit(name="[old]")
+    lines = penstock(place, "list").stdout.splitlines()
+    assert lines[0].split()[:3] == ["id", "name", "status"]
+    assert [line.split()[0] for line in lines[1:]] == [over, job_id]
+    assert "[old]" in lines[1]
+    found = told(penstock(place, "list", "--all", "-ojson"))
+    assert [(job["id"], job["status"]) for job in found] == [(over, "CREATED"), (job_id, "CREATED")]
+    assert told(penstock(place, "list", "--status=RUNNING", "--status=PAUSED", "-ojson")) == []
+    assert "no such job" in penstock(place, "list", "--status=RUNNING").stderr
+
+
+def test_a_job_is_found_by_id_name_or_beginning(place: ServedRest) -> None:
+    """One that is not clear is told with those that it may be."""
+    one = place.submit(name="rooms")
+    two = place.submit(name="halls")
+    for called in (one, "rooms", one[:-3]):
+        assert told(penstock(place, "info", called, "-ojson"))["id"] == one
+    refused(penstock(place, "info", "attics"), "There is no job 'attics'")
+    three = place.submit(name="rooms")
+    result = penstock(place, "info", "rooms")
+    refused(result, "2 jobs are called 'rooms'")
+    assert one in result.stderr
+    assert three in result.stderr
+    assert told(penstock(place, "info", "hal", "-ojson"))["id"] == two
+
+
+def test_a_job_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its status with the reason, settings, runs, and how it is going."""
+    job_id = running(place, monkeypatch)
+    text = penstock(place, "info", job_id).stdout
+    for part in ("RUNNING since", "small", "by admin-person", "micro-batch 7"):
+        assert part in text
+    found = told(penstock(place, "info", job_id, "-ojson"))
+    assert (found["runs"][0]["run"], found["savepoints"], found["progress"]) == (1, [], {"batch_id": 7})
+    listed = told(penstock(place, "list", "-ojson"))
+    assert [(job["status"], job["progress"]) for job in listed] == [("RUNNING", {"batch_id": 7})]
+    assert "RUNNING" in penstock(place, "list").stdout
+
+
+def test_a_job_is_paused_resumed_rescaled_stopped_with_a_savepoint(
+    place: ServedRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command waits until it is so."""
+    job_id = running(place, monkeypatch)
+    assert "is paused" in penstock(place, "pause", job_id).stderr
+    assert place.service.get(job_id).status is JobStatus.PAUSED
+    resumed = told(penstock(place, "resume", job_id, "-ojson"))
+    assert resumed["job"] == job_id
+    assert place.service.get(job_id).status is JobStatus.RUNNING
+    assert (
+        "1 tasks became 4 after micro-batch 7" in penstock(place, "rescale", job_id, "--parallelism=4").stdout
+    )
+    stopped = penstock(place, "stop", job_id, "--savepoint", "--drain")
+    assert "stopped after micro-batch 7" in stopped.stderr
+    assert place.service.get(job_id).status is JobStatus.FINISHED
+    events = [json.loads(line) for line in penstock(place, "events", job_id, "-ojson").stdout.splitlines()]
+    [stop] = [event for event in events if event["what"] == "asked for: stop"]
+    assert (stop["detail"]["savepoint"], stop["detail"]["drain"]) == (True, True)
+    done = place.service.operation(stop["detail"]["operation"]).result
+    assert done is not None
+    assert stopped.stdout.strip() == done["savepoint"]
+
+
+def test_a_job_is_canceled_and_goes_on_in_another(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On its checkpoint."""
+    job_id = running(place, monkeypatch)
+    canceled = penstock(place, "cancel", job_id)
+    assert (canceled.exit_code, "is canceled" in canceled.stderr) == (0, True)
+    assert place.service.get(job_id).status is JobStatus.CANCELED
+    refused(penstock(place, "rescale", job_id, "--parallelism=2"), "CANCELED")
+    next_id = penstock(place, "run", "-d", "small", f"--continues={job_id}").stdout.strip()
+    assert place.service.checkpoint(next_id) == place.service.checkpoint(job_id)
+
+
+def test_an_operation_need_not_be_waited_for(place: ServedRest) -> None:
+    """Its id is printed; one that is not done in time, or fails, is exit code 1."""
+    job_id = place.submit()
+    printed = penstock(place, "cancel", job_id, "--no-wait").stdout.strip()
+    assert place.service.operation(printed).kind == "cancel"
+    paused = told(penstock(place, "pause", place.submit(), "--no-wait", "-ojson"))
+    assert place.service.operation(paused["operation"]).job == paused["job"]
+    refused(penstock(place, "cancel", place.submit(), "--timeout=0.2"), "not done within 0.2 s", 1)
+
+
+def test_a_savepoint_that_cannot_be_is_told(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason of the server's task."""
+    job_id = running(place, monkeypatch)
+    refused(penstock(place, "savepoint", job_id), f"The savepoint of {job_id} failed", 1)
+    assert told(penstock(place, "savepoint", job_id, "--list", "-ojson")) == []
+
+
+def test_places_are_not_for_clients(place: ServedRest) -> None:
+    """What names one is refused, and so is what goes with a server where a checkpoint is named."""
+    job_id, folder = place.submit(), place.root
+    refused(penstock(place, "stop", job_id, "--savepoint-path=/tmp/x"), "--savepoint-path names a place")
+    refused(penstock(place, "savepoint", job_id, "--to=/tmp/x"), "--to names a place")
+    refused(penstock(place, "savepoint", job_id, "--dispose=x"), "--dispose goes with a checkpoint")
+    refused(penstock(place, "stop", folder, "--no-wait"), "--no-wait goes with a job of a server")
+    refused(
+        penstock(place, "control", "send", job_id, "--kind=x", "-Dcommands=jsonl:x"), "goes with a checkpoint"
+    )
+    refused(
+        penstock(place, "control", "send", job_id, "--kind=x", "--issued-by=eve"), "goes with a checkpoint"
+    )
+    assert place.service.get(job_id).status is JobStatus.CREATED
+
+
+def test_what_a_run_prints_is_shown_and_followed(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of it, then what comes, whole characters at a time, into the next run."""
+    job_id = running(place, monkeypatch)
+    path = place.home.run(job_id, 1) / "output.log"
+    path.write_text("one\ntwo\n")
+    assert penstock(place, "logs", job_id, "--bytes=4").stdout == "two\n"
+    assert told(penstock(place, "logs", job_id, "--run=1", "-ojson")) == {"run": 1, "text": "one\ntwo\n"}
+    refused(penstock(place, "logs", job_id, "--run=9"), "run 9")
+    refused(penstock(place, "logs", job_id, role=Role.VIEWER), "needs the role operator")
+
+    following = follow(place, "logs", job_id, "--follow")
+    assert following.stdout is not None
+    assert [following.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+    with path.open("ab") as file:
+        # Half of a character, then the rest.
+        file.write(b"caf\xc3")
+        file.flush()
+        time.sleep(1)
+        file.write(b"\xa9\n")
+    assert following.stdout.readline() == "caf\N{LATIN SMALL LETTER E WITH ACUTE}\n"
+    following.kill()
+    following.wait()
+
+
+def follow(place: ServedRest, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "penstock.cli", *arguments],
+        env={**os.environ, **place.environment()},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_events_are_listed_and_followed(place: ServedRest) -> None:
+    """Of one job or of the server, newest last, then as they come."""
+    job_id = place.submit()
+    other = place.submit()
+    lines = penstock(place, "events").stdout.splitlines()
+    assert [line.split("  ")[1] for line in lines] == [job_id, other]
+    assert "admin-person" in lines[0]
+    assert len(penstock(place, "events", "--last=1").stdout.splitlines()) == 1
+    following = follow(place, "events", job_id, "--follow", "-ojson")
+    assert following.stdout is not None
+    assert json.loads(following.stdout.readline())["job_id"] == job_id
+    place.service.cancel(other, "ann")
+    place.service.pause(job_id, "ann")
+    event = json.loads(following.stdout.readline())
+    assert (event["job_id"], event["what"]) == (job_id, "asked for: pause")
+    following.kill()
+    following.wait()
+
+
+def with_control(place: ServedRest) -> str:
+    """A job that takes commands, with the receipts of two."""
+    job_id = place.submit()
+    made = make_checkpoint(place.service.checkpoint(job_id))
+    write_receipts(made, 1, receipts("good", "APPLIED", 1, keys=2, key_groups=1, details='{"a":[1]}'))
+    write_receipts(made, 2, receipts("bad", "REJECTED", 2, reason="[no] such state"))
+    return job_id
+
+
+def test_commands_are_sent_and_told(place: ServedRest) -> None:
+    """As on a checkpoint, in the name of who asks."""
+    job_id = with_control(place)
+    sent = penstock(
+        place,
+        *("control", "send", job_id, "--kind=set", "--target=heat", "--keys=[1, 2]", '--json={"limit": 1.5}'),
+        *("--id=mine", "--version=3", "--expires-in=60"),
+        role=Role.OPERATOR,
+    )
+    assert (sent.exit_code, sent.stdout) == (0, "mine\n"), sent.output
+    assert penstock(place, "control", "status", job_id, "mine").stdout == "mine: sent, no receipt yet\n"
+    history = penstock(place, "control", "history", job_id).stdout.splitlines()
+    assert [line.split()[1] for line in history[1:]] == ["good", "bad"]
+    status = penstock(place, "control", "status", job_id, "bad", "-ojson")
+    assert (status.exit_code, json.loads(status.stdout)["status"]) == (3, "REJECTED")
+    local = penstock(place, "control", "history", place.service.checkpoint(job_id), "-ojson").stdout
+    assert penstock(place, "control", "history", job_id, "-ojson").stdout == local
+    shown = penstock(place, "control", "status", job_id, "good").stdout
+    assert shown == penstock(place, "control", "status", place.service.checkpoint(job_id), "good").stdout
+    refused(penstock(place, "control", "status", job_id, "nobody"), "No command 'nobody'")
+    refused(penstock(place, "control", "send", job_id, "--kind=sing"), "sing")
+    refused(
+        penstock(place, "control", "send", job_id, "--kind=set", role=Role.VIEWER), "needs the role operator"
+    )
+
+
+def test_a_final_receipt_is_awaited(place: ServedRest) -> None:
+    """Its exit code tells which; without one in time it is 5."""
+    job_id = with_control(place)
+    checkpoint = place.service.checkpoint(job_id)
+    send = ("control", "send", job_id, "--kind=pause", "--target=heat", "--wait")
+    assert penstock(place, *send, "--timeout=0.1").exit_code == 5
+    later = threading.Timer(
+        0.5, lambda: write_receipts(checkpoint, 3, receipts("later", "DEGRADED", 3, degraded=[1]))
+    )
+    later.start()
+    result = penstock(place, *send, "--id=later", "-ojson")
+    later.join()
+    assert result.exit_code == 4, result.output
+    assert (json.loads(result.stdout)["id"], json.loads(result.stdout)["degraded"]) == ("later", [1])
+
+
+def test_no_server_a_dead_one_and_a_wrong_token_are_told(place: ServedRest) -> None:
+    """With what to do; no token is ever printed."""
+    nobody = {"PENSTOCK_SERVER": "", "PENSTOCK_TOKEN": ""}
+    home = f"--home={place.root}"
+    refused(penstock(place, "list", home, **nobody), "Start one with penstock serve", 3)
+    refused(penstock(place, "stop", "rooms", home, **nobody), "Start one with penstock serve", 3)
+    wrong = penstock(place, "list", PENSTOCK_TOKEN="a-wrong-token")
+    refused(wrong, "Nobody is known by this token")
+    assert "a-wrong-token" not in wrong.stderr
+    refused(penstock(place, "cancel", place.submit(), role=Role.VIEWER), "needs the role operator")
+    place.end()
+    dead = penstock(place, "list")
+    refused(dead, f"No server answers at {place.url}", 3)
+    assert place.environment()["PENSTOCK_TOKEN"] not in dead.stderr
+
+
+def test_the_home_names_the_server(place: ServedRest) -> None:
+    """Without any variable."""
+    token = place.environment()["PENSTOCK_TOKEN"]
+    (place.root / "server.json").write_text(json.dumps({"url": place.url, "token": token}))
+    nothing = {"PENSTOCK_SERVER": "", "PENSTOCK_TOKEN": ""}
+    assert told(penstock(place, "list", f"--home={place.root}", "-ojson", **nothing)) == []
+
+
+def completed(place: ServedRest, *words: str, **variables: str) -> set[str]:
+    line = " ".join(("penstock", *words))
+    asked = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+    result = CliRunner().invoke(
+        app, [], prog_name="penstock", env={**place.environment(), **asked, **variables}
+    )
+    return set(result.stdout.split())
+
+
+def test_jobs_and_definitions_are_completed(place: ServedRest) -> None:
+    """From the server that the line names; without one nothing is offered, and nothing is said."""
+    job_id = place.submit(name="rooms")
+    assert completed(place, "cancel", "ro") == {"rooms", job_id}
+    assert completed(place, "stop", job_id[:-2]) == {job_id}
+    assert completed(place, "run", "--detached", "s") == {"small"}
+    assert completed(place, "run", "s") == set()
+    assert completed(place, "cancel", "--server", "http://127.0.0.1:1", "ro") == set()
+    place.end()
+    assert completed(place, "cancel", "ro") == set()
+
+
+def test_help_and_checkpoints_load_no_web_client(place: ServedRest) -> None:
+    """So that they are no slower than before."""
+    program = (
+        "import sys; from penstock.cli import app; app(standalone_mode=False); "
+        "assert not {'httpx', 'fastapi', 'sqlalchemy', 'pyspark'} & sys.modules.keys()"
+    )
+    checkpoint = make_checkpoint(place.root / "checkpoint")
+    for arguments in (["--help"], ["control", "history", str(checkpoint)]):
+        subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
