@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-dump bench-windows bench-open-windows chaos clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-autoscaling bench-dump bench-windows bench-open-windows chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ bench-windows: setup ## tumbling windows of 100k keys, beside Spark's own
 
 bench-open-windows: setup ## a micro-batch of equal size while 10k to 1M windows are open, and their end
 	@$(BIN)/python -m benchmarks.open_windows $(ARGS)
+
+bench-autoscaling: setup ## a load that rises fourfold and falls again, under penstock serve
+	@$(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)

@@ -70,22 +70,25 @@ class WaitingJob:
         self._requests = Requests(checkpoint.folder, run)
         self._writer = FiguresWriter(checkpoint.folder)
         self._waiting = 0.0
-        self._seen_s = time.time()
+        self._seen_s = self._begun_s = self._ended_s = time.time()
         self._totals = Totals(phases={}, records_in={"visits": 0})
 
     def batch(self) -> None:
-        """One micro-batch, the wait behind it, and what was asked meanwhile."""
-        begun_s = time.time()
+        """One micro-batch, and what was asked meanwhile.
+
+        Its times are those that it would have on a machine that is never busy; the clock is only waited for.
+        """
+        begun_s = max(self._begun_s + INTERVAL_S, self._ended_s)
         self._arrive(begun_s)
         records, self._waiting = int(self._waiting), self._waiting % 1
-        tasks_s = records / (TASK_RATE * min(self._tasks, CORES))
-        time.sleep(FIXED_S + tasks_s)
-        self._arrive(time.time())
-        self._write(begun_s, records, FIXED_S + tasks_s)
+        busy_s = FIXED_S + records / (TASK_RATE * min(self._tasks, CORES))
+        self._begun_s, self._ended_s = begun_s, begun_s + busy_s
+        self._arrive(self._ended_s)
+        time.sleep(max(0.0, self._ended_s - time.time()))
+        self._write(begun_s, records, busy_s)
         request = self._requests.next()
         if request is not None:
             self._rescale(request)
-        time.sleep(max(0.0, begun_s + INTERVAL_S - time.time()))
 
     def _arrive(self, now_s: float) -> None:
         self._waiting += (now_s - self._seen_s) * float(self._load.read_text())
@@ -93,7 +96,7 @@ class WaitingJob:
 
     def _rescale(self, request: Request) -> None:
         before = self._tasks
-        time.sleep(DOWNTIME_S)
+        self._ended_s += DOWNTIME_S
         lineage = msgspec.structs.replace(self._checkpoint.known_lineage(), parallelism=request.parallelism)
         self._checkpoint.begin(lineage)
         self._tasks = request.parallelism

@@ -134,9 +134,7 @@ class _ControlPage:
                     pieces.Column("at", "Time (UTC)"),
                     pieces.Column("health", "Status", slot=pieces.HEALTH_SLOT, sort="health"),
                     pieces.Column("kind", "Kind"),
-                    pieces.Column(
-                        "target", "Target", slot='<div class="p-wrap">{{ props.row.target }}</div>'
-                    ),
+                    pieces.Column("target", "Target", slot=pieces.WRAP_SLOT),
                     pieces.Column("version", "Version", number=True),
                     pieces.Column("keys", "Keys", number=True),
                     pieces.Column("who", "Who"),
@@ -162,7 +160,7 @@ class _ControlPage:
         if found.entry != self._entry:
             self._entry = found.entry
             kinds = {kind: None for step in found.entry.steps.values() for kind in step.kinds}
-            self._kind.set_options(sorted(kinds), value=self._kind.value or next(iter(sorted(kinds)), None))
+            self._kind.set_options(sorted(kinds), value=self._kind.value)
             self._target.set_autocomplete(["*", *found.entry.steps, *(f"{s}/*" for s in found.entry.steps)])
         self._table.show([story_row(story) for story in found.stories])
 

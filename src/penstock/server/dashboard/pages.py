@@ -16,6 +16,7 @@ from penstock.server.dashboard import (
     charts_page,
     control_page,
     events_page,
+    graph_page,
     jobs_page,
     overview_page,
     runs_page,
@@ -26,7 +27,15 @@ from penstock.server.dashboard.visits import JobVisit, Visit
 
 __all__ = ["MODULES", "install"]
 
-MODULES: Final = (jobs_page, overview_page, charts_page, control_page, runs_page, events_page)
+MODULES: Final = (
+    jobs_page,
+    overview_page,
+    graph_page,
+    charts_page,
+    control_page,
+    runs_page,
+    events_page,
+)
 """The modules with pages, in the order of the navigation and the tabs; each registers its pages."""
 
 
