@@ -23,12 +23,15 @@ $(BIN)/uv:
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
+# Bytecode is made here, since many an environment lets Python keep none (PYTHONDONTWRITEBYTECODE): a job is some ten
+# processes, and each would compile what it imports.
 $(VENV)/.packages-stamp: pyproject.toml uv.lock scripts/java_extra | $(BIN)/uv
 	@echo "Installing the locked packages ..."
-	@UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --frozen --inexact --quiet $$(scripts/java_extra)
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --frozen --inexact --quiet --compile-bytecode $$(scripts/java_extra)
 	@touch $@
 
 $(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/local/jars.py src/penstock/local/class_archive.py
+	@$(BIN)/python -m compileall -q -x /template/ src
 	@$(BIN)/python -m penstock.local.setup
 	@touch $@
 
@@ -36,6 +39,7 @@ demo: setup ## the temperature-control job with simulated rooms and a live view 
 	@$(BIN)/penstock demo $(ARGS)
 
 test: setup ## all tests but the long ones
+	@$(BIN)/python -m compileall -q -x /template/ src tests/unit
 	@$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, types, imports

@@ -138,8 +138,10 @@ def serve(
         )
         announcement = Announcement(home, started)
         manager = Manager(store, catalog, home, settings.manager, on_lead=announcement.write)
+        service = JobService(store, catalog, home)
+        stack.callback(service.reader.close)
         context = Context(
-            service=JobService(store, catalog, home),
+            service=service,
             door=door,
             config=_config(settings, started, door),
             wake=manager.wake,
