@@ -102,16 +102,17 @@ def test_pages_share_what_they_read() -> None:
     async def ask() -> list[int]:
         return await asyncio.gather(*(readings.get("jobs", read) for _ in range(10)))
 
-    assert asyncio.run(ask()) == [1] * 10
-    now_s = 0.5
-    assert asyncio.run(ask()) == [1] * 10
-    now_s = 1.0
-    assert asyncio.run(ask()) == [2] * 10
-    assert reads == [False, False]
-    assert readings.keep("tail", lambda: "first") == readings.keep("tail", lambda: "second") == "first"
-    now_s = 100.0
-    asyncio.run(ask())
-    assert readings.keep("tail", lambda: "third") == "third"
+    async def go_on() -> None:
+        nonlocal now_s
+        for now_s, number in ((0.0, 1), (0.5, 1), (1.0, 2)):
+            assert await ask() == [number] * 10
+        assert reads == [False, False]
+        assert readings.keep("tail", lambda: "first") == readings.keep("tail", lambda: "second") == "first"
+        now_s = 100.0
+        await ask()
+        assert readings.keep("tail", lambda: "third") == "third"
+
+    asyncio.run(go_on())
 
 
 def test_a_reading_that_fails_is_tried_again() -> None:
