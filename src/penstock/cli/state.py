@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime as dt
-import os
-import tempfile
 import time
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -36,8 +32,6 @@ from penstock.cli.target import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.jobs.checkpoint import Checkpoint
     from penstock.jobs.events import EventKind
     from penstock.snapshots.manifest import Manifest
@@ -133,9 +127,10 @@ def get(
 ) -> None:
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with errors_as_sentences():
+        from penstock.jobs.reading_session import reading_session
         from penstock.jobs.state_listing import value_of_key
 
-        with _session() as session:
+        with reading_session() as session:
             found = value_of_key(session, _opened(_only_checkpoint(job)), step, key, batch)
         if output is Output.json:
             print(msgspec.json.encode(found).decode())
@@ -448,13 +443,14 @@ def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any
     import threading
 
     from penstock.jobs.ownership import locked
+    from penstock.jobs.reading_session import reading_session
     from penstock.jobs.rescaling import finish_rescaling
     from penstock.jobs.rescaling import rescale as rescale_checkpoint
 
     with locked(checkpoint.folder, threading.Event(), 0):
         finish_rescaling(checkpoint)
         before = checkpoint.stored_lineage()
-        with _session(gives_way=False) as session:
+        with reading_session(gives_way=False) as session:
             begun_s = time.monotonic()
             after = rescale_checkpoint(session, checkpoint, parallelism)
             seconds = time.monotonic() - begun_s
@@ -504,10 +500,11 @@ def _captured(
 ) -> tuple[Manifest, float]:
     """Take a snapshot; gives it and how long that took once Spark was there."""
     from penstock.jobs.capturing import Capture, capture
+    from penstock.jobs.reading_session import reading_session
 
     opened = _opened(checkpoint)
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds") if kind == "savepoint" else None
-    with stderr.status("Starting Spark ..."), _session() as session:
+    with stderr.status("Starting Spark ..."), reading_session() as session:
         begun_s = time.monotonic()
         manifest = capture(session, opened, Capture(kind, uri, form, name, batch, now))
         seconds = time.monotonic() - begun_s
@@ -530,27 +527,6 @@ def _record(folder: Path, kind: EventKind, details: dict[str, Any], batch: int |
             record_event(folder, event)
     except CheckpointError as e:
         stderr.print(f"[yellow]Note:[/] {escaped(str(e))}", soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _session(*, gives_way: bool = True) -> Iterator[SparkSession]:
-    """A Spark session to read state with; a job that runs beside comes first."""
-    from penstock.runtime.session import SessionSettings, open_session
-
-    if gives_way:
-        # The least that there is: the job comes first, and the dump takes what it leaves.
-        os.nice(19)
-    cores = len(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="penstock-reading-") as folder:
-        settings = SessionSettings(
-            app_name="penstock state",
-            master="local[*]",
-            parallelism=cores,
-            needs_kafka=False,
-            log_file=Path(folder) / "spark.log",
-        )
-        with open_session(settings) as session:
-            yield session
 
 
 def _tell_snapshot(manifest: Manifest, uri: str, seconds: float, output: Output) -> None:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import datetime as dt
+import os
 import re
+import shutil
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from penstock.control.commands import Command
-from penstock.errors import JobDefinitionError, JobStateError, UnknownIdError
+from penstock.errors import JobDefinitionError, JobStateError, PenstockError, StoreError, UnknownIdError
 from penstock.jobs.control import ControlEntry
 from penstock.jobs.savepoints import dispose, new_id, savepoints
 from penstock.jobs.sending import command_binding, send_command
+from penstock.server.archives import zipped
 from penstock.server.catalog import Catalog, Changes, Problem, changed
 from penstock.server.home import Home
-from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE
+from penstock.server.keeping import delete_job_files
+from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE, is_alive
 from penstock.server.reading import JobReader, bound_place, shown_bindings, shown_settings
 from penstock.server.restarts import parse_strategy, strategy_text
 from penstock.server.scaling import ScalingDecision
@@ -27,12 +32,15 @@ from penstock.server.statuses import ENDED, Desired, JobStatus
 from penstock.server.store.asking import Asked, new_operation_id
 from penstock.server.store.rows import EventRow, JobRow, NewJob, OperationRow, RunRow, Stop
 from penstock.server.store.store import Store
+from penstock.snapshots.formats import SnapshotFormat
+from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.reading import read_manifest
 from penstock.snapshots.stores import open_store
 from penstock.streams.graph import COMMANDS
 
 __all__ = [
     "DefinitionInfo",
+    "DumpInfo",
     "EventRow",
     "JobInfo",
     "JobService",
@@ -128,6 +136,20 @@ class SavepointInfo(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     created_at: str | None
     uri: str
+
+
+class DumpInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A dump of the state of a job. Its id is that of the operation that made it."""
+
+    id: str
+    job: str
+    job_name: str
+    batch: int
+    format: str
+    created_ms: int
+    created_by: str
+    rows: int
+    bytes: int
 
 
 class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,6 +261,9 @@ class JobService:
                 size = file.seek(0, 2)
                 most = min(most_bytes, _MOST_OUTPUT_BYTES)
                 place = file.seek(max(0, size - most) if begin is None else min(begin, size))
+                if place < size:
+                    # The beginning of much output is not kept.
+                    place = file.seek(place, os.SEEK_DATA)
                 content = file.read(most)
         except FileNotFoundError:
             return Printed("", 0)
@@ -291,6 +316,23 @@ class JobService:
             positions=manifest.positions,
             used_by=self._jobs_from(found),
         )
+
+    def dumps(self) -> list[DumpInfo]:
+        """The dumps that there are, in the order of their ids."""
+        if not self._home.dumps.exists():
+            return []
+        found = []
+        for dump_id in sorted(path.parent.name for path in self._home.dumps.glob(f"*/{MANIFEST}")):
+            # What is damaged is no dump to take away, and another store does not know it.
+            with contextlib.suppress(PenstockError):
+                found.append(self._dump(dump_id))
+        return found
+
+    def dump_archive(self, dump_id: str) -> Iterator[bytes]:
+        """The files of a dump as a zip archive, in pieces."""
+        manifest = self._dump_manifest(dump_id)
+        tables = [name for table in manifest.tables for name in (table.schema_file, *table.files)]
+        return zipped(self._home.dumps / dump_id, [MANIFEST, *(file.path for file in tables)])
 
     # Doing
 
@@ -348,6 +390,23 @@ class JobService:
         """Let a paused job go on from its checkpoint."""
         return _operation(self._store.want(job_id, Desired.RUNNING, Asked(who, "resume", {}, key)))
 
+    def delete(self, job_id: str, who: str, *, checkpoint: bool = False) -> None:
+        """Delete a job that is over, perhaps with its checkpoint; its events and savepoints stay.
+
+        JobStateError when it is not over, its driver lives still, or another job has the checkpoint.
+        """
+        found = self._store.job(job_id)
+        if is_alive(self._home.run(job_id, found.epoch)):
+            raise JobStateError(f"The driver of the job {job_id} is only ending. Try again in a moment.")
+        job = self._store.delete(job_id, who, checkpoint=checkpoint)
+        try:
+            delete_job_files(self._home, job.id, job.epoch, Path(job.checkpoint) if checkpoint else None)
+        except OSError as e:
+            raise StoreError(
+                f"The job {job_id} is deleted, and not all of its files are ({e.strerror}). Delete the rest of them in "
+                "the manager's folder."
+            ) from e
+
     def savepoint(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
         """Take a savepoint of a job, which goes on meanwhile, or of the checkpoint that it left.
 
@@ -356,6 +415,25 @@ class JobService:
         if self._store.job(job_id).epoch == 0:
             raise JobStateError(f"The job {job_id} was never started, and has no state.")
         return _operation(self._store.begin_operation(job_id, Asked(who, "savepoint", {}, key)))
+
+    def dump(
+        self, job_id: str, who: str, key: str | None = None, *, form: SnapshotFormat, batch: int | None = None
+    ) -> OperationInfo:
+        """Dump the state of a job, which goes on meanwhile, or of the checkpoint that it left.
+
+        The result has the dump's id.
+        """
+        if self._store.job(job_id).epoch == 0:
+            raise JobStateError(f"The job {job_id} was never started, and has no state.")
+        asked = Asked(who, "dump", {"format": form, "batch": batch}, key)
+        return _operation(self._store.begin_operation(job_id, asked))
+
+    def delete_dump(self, dump_id: str, who: str) -> None:
+        """Delete a dump for good."""
+        found = self._dump(dump_id)
+        self._store.add_event(found.job, "asked for: delete dump", {"dump": found.id}, who)
+        dispose(str(self._home.dumps / found.id))
+        shutil.rmtree(self._home.dumps / found.id, ignore_errors=True)
 
     def delete_savepoint(self, savepoint_id: str, who: str) -> None:
         """Delete a savepoint for good. JobStateError while a job that is not over has begun with it."""
@@ -404,6 +482,29 @@ class JobService:
                 f"There is no savepoint {savepoint_id!r}. There are: {', '.join(found) or 'none'}."
             )
         return found[savepoint_id]
+
+    def _dump(self, dump_id: str) -> DumpInfo:
+        manifest = self._dump_manifest(dump_id)
+        operation = self._store.operation(dump_id)
+        return DumpInfo(
+            id=dump_id,
+            job=operation.job_id,
+            job_name=manifest.job,
+            batch=manifest.batch,
+            format=manifest.format,
+            created_ms=operation.created_ms,
+            created_by=operation.created_by,
+            rows=sum(table.rows for table in manifest.tables if table.kind != "internal"),
+            bytes=sum(file.bytes for table in manifest.tables for file in table.files),
+        )
+
+    def _dump_manifest(self, dump_id: str) -> Manifest:
+        """The manifest of a dump, which is looked up by its operation before anything is opened."""
+        known = self._store.operation(dump_id)
+        place = self._home.dumps / known.id
+        if known.kind != "dump" or not (place / MANIFEST).exists():
+            raise UnknownIdError(f"There is no dump {dump_id!r}.")
+        return read_manifest(open_store(str(place)))
 
     def _jobs_from(self, savepoint: SavepointInfo) -> tuple[str, ...]:
         """The jobs that are not over and began with a savepoint."""

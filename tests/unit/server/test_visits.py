@@ -104,7 +104,8 @@ def test_pages_share_what_they_read() -> None:
 
     async def go_on() -> None:
         nonlocal now_s
-        for now_s, number in ((0.0, 1), (0.5, 1), (1.0, 2)):
+        for at_s, number in ((0.0, 1), (0.5, 1), (1.0, 2)):
+            now_s = at_s
             assert await ask() == [number] * 10
         assert reads == [False, False]
         assert readings.keep("tail", lambda: "first") == readings.keep("tail", lambda: "second") == "first"

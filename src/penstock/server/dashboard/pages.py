@@ -14,12 +14,17 @@ from penstock.server.api.models import ID_PATTERN
 from penstock.server.api.routing import needs
 from penstock.server.dashboard import (
     charts_page,
+    checkpoints_page,
     control_page,
     events_page,
     graph_page,
     jobs_page,
+    letters_page,
+    log_page,
     overview_page,
     runs_page,
+    savepoints_page,
+    state_page,
 )
 from penstock.server.dashboard.registry import JOB_TABS, PAGES, JobTab, Page
 from penstock.server.dashboard.shell import show_job_tab, show_page
@@ -29,10 +34,15 @@ __all__ = ["MODULES", "install"]
 
 MODULES: Final = (
     jobs_page,
+    savepoints_page,
     overview_page,
     graph_page,
     charts_page,
     control_page,
+    state_page,
+    checkpoints_page,
+    letters_page,
+    log_page,
     runs_page,
     events_page,
 )
