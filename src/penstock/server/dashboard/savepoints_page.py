@@ -57,12 +57,12 @@ class _SavepointsPage:
             self._tables = pieces.Table(
                 [
                     pieces.Column("step", "Step"),
-                    pieces.Column("name", "Table"),
+                    pieces.Column("name", "State"),
                     pieces.Column("kind", "Kind"),
                     pieces.Column("rows", "Rows", number=True),
                     pieces.Column("size", "Size", number=True),
                 ],
-                key="name",
+                key="row",
                 page_rows=0,
                 nothing="It holds no state",
             )
@@ -91,8 +91,9 @@ class _SavepointsPage:
         self._tables.show(
             [
                 {
+                    "row": table.name,
                     "step": table.step,
-                    "name": table.name.removeprefix(f"{table.step}/"),
+                    "name": table.name.removeprefix(f"{table.step}/").removeprefix("@"),
                     "kind": table.kind,
                     "rows": amount(table.rows),
                     "size": size(table.bytes),

@@ -26,6 +26,7 @@ _CELL_SLOT: Final = '<code class="p-detail">{{{{ props.row.{field} }}}}</code>'
 _TAKE_SLOT: Final = """<a class="p-job" :href="'/v1/dumps/' + props.row.id" download>Download</a>"""
 _DELETE_SLOT: Final = """
 <button type="button" class="p-choose" @click="() => $parent.$emit('choose', props.row.id)">Delete</button>"""
+_INNER: Final = "@"
 _FORMATS: Final = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
 
 
@@ -79,9 +80,10 @@ def _state_rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "step": step["step"] if first else "",
                     "keys": amount(step["keys"]) if first else "",
                     "key": step["key"] if first else "",
-                    "state": one["name"],
+                    "state": one["name"].removeprefix(_INNER),
                     "kind": one["kind"],
-                    "type": one["type"],
+                    # How windows and timers are kept is nobody's business.
+                    "type": "" if one["name"].startswith(_INNER) else one["type"],
                 }
             )
     return rows
