@@ -61,6 +61,7 @@ class ServeSettings:
         bind: HOST:PORT; port 0 takes a free one.
         jobs: the folders with definitions of jobs.
         home: the folder of the manager.
+        shared: where checkpoints and savepoints are, for managers on several machines; without it they are in the home.
         store: the URL of the store; without one it is in the manager's folder.
         tokens: a file with lines NAME ROLE TOKEN.
         hosts: more names that requests may call the server by.
@@ -75,6 +76,7 @@ class ServeSettings:
     bind: str = "127.0.0.1:8081"
     jobs: Sequence[Path] = ()
     home: Path = Path("~/.penstock")
+    shared: Path | None = None
     store: str | None = None
     tokens: Path | None = None
     hosts: Sequence[str] = ()
@@ -120,7 +122,8 @@ def serve(
     token = new_token()
     given = _given_grants(settings, environment)
     check_bind(host, tls=tls, tokens=bool(given), insecure=settings.insecure_bind)
-    home = Home(settings.home.expanduser().absolute())
+    shared = None if settings.shared is None else settings.shared.expanduser().absolute()
+    home = Home(settings.home.expanduser().absolute(), shared)
     catalog = Catalog(settings.jobs)
     with contextlib.ExitStack() as stack:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
