@@ -110,7 +110,7 @@ class _SavepointsPage:
         if await pieces.ask(
             "Delete this savepoint?",
             "It cannot be taken back: no job can begin with it any more.",
-            command=same_state_commands.delete_savepoint(seen.job_name, seen.id),
+            command=same_state_commands.delete_savepoint("JOB", seen.id),
             confirm="Delete the savepoint",
             target=f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})",
         ):

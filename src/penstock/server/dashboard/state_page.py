@@ -61,7 +61,7 @@ def state(visit: JobVisit) -> None:
         table.show(_state_rows(steps))
         dumps.update(checkpoint)
         if browser is not None:
-            browser.update(checkpoint, steps)
+            browser.update(steps)
 
     def read() -> tuple[str, list[dict[str, Any]]]:
         return str(visit.service.checkpoint(visit.job_id)), visit.service.reader.states(visit.job_id)
@@ -126,7 +126,6 @@ class _Keys:
 
     def __init__(self, visit: JobVisit) -> None:
         self._visit = visit
-        self._checkpoint = "CHECKPOINT"
         self._found: KeyPage | None = None
         self._names: list[str] | None = None
         with pieces.card("Keys", about="after the newest micro-batch that is committed"):
@@ -152,17 +151,15 @@ class _Keys:
                 self._same = pieces.same("")
         self._say_same()
 
-    def update(self, checkpoint: str, found: list[dict[str, Any]]) -> None:
+    def update(self, found: list[dict[str, Any]]) -> None:
         """The steps are known, or have changed."""
-        self._checkpoint = checkpoint
-        self._say_same()
         steps = [step["step"] for step in found]
         if steps != self._step.options:
             self._step.set_options(steps, value=self._step.value or next(iter(steps), None))
 
     def _say_same(self) -> None:
         key = self._key.value or "KEY"
-        self._same.set_text(same_state_commands.show_key(self._checkpoint, self._step.value or "STEP", key))
+        self._same.set_text(same_state_commands.show_key(self._visit.job_id, self._step.value or "STEP", key))
 
     async def _find(self) -> None:
         await self._show_page(None)
