@@ -22,7 +22,7 @@ _ROWS: Final = 25
 _TRIES: Final = 8
 _LONGEST_CELL: Final = 160
 _STATES_EVERY_S: Final = 3.0
-_CELL_SLOT: Final = '<code class="p-detail">{{{{ props.row.{field} }}}}</code>'
+_CELL_SLOT: Final = '<code class="p-detail p-value">{{{{ props.row.{field} }}}}</code>'
 _TAKE_SLOT: Final = """<a class="p-job" :href="'/v1/dumps/' + props.row.id" download>Download</a>"""
 _DELETE_SLOT: Final = """
 <button type="button" class="p-choose" @click="() => $parent.$emit('choose', props.row.id)">Delete</button>"""
@@ -128,6 +128,8 @@ class _Keys:
         self._visit = visit
         self._found: KeyPage | None = None
         self._names: list[str] | None = None
+        self._shown_step = ""
+        self._chosen = ""
         with pieces.card("Keys", about="after the newest micro-batch that is committed"):
             with ui.element("div").classes("p-body"):
                 with ui.element("form").classes("p-row p-keys") as form:
@@ -137,8 +139,10 @@ class _Keys:
                     self._contains = ui.input("Contains", placeholder="a part of the key")
                     for field in (self._step, self._key, self._contains):
                         field.props("outlined dense").on_value_change(self._say_same)
-                    button = pieces.action_button(visit, "Find", "search", Role.OPERATOR, None, primary=True)
-                    button.props("type=submit")
+                    self._button = pieces.action_button(
+                        visit, "Find", "search", Role.OPERATOR, None, primary=True
+                    )
+                    self._button.props("type=submit")
                 self._status = ui.label("Find shows the keys in the order of their key groups.")
                 self._status.classes("p-muted").props("role=status")
             self._place = ui.element("div")
@@ -158,7 +162,7 @@ class _Keys:
             self._step.set_options(steps, value=self._step.value or next(iter(steps), None))
 
     def _say_same(self) -> None:
-        key = self._key.value or "KEY"
+        key = self._key.value or self._chosen or "KEY"
         self._same.set_text(same_state_commands.show_key(self._visit.job_id, self._step.value or "STEP", key))
 
     async def _find(self) -> None:
@@ -178,15 +182,28 @@ class _Keys:
             most=_ROWS,
             after=after,
         )
-        self._next.disable()
+        if self._shown_step != wanted.step:
+            self._forget(wanted.step)
         self._status.set_text("Reading the state. The first look takes some seconds ...")
+        for button in (self._button, self._next):
+            button.disable()
         found = await self._read(wanted)
-        self._next.enable()
+        for button in (self._button, self._next):
+            button.enable()
         if found is None:
             self._status.set_text("The state cannot be shown now. Find again, or take a dump.")
             return
         self._found = found
         self._show(found)
+
+    def _forget(self, step: str) -> None:
+        """What is shown of another step is not what this one holds."""
+        self._shown_step = step
+        self._names, self._chosen = None, ""
+        self._place.clear()
+        self._whole.set_visibility(False)
+        self._next.set_visibility(False)
+        self._say_same()
 
     async def _read(self, wanted: KeysWanted) -> KeyPage | None:
         """The keys. While they are being read, ask again and again."""
@@ -241,7 +258,8 @@ class _Keys:
                 told = {name: value for name, value in held.items() if value is not None}
                 self._whole.set_text(f"{key}\n{json.dumps(told, indent=2, ensure_ascii=False)}")
                 self._whole.set_visibility(True)
-                self._key.set_value(key)
+                self._chosen = key
+                self._say_same()
 
 
 class _Dumps:
