@@ -9,12 +9,10 @@ its receipt in the end.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
-from benchmarks.report import Column, print_json, print_table
+from benchmarks.command import run_command
+from benchmarks.report import Column, print_table
 from benchmarks.running import RunningJob
 from benchmarks.topics import producer
 from benchmarks.workload import Rooms
@@ -225,24 +224,11 @@ def measure(sizes: Sizes, work: Path, *, calm: bool = True) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.control", description=__doc__)
-    default = Sizes()
-    for name in (
-        "keys",
-        "to_all",
-        "commands_per_s",
-        "seconds",
-        "rounds",
-        "file_rows",
-        "files_per_batch",
-        "cores",
-    ):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(default, name))
-    parser.add_argument("--json", action="store_true")
-    given = vars(parser.parse_args())
-    as_json = given.pop("json")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
-        result = measure(Sizes(**given), Path(work))
+    run_command(Sizes, measure, show)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was measured as a table."""
     title = f"Control at {result['keys']:,} keys"
     rows = [
         ["a command to all keys, to its receipt: median", f"{result['all_keys_s']:.2f} s"],
@@ -257,8 +243,6 @@ def main() -> None:
         ["commands lost", str(result["lost"])],
     ]
     print_table(title, [Column("", left=True), Column("")], rows)
-    if as_json:
-        print_json(result)
 
 
 if __name__ == "__main__":

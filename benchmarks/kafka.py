@@ -8,19 +8,18 @@ committed command is compared with the fold of all settings first.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.batches import batch_ends
+from benchmarks.command import option, run_command
 from benchmarks.processes import EXAMPLE, run_module
-from benchmarks.report import Column, print_json, print_table
+from benchmarks.report import Column, print_table
 from benchmarks.topics import create_topic, load_readings, load_settings, read_commands
 from benchmarks.workload import Commands, Rooms, expected_commands, mismatch
 from penstock.local.kafka import KafkaBroker
@@ -38,12 +37,12 @@ class Sizes:
     readings: int = 8_000_000
     sensors: int = 100_000
     partitions: int = 4
-    emit_share: float = 0.45
+    emit_share: float = option(0.45, "commands for each reading")
     cores: int = 2
-    batch_records: int | None = None
-    forms: Sequence[str] = tuple(FORMS)
-    deliveries: Sequence[str] = DELIVERIES
-    spark: Sequence[str] = ()
+    batch_records: int | None = option(None, "the most readings in a micro-batch (penstock's default)")
+    forms: Sequence[str] = option(tuple(FORMS), "forms of the job", choices=tuple(FORMS))
+    deliveries: Sequence[str] = option(DELIVERIES, "how commands are delivered", choices=DELIVERIES)
+    spark: Sequence[str] = option((), "further Spark settings, NAME=VALUE")
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
@@ -159,31 +158,7 @@ def _phases(run: dict[str, Any], phases: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """Measure, print tables, and with --json the result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kafka", description=__doc__)
-    default = Sizes()
-    parser.add_argument("--readings", type=int, default=default.readings)
-    parser.add_argument("--sensors", type=int, default=default.sensors)
-    parser.add_argument("--partitions", type=int, default=default.partitions)
-    parser.add_argument(
-        "--emit-share", type=float, default=default.emit_share, help="commands for each reading"
-    )
-    parser.add_argument("--cores", type=int, default=default.cores)
-    parser.add_argument(
-        "--batch-records", type=int, help="the most readings in a micro-batch (penstock's default)"
-    )
-    parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
-    parser.add_argument("--deliveries", nargs="+", choices=DELIVERIES, default=list(DELIVERIES))
-    parser.add_argument(
-        "--spark", action="append", default=[], metavar="NAME=VALUE", help="further Spark settings"
-    )
-    parser.add_argument("--json", action="store_true")
-    given = vars(parser.parse_args())
-    as_json = given.pop("json")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
-        result = measure(Sizes(**given), Path(work))
-    show(result)
-    if as_json:
-        print_json(result)
+    result = run_command(Sizes, measure, show)
     if any(run["missing"] or run["extra"] or run["wrong"] for run in result["runs"]):
         raise SystemExit("The commands differ from the fold.")
 

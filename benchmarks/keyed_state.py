@@ -9,13 +9,11 @@ a fold of the input.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
+from benchmarks.command import option, run_command
 from benchmarks.processes import EXAMPLE, run_module
-from benchmarks.report import Column, print_json, print_table
+from benchmarks.report import Column, print_table
 from benchmarks.workload import OFF, ON, Commands, Readings, Rooms, expected_commands, mismatch
 
 __all__ = ["Sizes", "main", "measure"]
@@ -48,11 +47,11 @@ class Sizes:
 
     rows: int = 16_000_000
     keys: int = 100_000
-    file_rows: int = 4_000_000
-    pyspark_rows: int = 1_000_000
-    emit_share: float = 0.45
+    file_rows: int = option(4_000_000, "readings in a file, so in a micro-batch")
+    pyspark_rows: int = option(1_000_000, "PySpark's part of the rows")
+    emit_share: float = option(0.45, "commands for each reading")
     cores: int = 2
-    rounds: int = 3
+    rounds: int = option(3, "runs of each contestant; medians count")
     peer_modes: Sequence[str] = ("row", "pandas")
     forms: Sequence[str] = tuple(_PENSTOCK)
 
@@ -246,33 +245,15 @@ def _result(
 
 def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.keyed_state", description=__doc__)
-    default = Sizes()
-    parser.add_argument("--rows", type=int, default=default.rows)
-    parser.add_argument("--keys", type=int, default=default.keys)
-    parser.add_argument(
-        "--file-rows", type=int, default=default.file_rows, help="readings in a file, so in a batch"
-    )
-    parser.add_argument(
-        "--pyspark-rows", type=int, default=default.pyspark_rows, help="PySpark's part of the rows"
-    )
-    parser.add_argument(
-        "--emit-share", type=float, default=default.emit_share, help="commands for each reading"
-    )
-    parser.add_argument("--cores", type=int, default=default.cores)
-    parser.add_argument(
-        "--rounds", type=int, default=default.rounds, help="runs of each contestant; medians count"
-    )
-    parser.add_argument("--sweep", action="store_true", help="penstock alone at 1k, 10k, 100k and 1M keys")
-    parser.add_argument("--json", action="store_true")
-    given = vars(parser.parse_args())
-    as_json, sweep = given.pop("json"), given.pop("sweep")
-    sizes = Sizes(**given)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
-        result = run_sweep(sizes, Path(work)) if sweep else measure(sizes, Path(work))
-    show(result["sweep"] if sweep else [result])
-    if as_json:
-        print_json(result)
+    run_command(Sizes, _measure, _show, {"sweep": "penstock alone at 1k, 10k, 100k and 1M keys"})
+
+
+def _measure(sizes: Sizes, work: Path, *, sweep: bool) -> dict[str, Any]:
+    return run_sweep(sizes, work) if sweep else measure(sizes, work)
+
+
+def _show(result: dict[str, Any]) -> None:
+    show(result.get("sweep", [result]))
 
 
 def run_sweep(sizes: Sizes, work: Path) -> dict[str, Any]:

@@ -7,13 +7,11 @@ clock; beside it stands the same by the broker's clock. The job runs with the de
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -24,8 +22,9 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from benchmarks.command import option, run_command
 from benchmarks.processes import EXAMPLE, end_session, python_process, result_of
-from benchmarks.report import Column, print_json, print_table
+from benchmarks.report import Column, print_table
 from benchmarks.topics import (
     consumer,
     create_topic,
@@ -50,12 +49,12 @@ class Sizes:
     """How much is measured: so many records at so many a second, behind so many that warm up."""
 
     records: int = 3_000
-    warm_up: int = 3_000
+    warm_up: int = option(3_000, "readings before those that count")
     rate_per_s: int = 200
     partitions: int = 4
-    delivery: str = "at-least-once"
-    job: str = "job.py"
-    spark: Sequence[str] = ()
+    delivery: str = option("at-least-once", choices=("at-least-once", "exactly-once"))
+    job: str = option("job.py", "which job of the example", choices=("job.py", "vectorised.py"))
+    spark: Sequence[str] = option((), "further Spark settings, NAME=VALUE")
 
     @property
     def rooms(self) -> Rooms:
@@ -259,27 +258,7 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.latency", description=__doc__)
-    default = Sizes()
-    parser.add_argument("--records", type=int, default=default.records)
-    parser.add_argument(
-        "--warm-up", type=int, default=default.warm_up, help="readings before those that count"
-    )
-    parser.add_argument("--rate-per-s", type=int, default=default.rate_per_s)
-    parser.add_argument("--partitions", type=int, default=default.partitions)
-    parser.add_argument("--delivery", choices=["at-least-once", "exactly-once"], default=default.delivery)
-    parser.add_argument("--job", choices=["job.py", "vectorised.py"], default=default.job)
-    parser.add_argument(
-        "--spark", action="append", default=[], metavar="NAME=VALUE", help="further Spark settings"
-    )
-    parser.add_argument("--json", action="store_true")
-    given = vars(parser.parse_args())
-    as_json = given.pop("json")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
-        result = measure(Sizes(**given), Path(work))
-    show(result)
-    if as_json:
-        print_json(result)
+    result = run_command(Sizes, measure, show)
     if result["unanswered"] or result["answered_twice"]:
         raise SystemExit("Not every reading had exactly one command.")
 

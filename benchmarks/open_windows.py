@@ -9,12 +9,10 @@ growth. What the windows emit is compared with a fold of the input.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
-from benchmarks.report import Column, print_json, print_table
+from benchmarks.command import run_command
+from benchmarks.report import Column, print_table
 from benchmarks.window_jobs import OPEN_MS, SIZE_MS
 from benchmarks.windows import Expected, check, fold, run
 
@@ -157,23 +156,7 @@ def _times_ms(checkpoint: Path, fills: int, sizes: Sizes) -> list[float]:
 
 def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.open_windows", description=__doc__)
-    default = Sizes()
-    parser.add_argument(
-        "--windows", type=int, nargs="+", default=list(default.windows), help="windows to open"
-    )
-    parser.add_argument("--per-key", type=int, nargs="+", default=list(default.per_key), help="of each key")
-    parser.add_argument("--roads", nargs="+", default=list(default.roads))
-    for name in ("batch_rows", "batches", "counted", "fill_rows", "rounds", "cores"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(default, name))
-    parser.add_argument("--json", action="store_true")
-    given = vars(parser.parse_args())
-    as_json = given.pop("json")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
-        result = measure(Sizes(**given), Path(work))
-    show(result)
-    if as_json:
-        print_json(result)
+    run_command(Sizes, measure, show)
 
 
 def show(result: dict[str, Any]) -> None:

@@ -10,12 +10,10 @@ and must have a row for each room.
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import os
 import statistics
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.batches import last_batch
+from benchmarks.command import option, run_command
 from benchmarks.processes import run_module
-from benchmarks.report import Column, print_json, print_table
+from benchmarks.report import Column, print_table
 from benchmarks.running import RunningJob
 from benchmarks.workload import Rooms
 from penstock.snapshots.reading import verify
@@ -54,7 +53,7 @@ class Sizes:
     warm_up: int = 40
     before: int = 40
     dumps: int = 3
-    form: str = "csv"
+    form: str = option("csv", "format of the dump", choices=("csv", "jsonl", "parquet"))
     settings_rows: int = 500_000
     emit_share: float = 0.45
     cores: int = 2
@@ -182,19 +181,7 @@ def _result(sizes: Sizes, batches: list[dict[str, Any]], dumps: list[Dump]) -> d
 
 def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.state_dump", description=__doc__)
-    default = Sizes()
-    for name in ("keys", "batch_rows", "interval_ms", "warm_up", "before", "dumps", "cores"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(default, name))
-    parser.add_argument("--format", dest="form", choices=("csv", "jsonl", "parquet"), default=default.form)
-    parser.add_argument("--json", action="store_true")
-    given = vars(parser.parse_args())
-    as_json = given.pop("json")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
-        result = measure(Sizes(**given), Path(work))
-    show(result)
-    if as_json:
-        print_json(result)
+    run_command(Sizes, measure, show)
 
 
 def show(result: dict[str, Any]) -> None:

@@ -8,12 +8,10 @@ transformWithState runs the same logic on the same input. Every output is compar
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
+from benchmarks.command import option, run_command
 from benchmarks.keyed_state import Input, read_commands, run_peer
 from benchmarks.keyed_state import Sizes as PeerSizes
 from benchmarks.processes import EXAMPLE, run_module
-from benchmarks.report import Column, print_json, print_table
+from benchmarks.report import Column, print_table
 from benchmarks.workload import Commands, Readings, Rooms, expected_commands, mismatch
 
 __all__ = ["Sizes", "main", "measure"]
@@ -43,14 +42,14 @@ class Sizes:
     micro-batches of `batch_rows` readings the last `counted` count. `memory_mb` bounds what a worker keeps in memory.
     """
 
-    keys: Sequence[int] = _KEYS
-    peer_keys: int = 1_000_000
+    keys: Sequence[int] = option(_KEYS, "keys to hold")
+    peer_keys: int = option(1_000_000, "the most that PySpark holds")
     batch_rows: int = 20_000
     batches: int = 80
     counted: int = 50
     peer_batches: int = 20
     settings_rows: int = 500_000
-    memory_mb: int | None = None
+    memory_mb: int | None = option(None, "bound of what a worker keeps in memory")
     emit_share: float = 0.45
     cores: int = 2
 
@@ -151,25 +150,11 @@ def _row(name: str, keys: int, times_ms: list[float], rss_mb: int) -> dict[str, 
 
 def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.state_growth", description=__doc__)
-    default = Sizes()
-    parser.add_argument("--keys", type=int, nargs="+", default=list(default.keys), help="keys to hold")
-    parser.add_argument(
-        "--peer-keys", type=int, default=default.peer_keys, help="the most that PySpark holds"
-    )
-    parser.add_argument("--batch-rows", type=int, default=default.batch_rows)
-    parser.add_argument("--batches", type=int, default=default.batches)
-    parser.add_argument("--memory-mb", type=int, help="bound of what a worker keeps in memory")
-    parser.add_argument("--cores", type=int, default=default.cores)
-    parser.add_argument("--no-peer", action="store_true", help="penstock alone")
-    parser.add_argument("--json", action="store_true")
-    given = vars(parser.parse_args())
-    as_json, no_peer = given.pop("json"), given.pop("no_peer")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
-        result = measure(Sizes(**given), Path(work), peer=not no_peer)
-    show(result)
-    if as_json:
-        print_json(result)
+    run_command(Sizes, _measure, show, {"no_peer": "penstock alone"})
+
+
+def _measure(sizes: Sizes, work: Path, *, no_peer: bool) -> dict[str, Any]:
+    return measure(sizes, work, peer=not no_peer)
 
 
 def show(result: dict[str, Any]) -> None:

@@ -8,9 +8,7 @@ output is compared with a fold.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
+from benchmarks.command import run_command
 from benchmarks.processes import run_module
-from benchmarks.report import Column, print_json, print_table
+from benchmarks.report import Column, print_table
 from benchmarks.ttl_job import TTL
 
 __all__ = ["Sizes", "main", "measure"]
@@ -86,22 +85,16 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.state_ttl", description=__doc__)
-    default = Sizes()
-    for name in ("keys", "first_rows", "batches", "batch_rows", "cores"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(default, name))
-    parser.add_argument("--json", action="store_true")
-    given = vars(parser.parse_args())
-    as_json = given.pop("json")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
-        result = measure(Sizes(**given), Path(work))
+    run_command(Sizes, measure, show)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was measured as a table."""
     columns = [Column(name) for name in ("keys", "batch ms", "p95 ms", "longest ms", "longest", "memory MB")]
     row = [f"{result[name]:,}" for name in ("keys", "batch_ms", "p95_ms", "longest_ms")]
     row += [f"{result['longest_by_median']:.2f}x", f"{result['rss_mb']:,}"]
     title = f"Expiring state: {result['batch_rows']:,} random records a micro-batch"
     print_table(title, columns, [row])
-    if as_json:
-        print_json(result)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ windows in 100,000, for a reason that was not found; it is held to a thousandth.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
+from benchmarks.command import run_command
 from benchmarks.processes import run_module
-from benchmarks.report import Column, print_json, print_table
+from benchmarks.report import Column, print_table
 from benchmarks.window_jobs import ACCURACY, SIZE_MS
 
 __all__ = ["Expected", "Sizes", "check", "fold", "main", "measure", "run"]
@@ -192,19 +191,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.windows", description=__doc__)
-    default = Sizes()
-    for name in ("keys", "files", "file_rows", "span_ms", "slow_files", "peer_files", "rounds", "cores"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(default, name))
-    parser.add_argument("--contestants", nargs="+", default=list(default.contestants))
-    parser.add_argument("--json", action="store_true")
-    given = vars(parser.parse_args())
-    as_json = given.pop("json")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
-        result = measure(Sizes(**given), Path(work))
-    show(result)
-    if as_json:
-        print_json(result)
+    run_command(Sizes, measure, show)
 
 
 def show(result: dict[str, Any]) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
+import sqlalchemy as sa
 from postgres_server import PASSWORD, PostgresServer
 from store_cases import StoreCases, asks, new_job
 
 from penstock.errors import StoreError
+from penstock.server.store.connecting import connect
+from penstock.server.store.leading import check_leader
 from penstock.server.store.store import Store
 
 
@@ -42,3 +46,21 @@ class TestPostgresql(StoreCases):
             postgres.start()
         assert [job.id for job in store.jobs()] == ["job-one"]
         store.submit(new_job("two"), asks())
+
+    def test_a_manager_that_stands_still_keeps_nobody_waiting(
+        self, url: str, store: Store, clock: object
+    ) -> None:
+        """Nor in the midst of a transaction that has locked who leads: the database ends it, and another leads."""
+        assert store.lead("a", 1000) == 1
+        stands_still = connect(url)
+        with stands_still.connect() as connection:
+            check_leader(connection, 1)
+            deadline = time.monotonic() + 15
+            led = None
+            while led is None and time.monotonic() < deadline:
+                with contextlib.suppress(StoreError):
+                    led = store.lead("b", 1000)
+            assert led == 2
+            with pytest.raises(sa.exc.DBAPIError):
+                connection.execute(sa.select(1))
+        stands_still.dispose()

@@ -52,7 +52,7 @@ def main() -> None:
     signal.signal(
         signal.SIGTERM, signal.SIG_IGN if word == "is-stuck" else lambda *_: end(0, "stopped", "a signal")
     )
-    requests = Requests(checkpoint)
+    requests = Requests(checkpoint, launch.run)
     write_atomically(folder / PROGRESS_FILE, b'{"batch_id": 7}')
     if word == "finishes":
         end(0, "finished", "all is done")

@@ -24,7 +24,7 @@ _POLL_S: Final = 0.05
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What a job is asked: to stop, perhaps with a savepoint and when all that is there is processed, or to rescale.
 
-    `by` is the name of the user who asks.
+    `by` is the name of the user who asks. `run` is the number of the run that is asked, None whichever runs.
     """
 
     id: str
@@ -34,6 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     drain: bool = False
     parallelism: int = 0
     by: str = ""
+    run: int | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -46,11 +47,13 @@ class Answer(msgspec.Struct, frozen=True):
 class Requests:
     """The requests to a job, as the job sees them. Those from before its start are refused.
 
-    Each id is taken once: who asks may be killed and started again, and ask again, since it cannot know.
+    Each id is taken once: who asks may be killed and started again, and ask again, since it cannot know. What is asked
+    of another run is refused: who asks may have stood still meanwhile. `run` is the number of this one, if it has one.
     """
 
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, checkpoint: Path, run: int | None = None) -> None:
         self._folder: Final = checkpoint / _FOLDER
+        self._run: Final = run
         self._taken: set[str] = set()
         self._folder.mkdir(exist_ok=True)
         for path in list(self._folder.iterdir()):
@@ -74,11 +77,16 @@ class Requests:
         if names[0] in self._taken:
             return None
         self._taken.add(names[0])
+        name = names[0].removesuffix(".request")
         try:
-            return msgspec.json.decode(data, type=Request)
+            request = msgspec.json.decode(data, type=Request)
         except msgspec.MsgspecError as e:
-            self._write(names[0].removesuffix(".request"), Answer(f"The request cannot be read: {e}."))
+            self._write(name, Answer(f"The request cannot be read: {e}."))
             return None
+        if request.run not in (None, self._run):
+            self._write(name, Answer(f"The run {request.run} was asked, and that has ended. Ask again."))
+            return None
+        return request
 
     def answer(self, request: Request, answer: Answer) -> None:
         """Say what came of a request."""

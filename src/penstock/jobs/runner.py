@@ -76,13 +76,17 @@ class JobRunner:
         job: the described job.
         settings: how to run it.
         code: the job's own modules, which the workers need.
+        number: the number of this run of a managed job, by which requests may name it.
 
     """
 
-    def __init__(self, job: Job, settings: RunSettings, code: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self, job: Job, settings: RunSettings, code: tuple[Path, ...] = (), number: int | None = None
+    ) -> None:
         self._job = job
         self._settings = settings
         self._code = code
+        self._number = number
         self.job_id: Final = f"{job.name}-{uuid.uuid4().hex[:8]}"
 
     @property
@@ -154,7 +158,7 @@ class JobRunner:
             jvm = session._jvm  # noqa: SLF001  # the lock must be the JVM's
             lock = locked_by_jvm(checkpoint.folder, jvm, stop, self._settings.lock_timeout_s)
             stack.callback(lock.release)
-            requests = Requests(checkpoint.folder)
+            requests = Requests(checkpoint.folder, self._number)
             on_note(told)
             if evolves:
                 lineage = evolve(session, checkpoint, declared)

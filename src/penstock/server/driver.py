@@ -102,7 +102,7 @@ def _run_job(folder: Path) -> Any:
     def on_note(text: str) -> None:
         print(text, flush=True)  # noqa: T201
 
-    runner = JobRunner(job, checked, code)
+    runner = JobRunner(job, checked, code, launch.run)
     for note in runner.notes:
         on_note(f"Note: {note}")
     return runner.run(on_progress=on_progress, on_note=on_note)

@@ -68,6 +68,7 @@ class Manager:
         home: the folder of this manager. Only managers that share it find each other's drivers.
         settings: how it works.
         now_ms: the clock.
+        on_lead: called when it comes to lead.
 
     """
 
@@ -78,12 +79,14 @@ class Manager:
         home: Home,
         settings: ManagerSettings = ManagerSettings(),  # it is frozen
         now_ms: Callable[[], int] | None = None,
+        on_lead: Callable[[], None] | None = None,
     ) -> None:
         self._store: Final = store
         self._catalog: Final = catalog
         self._home: Final = home
         self._settings: Final = settings
         self._now_ms: Final = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._on_lead: Final = on_lead or (lambda: None)
         self.name: Final = f"{os.uname().nodename}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self._processes: Final = Processes()
         self._operator: Final = Operator(store, home)
@@ -135,6 +138,10 @@ class Manager:
             # Nothing is decided without the store; jobs go on by themselves.
             _log.warning("%s", e)
             return self._settings.poll_s
+        except Exception:
+            # A full disk, say: it is tried again, and the server goes on to take what users ask for.
+            _log.exception("The manager could not do all that there was to do")
+            return self._settings.poll_s
         return min([self._settings.poll_s, *waits])
 
     def _reap(self) -> None:
@@ -152,9 +159,12 @@ class Manager:
             before = self._leader
             self._leader = self._store.lead(self.name, int(self._settings.lease_s * 1000))
             self._lead_again_s = now_s + self._settings.lease_s / 3
-            if self._leader is not None and before is None:
+            if self._leader is not None and self._leader != before:
                 detail = {"manager": self.name, "epoch": self._leader}
                 self._store.add_event(None, "a manager leads", detail)
+                self._on_lead()
+            if self._leader is None and before is not None:
+                _log.warning("Another manager leads; this one leads again when the other ends.")
         return self._leader is not None
 
     # One job
@@ -273,13 +283,14 @@ def _stop_request(job: JobRow) -> Request:
     """What is asked of the newest run of a job that is to stop. Each run has an id, and a savepoint, of its own."""
     stop = job.stop
     if stop is None:
-        return Request(id=f"pause-{job.epoch}", action="stop")
+        return Request(id=f"pause-{job.epoch}", action="stop", run=job.epoch)
     return Request(
         id=f"{stop.operation}-{job.epoch}",
         action="stop",
         savepoint=None if stop.uri is None else f"{stop.uri}-{job.epoch}",
         savepoint_id=None if stop.savepoint is None else f"{stop.savepoint}-{job.epoch}",
         drain=stop.drain,
+        run=job.epoch,
     )
 
 

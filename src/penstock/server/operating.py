@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from penstock.errors import LeadershipLostError, StoreError
 from penstock.jobs.requests import Request, answer_to, post
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, Processes, is_alive
@@ -17,6 +19,7 @@ from penstock.server.store.store import Store
 
 __all__ = ["Operator"]
 
+_log: Final = logging.getLogger(__name__)
 _CLI: Final = (sys.executable, "-P", "-m", "penstock.cli")
 _LAST_BYTES: Final = 65536
 
@@ -40,14 +43,25 @@ class Operator:
         pending = self._store.unfinished_operations(["savepoint", "rescale"])
         busy = any(is_alive(self._home.operation(operation.id)) for operation in pending)
         for operation in pending:
-            job = self._store.job(operation.job_id)
-            if self._home.operation(operation.id).exists():
-                self._look_at_task(leader, operation)
-            elif operation.kind == "rescale" and job.status is not JobStatus.PAUSED:
-                self._ask_driver(leader, operation, job)
-            elif not busy:
-                self._start_task(leader, operation, job)
-                busy = True
+            try:
+                busy = self._step(leader, operation, busy=busy)
+            except (LeadershipLostError, StoreError):
+                raise
+            except Exception:
+                # The others must not wait for it.
+                _log.exception("The operation %s cannot go on", operation.id)
+
+    def _step(self, leader: int, operation: OperationRow, *, busy: bool) -> bool:
+        """Take an operation as far as it goes now; gives whether a task is at work."""
+        job = self._store.job(operation.job_id)
+        if self._home.operation(operation.id).exists():
+            self._look_at_task(leader, operation)
+        elif operation.kind == "rescale" and job.status is not JobStatus.PAUSED:
+            self._ask_driver(leader, operation, job)
+        elif not busy:
+            self._start_task(leader, operation, job)
+            return True
+        return busy
 
     def _ask_driver(self, leader: int, operation: OperationRow, job: JobRow) -> None:
         """Ask the driver, when it takes requests. A later run is asked anew, when one has ended without an answer."""
@@ -55,6 +69,7 @@ class Operator:
             id=f"{operation.id}-{job.epoch}",
             action="rescale",
             parallelism=int(operation.arguments["parallelism"]),
+            run=job.epoch,
         )
         checkpoint = Path(job.checkpoint)
         answer = answer_to(checkpoint, request.id) if job.epoch else None

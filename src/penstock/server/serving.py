@@ -37,11 +37,12 @@ from penstock.server.api.models import ServerConfig
 from penstock.server.catalog import Catalog
 from penstock.server.home import ADDRESS_FILE, Home
 from penstock.server.manager import Manager, ManagerSettings
+from penstock.server.processes import process_of
 from penstock.server.service import JobService
 from penstock.server.store.connecting import sqlite_url
 from penstock.server.store.store import Store
 
-__all__ = ["TOKENS_VARIABLE", "ServeSettings", "Started", "serve"]
+__all__ = ["TOKENS_VARIABLE", "Announcement", "ServeSettings", "Started", "serve"]
 
 TOKENS_VARIABLE: Final = "PENSTOCK_SERVER_TOKENS"
 """The variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not get it."""
@@ -131,7 +132,8 @@ def serve(
             _hosts(host, settings),
             tls or settings.tls_proxy,
         )
-        manager = Manager(store, catalog, home, settings.manager)
+        announcement = Announcement(home, started)
+        manager = Manager(store, catalog, home, settings.manager, on_lead=announcement.write)
         context = Context(
             service=JobService(store, catalog, home),
             door=door,
@@ -140,7 +142,8 @@ def serve(
         )
         server = _Server(_uvicorn_config(context, settings), context.stopping)
         stack.enter_context(_signals_end_the_server())
-        stack.enter_context(_announced(home, started))
+        announcement.write_unless_another_lives()
+        stack.callback(announcement.remove)
         on_start(started)
         _serve(server, listening, manager)
 
@@ -169,18 +172,32 @@ def _serve(server: _Server, listening: socket.socket, manager: Manager) -> None:
         raise failed[0]
 
 
-@contextlib.contextmanager
-def _announced(home: Home, started: Started) -> Iterator[None]:
-    """Programs of the same user find the server by a file, until it ends."""
-    path = home.root / ADDRESS_FILE
-    content = msgspec.json.encode(started)
-    _write_privately(path, content)
-    try:
-        yield
-    finally:
+class Announcement:
+    """The file by which programs of the same user find the server; of several on one folder the one that leads."""
+
+    def __init__(self, home: Home, started: Started) -> None:
+        self._path: Final = home.root / ADDRESS_FILE
+        self._content: Final = msgspec.json.encode(started)
+
+    def write_unless_another_lives(self) -> None:
+        """Announce this server, unless one that is announced lives."""
+        try:
+            announced = msgspec.json.decode(self._path.read_bytes(), type=Started)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            self.write()
+            return
+        if process_of(announced.pid) is None:
+            self.write()
+
+    def write(self) -> None:
+        """Announce this server."""
+        _write_privately(self._path, self._content)
+
+    def remove(self) -> None:
+        """Announce this server no more."""
         # Another server may have begun since.
-        if path.exists() and path.read_bytes() == content:
-            path.unlink()
+        if self._path.exists() and self._path.read_bytes() == self._content:
+            self._path.unlink()
 
 
 def _write_privately(path: Path, content: bytes) -> None:

@@ -127,6 +127,20 @@ def test_what_is_asked_twice_is_done_once(tmp_path: Path) -> None:
     assert answer_to(tmp_path, asked.id) is None
 
 
+def test_what_is_asked_of_another_run_is_refused(tmp_path: Path) -> None:
+    """A manager that stood still asks a run that is over; the one after it does not stop for that."""
+    job = Requests(tmp_path, run=2)
+    late, fits, whichever = (
+        Request(id=f"stop-{n}", action="stop", run=run) for n, run in enumerate((1, 2, None))
+    )
+    for asked in (late, fits, whichever):
+        post(tmp_path, asked)
+    assert [job.next(), job.next(), job.next()] == [None, fits, whichever]
+    told = answer_to(tmp_path, late.id)
+    assert told is not None
+    assert "The run 1 was asked" in told.error
+
+
 @pytest.mark.usefixtures("runs")
 def test_nobody_waits_for_ever(tmp_path: Path) -> None:
     """And what was asked too late is not done later."""

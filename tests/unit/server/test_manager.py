@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +17,15 @@ import pytest
 import small_driver
 
 from penstock.errors import JobStateError
+from penstock.jobs.requests import Request
 from penstock.server import manager as manager_module
+from penstock.server import operating
 from penstock.server.catalog import Catalog, Changes
 from penstock.server.decisions import Decision, Driver, DriverState, JobFacts, decide
 from penstock.server.home import Home
 from penstock.server.manager import Manager, ManagerSettings
-from penstock.server.processes import BEGUN_FILE, begun_in, is_alive, kill_all, process_of
+from penstock.server.operating import Operator
+from penstock.server.processes import BEGUN_FILE, Processes, begun_in, is_alive, kill_all, process_of
 from penstock.server.service import JobInfo, JobService, Submission
 from penstock.server.statuses import JobStatus
 from penstock.server.store.connecting import sqlite_url
@@ -330,3 +335,96 @@ def test_a_manager_that_stood_still_does_nothing_more(place: Place, monkeypatch:
     assert not place.home.run(job_id, 1).exists()
     place.until(job_id, JobStatus.RUNNING, second)
     assert place.runs(job_id) == ["1"]
+
+
+def test_what_cannot_be_done_for_one_holds_up_no_other(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk is full where one is asked for something: it is told and tried again, and the manager goes on."""
+    full, fits = place.submit("works"), place.submit("works")
+    place.until(full, JobStatus.RUNNING)
+    place.until(fits, JobStatus.RUNNING)
+    posted, broken = operating.post, True
+
+    def post(checkpoint: Path, request: Request) -> None:
+        if broken and checkpoint == place.service.checkpoint(full):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        posted(checkpoint, request)
+
+    monkeypatch.setattr(operating, "post", post)
+    waits = place.service.rescale(full, 2, "ann")
+    done = place.service.rescale(fits, 3, "ann")
+    place.work(lambda: place.service.operation(done.id).state == "DONE")
+    assert place.service.operation(waits.id).state == "RUNNING"
+    assert "No space left on device" in caplog.text
+    broken = False
+    place.work(lambda: place.service.operation(waits.id).state == "DONE")
+
+
+def test_a_mistake_does_not_end_the_manager(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is in the log, and the next look goes on."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Operator, "work", lambda *_: 1 / 0)
+        place.work(lambda: place.manager.leads)
+    assert "ZeroDivisionError" in caplog.text
+    place.until(place.submit("finishes"), JobStatus.FINISHED)
+
+
+@pytest.mark.parametrize("effect", ["LAUNCH", "ASK_STOP", "TERMINATE"])
+def test_a_leader_that_stands_still_in_the_midst_of_an_act_changes_nothing_later(
+    place: Place, monkeypatch: pytest.MonkeyPatch, effect: str
+) -> None:
+    """Behind its last look at who leads: what it does then, another has done, and it is not done twice."""
+    act = {"LAUNCH": "launch", "ASK_STOP": "_ask_stop", "TERMINATE": "terminate"}[effect]
+    owner: Any = {"LAUNCH": Processes, "ASK_STOP": Manager, "TERMINATE": manager_module}[effect]
+    first, second = place.manager, place.new_manager()
+    acts = getattr(owner, act)
+    reached, goes_on = threading.Event(), threading.Event()
+
+    def stands_still(*arguments: Any, **more: Any) -> Any:
+        if threading.current_thread() is thread:
+            reached.set()
+            assert goes_on.wait(PATIENCE_S)
+        return acts(*arguments, **more)
+
+    def works() -> None:
+        while not reached.is_set():
+            first.look()
+        # The look that stood still is over here.
+
+    job_id = place.submit("works", "fixed-delay:attempts=9,delay=0s")
+    if effect != "LAUNCH":
+        place.until(job_id, JobStatus.RUNNING)
+    thread = threading.Thread(target=works)
+    monkeypatch.setattr(owner, act, stands_still)
+    if effect == "ASK_STOP":
+        place.service.pause(job_id, "ann")
+    if effect == "TERMINATE":
+        place.service.cancel(job_id, "ann")
+    thread.start()
+    assert reached.wait(PATIENCE_S)
+
+    place.work(lambda: second.leads, manager=second)
+    ends = {"LAUNCH": JobStatus.RUNNING, "ASK_STOP": JobStatus.PAUSED, "TERMINATE": JobStatus.CANCELED}[
+        effect
+    ]
+    place.until(job_id, ends, second)
+    if effect == "ASK_STOP":
+        place.service.resume(job_id, "ann")
+        place.until(job_id, JobStatus.RUNNING, second)
+    seen = len(place.service.events(job_id))
+    goes_on.set()
+    thread.join(PATIENCE_S)
+    first.look()
+    assert not first.leads
+    if effect == "ASK_STOP":
+        # The request of before is refused by the run that did not get it.
+        requests = place.service.checkpoint(job_id) / "requests"
+        place.work(lambda: (requests / "pause-1.answer").exists(), manager=second)
+        assert b"The run 1 was asked" in (requests / "pause-1.answer").read_bytes()
+    for _ in range(5):
+        second.look()
+    assert len(place.service.events(job_id)) == seen
+    assert place.runs(job_id) == (["1", "2"] if effect == "ASK_STOP" else ["1"])

@@ -21,9 +21,9 @@ import pytest
 
 from penstock.errors import ExternalSystemError, JobDefinitionError
 from penstock.server.api.access import AccessError, hash_of, new_token
-from penstock.server.home import ADDRESS_FILE
+from penstock.server.home import ADDRESS_FILE, Home
 from penstock.server.manager import Manager
-from penstock.server.serving import ServeSettings, Started, serve
+from penstock.server.serving import Announcement, ServeSettings, Started, serve
 
 
 @pytest.fixture
@@ -94,6 +94,32 @@ def test_it_starts_lets_in_and_ends(settings: ServeSettings, ends_by: int) -> No
     assert found == ["owner", "ann", "bob", "owner", 401]
     assert not (settings.home / ADDRESS_FILE).exists()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_of_two_servers_the_one_that_leads_is_found(settings: ServeSettings) -> None:
+    """The second leaves the announcement of the first alone until it leads."""
+    path = settings.home / ADDRESS_FILE
+
+    def announced() -> Started:
+        return msgspec.json.decode(path.read_bytes(), type=Started)
+
+    settings.home.mkdir()
+    # One that has died has left it.
+    path.write_bytes(msgspec.json.encode(Started("http://127.0.0.1:1", "", "", 2**22 + 1)))
+
+    first_home = Home(settings.home)
+    first, second = (
+        Announcement(first_home, Started(f"http://127.0.0.1:{port}", "", "", os.getpid())) for port in (2, 3)
+    )
+    first.write_unless_another_lives()
+    assert announced().url.endswith(":2")
+    second.write_unless_another_lives()
+    assert announced().url.endswith(":2")
+    second.write()
+    first.remove()
+    assert announced().url.endswith(":3")
+    second.remove()
+    assert not path.exists()
 
 
 def test_a_stream_does_not_hold_up_the_end(settings: ServeSettings) -> None:

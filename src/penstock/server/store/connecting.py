@@ -20,6 +20,17 @@ __all__ = ["connect", "reading", "sqlite_url", "writing"]
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _BUSY_MS: Final = 10_000
 _CONNECT_S: Final = 10
+# A manager that stands still, or whose machine is gone, must not keep the others waiting for what it has locked.
+_POSTGRESQL_SETTINGS: Final = {"idle_in_transaction_session_timeout": "4s", "lock_timeout": "10s"}
+# A database that is gone without a word is noticed.
+_CONNECTION_OPTIONS: Final = {
+    "connect_timeout": _CONNECT_S,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "application_name": "penstock",
+}
 _MIGRATION_LOCK: Final = 0x70656E73746F636B
 _WRITES: Final = "penstock_writes"
 
@@ -124,15 +135,22 @@ def _sqlite(url: sa.URL) -> sa.Engine:
 
 
 def _postgresql(url: sa.URL) -> sa.Engine:
-    options = {"connect_timeout": _CONNECT_S, "application_name": "penstock"}
     try:
-        return sa.create_engine(
-            url.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args=options
+        engine = sa.create_engine(
+            url.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args=_CONNECTION_OPTIONS
         )
     except ModuleNotFoundError as e:
         raise StoreError(
             "A store on PostgreSQL needs psycopg, which is not installed. Run pip install 'penstock[postgresql]'."
         ) from e
+
+    def prepare(connection: Any, _: Any) -> None:
+        for name, value in _POSTGRESQL_SETTINGS.items():
+            connection.execute(f"SET {name} = '{value}'")
+        connection.commit()
+
+    sa.event.listen(engine, "connect", prepare)
+    return engine
 
 
 def _shown(engine: sa.Engine) -> str:

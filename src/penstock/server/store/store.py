@@ -280,7 +280,13 @@ class Store:
                     runs.insert().values(job_id=job.id, epoch=after.epoch, host=host, created_ms=now_ms)
                 )
             if decision.status is not None:
-                detail = {"from": job.status, "to": after.status, "reason": after.reason, "run": after.epoch}
+                detail = {
+                    "from": job.status,
+                    "to": after.status,
+                    "reason": after.reason,
+                    "run": after.epoch,
+                    "leader": leader,
+                }
                 add_event(connection, self._now_ms(), job.id, MANAGER, "status", detail)
                 settle(connection, now_ms, after, end)
         return after

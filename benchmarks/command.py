@@ -1,0 +1,70 @@
+"""Commands: a benchmark as a program, whose options are the fields of its sizes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import print_json
+
+__all__ = ["option", "run_command"]
+
+
+def option(default: Any, told: str = "", *, choices: Sequence[str] | None = None) -> Any:
+    """A field of sizes with what `--help` says of it, and the values that it may have."""
+    return dataclasses.field(default=default, metadata={"help": told, "choices": choices})
+
+
+def run_command(
+    sizes: type,
+    measure: Callable[..., dict[str, Any]],
+    show: Callable[[dict[str, Any]], None],
+    flags: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Read the options, measure in a folder that is gone afterwards, show the result, print it with --json.
+
+    Args:
+        sizes: a dataclass; each field with a default of a simple type is an option.
+        measure: is given the sizes, the folder, and each flag by its name.
+        show: prints what was measured for people.
+        flags: further options that are on or off, with what `--help` says of them.
+
+    """
+    module = sys.modules[sizes.__module__]
+    name = "benchmarks." + Path(str(module.__file__)).stem
+    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=module.__doc__)
+    hints = typing.get_type_hints(sizes)
+    for field in dataclasses.fields(sizes):
+        many = typing.get_origin(hints[field.name]) is not None and isinstance(field.default, tuple)
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=_type_of(hints[field.name]),
+            nargs="*" if many else None,
+            default=field.default,
+            help=field.metadata.get("help") or "default: %(default)s",
+            choices=field.metadata.get("choices"),
+        )
+    for flag, told in (flags or {}).items():
+        parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=told)
+    parser.add_argument("--json", action="store_true", help="print the result as one line as well")
+    given = vars(parser.parse_args())
+    as_json = given.pop("json")
+    chosen = {flag: given.pop(flag) for flag in flags or {}}
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
+        result = measure(sizes(**given), Path(work), **chosen)
+    show(result)
+    if as_json:
+        print_json(result)
+    return result
+
+
+def _type_of(hint: Any) -> type:
+    """The simple type in a hint: of `int | None` and of `Sequence[int]` it is int."""
+    found: type = next((one for one in typing.get_args(hint) if one is not type(None)), hint)
+    return found

@@ -1,0 +1,213 @@
+"""Two managers on one PostgreSQL: one leads; when it is killed or stands still, the other acts, and it alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import small_serve
+from job_process import await_true, kill, processes_of
+from postgres_server import PostgresServer
+
+from penstock.server.home import Home
+from penstock.server.processes import begun_in, process_of
+from penstock.server.store.rows import EventRow
+from penstock.server.store.store import Store
+
+TAKES_OVER_S = 15.0
+
+
+class Server:
+    """One `penstock serve`, whose jobs have drivers without Spark."""
+
+    def __init__(self, root: Path, store: str, tag: str) -> None:
+        self._log = root / f"{uuid.uuid4().hex}.log"
+        environment = {
+            **os.environ,
+            "PENSTOCK_TEST_RUN": tag,
+            "PENSTOCK_SERVER_STORE": store,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        command = [sys.executable, small_serve.__file__, "--bind", "127.0.0.1:0", "-o", "json"]
+        command += ["--jobs", str(root / "definitions"), "--home", str(root / "home")]
+        with self._log.open("wb") as err:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=err, env=environment, start_new_session=True
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log()
+        started = json.loads(line)
+        self.client = httpx.Client(
+            base_url=started["url"], headers={"Authorization": f"Bearer {started['token']}"}, timeout=30
+        )
+
+    def log(self) -> str:
+        return self._log.read_text()[-3000:]
+
+    def submit(self, definition: str) -> str:
+        job: str = (
+            self.client.post("/v1/jobs", json={"definition": definition}).raise_for_status().json()["job"]
+        )
+        return job
+
+    def want(self, job_id: str, desired: str) -> None:
+        self.client.patch(f"/v1/jobs/{job_id}", json={"desired": desired}).raise_for_status()
+
+    def status(self, job_id: str) -> str:
+        status: str = self.client.get(f"/v1/jobs/{job_id}").raise_for_status().json()["status"]
+        return status
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class TwoManagers:
+    """A home and a store with two servers, of which one leads."""
+
+    def __init__(self, root: Path, store: str) -> None:
+        definitions = root / "definitions"
+        definitions.mkdir()
+        for name, words in (("works", "works"), ("finishes", "finishes")):
+            (definitions / f"{name}.py").write_text(words)
+            (definitions / f"{name}.yaml").write_text(
+                f"job: {name}.py\nrestart: 'fixed-delay:attempts=9,delay=0s'\n"
+            )
+        self.home = Home(root / "home")
+        self.store = Store.open(store)
+        self._tag = uuid.uuid4().hex
+        self.servers = [Server(root, store, self._tag), Server(root, store, self._tag)]
+        await_true(lambda: self.leader() is not None, self.log)
+
+    def leads(self) -> list[EventRow]:
+        return [event for event in self.store.events() if event.what == "a manager leads"]
+
+    def leader(self) -> Server | None:
+        """The server that came to lead last."""
+        pids = {str(server.process.pid): server for server in self.servers}
+        found = self.leads()
+        return pids[found[-1].detail["manager"].split("/")[1]] if found else None
+
+    def pair(self) -> tuple[Server, Server]:
+        """The one that leads, and the other."""
+        leader = self.leader()
+        assert leader is not None
+        return leader, next(server for server in self.servers if server is not leader)
+
+    def running(self, server: Server, definition: str = "works") -> str:
+        """A job that runs."""
+        job_id = server.submit(definition)
+        await_true(lambda: server.status(job_id) == "RUNNING", self.log)
+        return job_id
+
+    def runs(self, job_id: str) -> list[str]:
+        """The runs that began to work, as they themselves have written."""
+        return (Path(self.store.job(job_id).checkpoint) / "runs").read_text().split()
+
+    def pid(self, job_id: str) -> int:
+        begun = begun_in(self.home.run(job_id, self.store.job(job_id).epoch))
+        assert begun is not None
+        return begun.pid
+
+    def log(self) -> str:
+        events = [(event.job_id, event.what, event.detail) for event in self.store.events()]
+        return f"{events[-20:]} {[server.log() for server in self.servers]}"
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.client.close()
+            server.kill()
+            assert server.process.stdout is not None
+            server.process.stdout.close()
+        for pid in processes_of(self._tag):
+            kill(pid, signal.SIGKILL)
+        self.store.close()
+
+
+@pytest.fixture
+def two(tmp_path: Path, postgres: PostgresServer) -> Iterator[TwoManagers]:
+    made = TwoManagers(tmp_path, postgres.new_schema())
+    yield made
+    made.close()
+
+
+def test_when_the_leader_is_killed_the_other_acts(two: TwoManagers, record_property: Any) -> None:
+    """Within 15 s of the kill it has done what users asked for since: a job runs, another is canceled."""
+    leader, other = two.pair()
+    goes_on, canceled = two.running(leader), two.running(other)
+    pid = two.pid(goes_on)
+
+    leader.kill()
+    begun_s = time.monotonic()
+    new = other.submit("works")
+    other.want(canceled, "CANCELED")
+    await_true(
+        lambda: other.status(new) == "RUNNING" and other.status(canceled) == "CANCELED", two.log, TAKES_OVER_S
+    )
+    took_s = time.monotonic() - begun_s
+    record_property("acts_after_s", round(took_s, 1))
+    assert took_s < TAKES_OVER_S
+    assert two.leader() is other
+    # Nothing was started twice, and the driver of the other job has noticed nothing.
+    assert two.pid(goes_on) == pid
+    assert process_of(pid) is not None
+    assert [two.runs(job_id) for job_id in (goes_on, canceled, new)] == [["1"]] * 3
+
+
+def test_a_leader_that_stood_still_changes_nothing_when_it_goes_on(two: TwoManagers) -> None:
+    """The other has carried out what users want; the old one follows, and still takes what users ask for."""
+    old, new = two.pair()
+    goes_on, canceled, ended = two.running(old), two.running(old), two.running(old)
+    old.signal(signal.SIGSTOP)
+    begun_s = time.monotonic()
+    new.want(canceled, "CANCELED")
+    started = new.submit("works")
+    await_true(
+        lambda: new.status(started) == "RUNNING" and new.status(canceled) == "CANCELED", two.log, TAKES_OVER_S
+    )
+    assert time.monotonic() - begun_s < TAKES_OVER_S
+    # A driver dies, whose parent the old one is.
+    kill(two.pid(ended), signal.SIGKILL)
+    (Path(two.store.job(ended).checkpoint) / "at-work").unlink()
+    await_true(lambda: new.status(ended) == "RUNNING" and two.store.job(ended).epoch == 2, two.log)
+    pids = {job_id: two.pid(job_id) for job_id in (goes_on, ended, started)}
+    assert len(two.leads()) == 2
+    seen = two.store.events()[-1].id
+
+    old.signal(signal.SIGCONT)
+    # What users ask of it is done, by the one that leads.
+    asked = old.submit("finishes")
+    await_true(lambda: old.status(asked) == "FINISHED", two.log)
+    old.want(started, "PAUSED")
+    await_true(lambda: new.status(started) == "PAUSED", two.log)
+    old.want(started, "RUNNING")
+    await_true(lambda: old.status(started) == "RUNNING", two.log)
+    assert "Another manager leads" in old.log()
+
+    assert two.leader() is new
+    behind = [event for event in two.store.events(after=seen) if event.what == "status"]
+    assert {event.job_id for event in behind} == {asked, started}
+    assert {event.detail["leader"] for event in behind} == {two.leads()[-1].detail["epoch"]}
+    assert two.pid(goes_on) == pids[goes_on]
+    assert two.pid(ended) == pids[ended]
+    assert all(process_of(two.pid(job_id)) is not None for job_id in (goes_on, ended, started))
+    assert [two.runs(job_id) for job_id in (goes_on, ended, started, asked)] == [
+        ["1"],
+        ["1", "2"],
+        ["1", "2"],
+        ["1"],
+    ]
