@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
@@ -75,5 +76,5 @@ class Served:
     def close(self) -> None:
         self.client.close()
         for pid in processes_of(self._tag):
-            kill(pid)
+            kill(pid, signal.SIGKILL)
         self.process.wait()
