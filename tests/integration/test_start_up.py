@@ -1,4 +1,4 @@
-"""What lets a job start soon is in use: archived classes, and workers forked from a process that has imported all."""
+"""What lets a job start soon is in use: archived classes, and processes forked from one that has imported all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from penstock.local.class_archive import archived_classes
 from penstock.local.java import find_java
+from penstock.runtime.fork_server import fork_server_processes
 
 
 def test_the_jvm_maps_archived_classes(spark: SparkSession) -> None:
@@ -23,13 +24,16 @@ def test_the_jvm_maps_archived_classes(spark: SparkSession) -> None:
 
 
 def test_workers_have_what_they_need_imported(spark: SparkSession) -> None:
-    """Before they do anything."""
+    """Before they do anything, as forks of the fork server."""
 
     def modules(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
         import sys
 
         for _ in batches:
-            yield pa.record_batch({"there": [{"penstock.runtime.keyed", "pandas"} <= sys.modules.keys()]})
+            there = {"penstock.runtime.keyed", "pandas"} <= sys.modules.keys()
+            yield pa.record_batch({"there": [there], "parent": [os.getppid()]})
 
-    rows = spark.range(1, numPartitions=1).mapInArrow(modules, "there BOOLEAN").collect()
+    rows = spark.range(1, numPartitions=1).mapInArrow(modules, "there BOOLEAN, parent LONG").collect()
     assert [row.there for row in rows] == [True]
+    assert rows[0].parent in fork_server_processes()

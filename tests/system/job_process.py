@@ -126,12 +126,12 @@ class JobProcess:
     def workers(self, *, any_kind: bool = False) -> list[int]:
         """The processes in which tasks run; with `any_kind` every Python process but the first."""
         family = self.family()
-        modules = (" -m pyspark.", " -m penstock.runtime.worker_daemon ")
+        modules = (" -m pyspark.", " -m penstock.runtime.")
         python = [pid for pid, command in family.items() if any(module in command for module in modules)]
         if any_kind:
             return python
-        tasks = [pid for pid in python if family[pid].rstrip().endswith("daemon pyspark.worker")]
-        # The first process with that command line forks one for each task.
+        tasks = [pid for pid in python if _name(pid) == "worker"]
+        # The first process of that name forks one for each task.
         return [pid for pid in tasks if _parent(pid) in tasks]
 
     def await_end_of_family(self, timeout_s: float = 60.0) -> None:
@@ -172,6 +172,13 @@ def processes_of(tag: str) -> dict[int, str]:
         except OSError:
             continue
     return found
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _parent(pid: int) -> int:

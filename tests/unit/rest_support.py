@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
+from rooms_job import rooms
 
+from penstock.jobs.beginning import declared_state
+from penstock.jobs.binding import bind_job
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.control import CONTROL_FILE
+from penstock.jobs.described_graph import GRAPH_FILE
+from penstock.jobs.described_state import STATE_FILE
+from penstock.jobs.settings import RunSettings
 from penstock.server.api.access import Grant, Principal, Role, TokenBook, hash_of
 from penstock.server.api.app import create_app
 from penstock.server.api.context import Context
@@ -78,6 +86,18 @@ class RestPlace:
         assert answer.status_code == 201, answer.text
         job_id: str = answer.json()["job"]
         return job_id
+
+    def start(self, job_id: str, **bindings: str) -> Checkpoint:
+        """Write what a driver writes at its start, of a job with one step, into the checkpoint of a job."""
+        checkpoint = Checkpoint.open(str(self.service.checkpoint(job_id)))
+        source = self.root / "in"
+        source.mkdir(exist_ok=True)
+        given = {"readings-0": f"jsonl:{source}", **bindings}
+        bound = bind_job(rooms(), RunSettings(bindings=given, parallelism=2), checkpoint)
+        checkpoint.save(CONTROL_FILE, bound.control)
+        checkpoint.save(GRAPH_FILE, bound.graph)
+        checkpoint.save(STATE_FILE, declared_state(rooms()))
+        return checkpoint
 
     def close(self) -> None:
         self.client.close()

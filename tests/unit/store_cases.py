@@ -88,6 +88,23 @@ class StoreCases:
         assert epoch is not None
         return epoch
 
+    # Looking
+
+    def test_jobs_come_in_parts(self, store: Store, clock: Clock, leader: int) -> None:
+        """Newest first, by their ids where they are as new; each part goes on behind a job, also one that is gone."""
+        for number, name in enumerate(("d", "c", "b", "a")):
+            clock.ms += number // 2
+            store.submit(new_job(name), asks())
+        become(store, leader, "job-c", JobStatus.CANCELED)
+        order = [(job.created_ms, job.id) for job in store.jobs()]
+        assert [job_id for _, job_id in order] == ["job-a", "job-b", "job-c", "job-d"]
+        for place in range(4):
+            found = store.jobs(most=2, behind=order[place])
+            assert [job.id for job in found] == [job_id for _, job_id in order[place + 1 : place + 3]]
+        live = store.jobs(set(JobStatus) - {JobStatus.CANCELED}, behind=order[1])
+        assert [job.id for job in live] == ["job-d"]
+        assert store.jobs(behind=(0, "")) == []
+
     # Migrations
 
     def test_migrations_make_the_tables_that_the_code_knows(self, url: str) -> None:

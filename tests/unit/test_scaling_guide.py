@@ -14,6 +14,8 @@ from penstock.cli import app
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.scaling.policy import DEFAULT_POLICY, ScalingPolicy, parse_policy
+from penstock.server.catalog import Catalog
+from penstock.server.scaling import policy_for
 
 GUIDE = Path(__file__).parents[2] / "docs" / "scaling.md"
 
@@ -38,7 +40,7 @@ def test_the_example_of_the_guide(tmp_path: Path) -> None:
         writer.append(figures)
     writer.close()
     policy = tmp_path / "scaling.yaml"
-    (text,) = blocks("yaml")
+    text, _ = blocks("yaml")
     policy.write_text(text)
     (shown,) = blocks("console")
     command, _, printed = shown.partition("\n")
@@ -47,6 +49,17 @@ def test_the_example_of_the_guide(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments[2:])
     assert result.exit_code == 0
     assert result.stdout == printed
+
+
+def test_the_definition_of_the_guide_is_accepted(tmp_path: Path) -> None:
+    """With the policy that it shows."""
+    (tmp_path / "job.py").write_text("")
+    (tmp_path / "shop.yaml").write_text(blocks("yaml")[1])
+    found, problems = Catalog([tmp_path]).definitions()
+    assert problems == []
+    policy = policy_for(found["shop"].settings)
+    assert policy is not None
+    assert policy.most_tasks == 8
 
 
 def test_the_table_of_the_guide_has_every_field_with_its_default() -> None:

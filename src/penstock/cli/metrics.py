@@ -32,8 +32,9 @@ from penstock.cli.target import (
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.events import Event, NewEvents, newest_events
-from penstock.jobs.figures import Figures, NewFigures, newest_figures, read_figures
-from penstock.jobs.rates import WINDOW_S, Rates, rates
+from penstock.jobs.figures import Figures, NewFigures, newest_figures
+from penstock.jobs.measuring import measured
+from penstock.jobs.rates import WINDOW_S, Rates
 from penstock.jobs.requests import is_running
 
 __all__ = ["register_metrics"]
@@ -156,20 +157,9 @@ def _print_exposition(folder: Path) -> None:
         sys.stdout.write(exposition([JobFigures(newest, is_running(folder))]).decode())
 
 
-def _measured(folder: Path, window_s: float) -> tuple[Figures | None, bool, Rates]:
-    """The newest figures, whether the job runs, and its rates: of one that has ended, those at its end."""
-    newest = newest_figures(folder)
-    running = is_running(folder)
-    if newest is None:
-        return None, running, Rates()
-    until = max(dt.datetime.now(dt.UTC), newest.ended) if running else newest.ended
-    found = list(read_figures(folder, until - dt.timedelta(seconds=window_s)))
-    return newest, running, rates(found, until, window_s)
-
-
 def _as_json(folder: Path, window_s: float) -> dict[str, Any]:
-    newest, running, found = _measured(folder, window_s)
-    return {"running": running, "rates": found, "figures": newest}
+    found = measured(folder, window_s, is_running=is_running(folder))
+    return {"running": found.is_running, "rates": found.rates, "figures": found.newest}
 
 
 def _watch_lines(folder: Path) -> None:
@@ -196,10 +186,10 @@ def _watch_tables(folder: Path, window_s: float) -> None:
 
 
 def _tables(folder: Path, window_s: float) -> RenderableType:
-    newest, running, found = _measured(folder, window_s)
-    if newest is None:
-        return f"The job in {folder} {'runs, and' if running else 'does not run, and'} has no figures yet."
-    return Group(*_parts(newest, running, found))
+    found = measured(folder, window_s, is_running=is_running(folder))
+    if found.newest is None:
+        return f"The job in {folder} {'runs, and' if found.is_running else 'does not run, and'} has no figures yet."
+    return Group(*_parts(found.newest, found.is_running, found.rates))
 
 
 def _parts(newest: Figures, running: bool, found: Rates) -> Iterator[RenderableType]:

@@ -34,6 +34,7 @@ from penstock.formats import Format, format_of
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.control import ControlEntry, control_entry
 from penstock.jobs.definition import Job
+from penstock.jobs.described_graph import DescribedGraph, described_graph
 from penstock.jobs.receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.jobs.settings import RunSettings
 from penstock.records import ProtobufSource, RecordType
@@ -76,6 +77,7 @@ class BoundJob:
     receivers: list[Receiver[Any]]
     receipts: ReceiptWriter
     control: ControlEntry
+    graph: DescribedGraph
     dead_letters_at: str
 
 
@@ -135,7 +137,8 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
     )
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     control = control_entry(job.name, plan.accepting if commands is not None else None, commands)
-    return BoundJob(plan, lineage, sources, sinks, receivers, receipts, control, where)
+    graph = described_graph(job.name, plan, bindings)
+    return BoundJob(plan, lineage, sources, sinks, receivers, receipts, control, graph, where)
 
 
 def check_travels(job: Job) -> None:

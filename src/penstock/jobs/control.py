@@ -12,7 +12,7 @@ from penstock.bindings import Binding, FilesBinding, redacted
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.operators.accepting import AcceptedStep, Accepting
 
-__all__ = ["CONTROL_FILE", "ControlEntry", "StepEntry", "control_entry", "read_control_entry"]
+__all__ = ["CONTROL_FILE", "ControlEntry", "StepEntry", "control_entry", "place_uri", "read_control_entry"]
 
 CONTROL_FILE: Final = "control.json"
 
@@ -39,7 +39,7 @@ def control_entry(job: str, accepting: Accepting | None, binding: Binding | None
     if accepting is None or binding is None:
         return ControlEntry(job, "", {})
     return ControlEntry(
-        job, _place_of(binding), {name: _step_entry(step) for name, step in accepting.steps.items()}
+        job, place_uri(binding), {name: _step_entry(step) for name, step in accepting.steps.items()}
     )
 
 
@@ -49,8 +49,8 @@ def read_control_entry(checkpoint: Path) -> ControlEntry:
     return found
 
 
-def _place_of(binding: Binding) -> str:
-    """The URI, which must mean the same to a sender whose working folder is another."""
+def place_uri(binding: Binding) -> str:
+    """The URI of a binding with secrets masked, which means the same in another working folder."""
     if isinstance(binding, FilesBinding):
         return f"{binding.format}:{urllib.parse.quote(binding.directory)}"
     return redacted(binding.uri)

@@ -29,6 +29,7 @@ __all__ = [
     "NewFigures",
     "StepFigures",
     "Totals",
+    "last_figures",
     "newest_figures",
     "read_figures",
 ]
@@ -259,6 +260,29 @@ def newest_figures(checkpoint: Path) -> Figures | None:
         if line is not None:
             return _decoded(folder / name, [line])[0]
     return None
+
+
+def last_figures(
+    checkpoint: Path, most: int, *, after: int | None = None, since: dt.datetime | None = None
+) -> list[Figures]:
+    """The figures of the newest micro-batches, at most so many, oldest first.
+
+    With `after` of those behind a micro-batch, with `since` of those that ended after a time. Reads no more than it
+    needs. Raises CheckpointError when they cannot be read.
+    """
+    folder = checkpoint / FIGURES
+    found: list[Figures] = []
+    for name in reversed(_segments(folder)):
+        # Lines are decoded from the newest on, since most of a segment may not be wanted.
+        for line in reversed(_lines(folder / name, 0)):
+            (figures,) = _decoded(folder / name, [line])
+            is_before = (after is not None and figures.batch <= after) or (
+                since is not None and figures.ended <= since
+            )
+            if is_before or len(found) == most:
+                return found[::-1]
+            found.append(figures)
+    return found[::-1]
 
 
 def _from(folder: Path, names: list[str], since: dt.datetime) -> list[str]:

@@ -104,11 +104,15 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Watch:
-    """What goes on beside the micro-batches of a run: who owns the checkpoint, dumps to make, figures to record."""
+    """What goes on beside the micro-batches of a run: who owns the checkpoint, dumps to make, figures to record.
+
+    `lag_clocks`, by stream, know since when records wait, also when the job was rescaled meanwhile.
+    """
 
     ownership: Ownership
     dumps: Dumps
     recorder: Recorder
+    lag_clocks: dict[str, LagClock] = field(default_factory=dict)
 
 
 class Follower:
@@ -122,7 +126,7 @@ class Follower:
         self.dumps: Final = watch.dumps
         self.recorder: Final = watch.recorder
         self._spark: ProgressReader | None = None
-        self._lag_clocks: dict[str, LagClock] = {}
+        self._lag_clocks: Final = watch.lag_clocks
         self._batches = 0
         self._rates: list[tuple[float, int]] = []
         # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.

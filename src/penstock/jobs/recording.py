@@ -40,7 +40,7 @@ PHASES: Final = ("offsets", "planning", "log", "processing", "sinks")
 
 # While nothing comes, a job with timers makes empty micro-batches all the time.
 _EMPTY_EVERY_S: Final = 5.0
-_MEMORY_EVERY_S: Final = 5.0
+_SAMPLES_EVERY_S: Final = 5.0
 _OUTCOMES: Final = {
     outcome: f'"status":"{outcome.upper()}"'.encode() for outcome in ("applied", "degraded", "rejected")
 }
@@ -200,9 +200,10 @@ class Recorder:
     def __init__(self, writer: FiguresWriter, bound: BoundJob, job_id: str) -> None:
         self._writer: Final = writer
         self._cores = 0
+        self._cores_of: Callable[[], int] | None = None
         self._memory_of: Callable[[], MemoryUse] | None = None
         self._memory: MemoryUse | None = None
-        self._sampled_s = -_MEMORY_EVERY_S
+        self._sampled_s = -_SAMPLES_EVERY_S
         self._failed = False
         self._written_at: dt.datetime | None = None
         self.bind(bound)
@@ -237,9 +238,9 @@ class Recorder:
         self._pending: dict[int, Counted] = {}
         self._watermarks: dict[str, dict[int, int]] = {}
 
-    def spark_started(self, cores: int, memory: Callable[[], MemoryUse]) -> None:
-        """Spark runs so many tasks at a time; its memory is looked at from time to time."""
-        self._cores = cores
+    def spark_started(self, cores: Callable[[], int], memory: Callable[[], MemoryUse]) -> None:
+        """Spark runs; how many tasks at a time, as executors come and go, and its memory are looked at now and then."""
+        self._cores_of = cores
         self._memory_of = memory
 
     def began(self, batch: int) -> None:
@@ -291,6 +292,7 @@ class Recorder:
         duration_s = progress.duration_ms.get("triggerExecution", 0.0) / 1000
         phases = phases_of(progress, found.sinks_s, found.rest_s)
         commit_s = sum(level.commit_time_ms for level in progress.state_operators) / 1000
+        self._sample()
         before = self.latest
         idle_s = None if before.batch < 0 else (progress.timestamp - before.ended).total_seconds()
         totals = before.totals
@@ -314,7 +316,7 @@ class Recorder:
             commands=found.commands,
             lag=dict(lag),
             steps={step: self._at_watermark(step, figures) for step, figures in found.steps.items()},
-            memory=self._sample(),
+            memory=self._memory,
             totals=Totals(
                 batches=totals.batches + 1,
                 batches_within=tuple(
@@ -344,12 +346,13 @@ class Recorder:
             # Time has ended for the step, and its watermark is beyond all dates.
             return figures
 
-    def _sample(self) -> MemoryUse | None:
+    def _sample(self) -> None:
         now_s = time.monotonic()
-        if self._memory_of is not None and now_s - self._sampled_s >= _MEMORY_EVERY_S:
-            self._sampled_s = now_s
-            self._memory = self._memory_of()
-        return self._memory
+        if self._memory_of is None or self._cores_of is None or now_s - self._sampled_s < _SAMPLES_EVERY_S:
+            return
+        self._sampled_s = now_s
+        self._cores = self._cores_of()
+        self._memory = self._memory_of()
 
     def _write(self, figures: Figures) -> None:
         try:

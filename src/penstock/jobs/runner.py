@@ -30,6 +30,7 @@ from penstock.jobs.capturing import Capture, capture
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import CONTROL_FILE
 from penstock.jobs.definition import Job
+from penstock.jobs.described_graph import GRAPH_FILE
 from penstock.jobs.described_state import STATE_FILE
 from penstock.jobs.dumping import Dumps
 from penstock.jobs.events import RunEvents, settings_of, user_name
@@ -38,7 +39,7 @@ from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
 from penstock.jobs.own_files import check_checkpoint, forget_refused
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
-from penstock.jobs.recording import Recorder
+from penstock.jobs.recording import LagClock, Recorder
 from penstock.jobs.requests import Answer, Request, Requests
 from penstock.jobs.rescaling import evolve, finish_rescaling, rescale
 from penstock.jobs.settings import RunSettings
@@ -58,7 +59,10 @@ _STOP_POLL_S: Final = 0.02
 
 @dataclass(frozen=True)
 class _Run:
-    """A job at work in a session, and those who look on and tell it what to do."""
+    """A job at work in a session, and those who look on and tell it what to do.
+
+    `on_start` is called when its query runs.
+    """
 
     session: SparkSession
     follower: Follower
@@ -67,6 +71,7 @@ class _Run:
     events: RunEvents
     stop: threading.Event
     on_progress: Callable[[Progress], None]
+    on_start: Callable[[], None]
 
 
 class JobRunner:
@@ -165,11 +170,17 @@ class JobRunner:
                 bound = dataclasses.replace(bound, lineage=lineage)
                 on_note("The states of the checkpoint were written as the job declares them now.")
                 events.add("evolved", {}, batch=lineage.first_batch - 1)
-            recorder.spark_started(session.sparkContext.defaultParallelism, MemoryGauge(session).sample)
+            recorder.spark_started(
+                lambda: session.sparkContext.defaultParallelism, MemoryGauge(session).sample
+            )
+            on_start: Callable[[], None] = _nobody_waits
+            lag_clocks: dict[str, LagClock] = {}
             while True:
                 dumps = Dumps(checkpoint, bound.lineage, on_note)
-                follower = Follower(bound, checkpoint, Watch(ownership, dumps, recorder))
-                run = _Run(session, follower, checkpoint, requests, events, stop, on_progress or _unseen)
+                follower = Follower(bound, checkpoint, Watch(ownership, dumps, recorder, lag_clocks))
+                run = _Run(
+                    session, follower, checkpoint, requests, events, stop, on_progress or _unseen, on_start
+                )
                 try:
                     summary, request = self._run_bound(run)
                     if summary.status == "finished":
@@ -178,7 +189,7 @@ class JobRunner:
                     dumps.abandon()
                 if request is None or request.action != "rescale":
                     break
-                bound = self._rescaled(run, request, on_note)
+                bound, on_start = self._rescaled(run, request, on_note)
                 recorder.bind(bound)
         if self._settings.checkpoint is None and not summary.dead_letters:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
@@ -257,8 +268,13 @@ class JobRunner:
         run.events.add("stopped", how, by=request.by, batch=details["batch"])
         run.requests.answer(request, Answer(error, details))
 
-    def _rescaled(self, run: _Run, request: Request, on_note: Callable[[str], None]) -> BoundJob:
-        """Give the state to another number of tasks, and bind the job anew."""
+    def _rescaled(
+        self, run: _Run, request: Request, on_note: Callable[[str], None]
+    ) -> tuple[BoundJob, Callable[[], None]]:
+        """Give the state to another number of tasks, and bind the job anew.
+
+        Gives what is to be called when the job runs again: who asked is told how long it stood still.
+        """
         before = run.follower.bound.lineage.parallelism
         begun_s = time.monotonic()
         try:
@@ -267,7 +283,7 @@ class JobRunner:
             run.requests.answer(request, Answer(f"The job goes on with {before} tasks: {e}"))
             on_note(f"The job goes on with {before} tasks: {e}")
             run.events.add("rescale-failed", {"before": before, "reason": str(e)}, by=request.by)
-            return bind_job(self._job, self._settings, run.checkpoint)
+            return bind_job(self._job, self._settings, run.checkpoint), _nobody_waits
         run.session.conf.set("spark.sql.shuffle.partitions", str(lineage.parallelism))
         bound = bind_job(self._job, self._settings, run.checkpoint)
         seconds = time.monotonic() - begun_s
@@ -279,8 +295,12 @@ class JobRunner:
             "seconds": round(seconds, 2),
         }
         run.events.add("rescaled", details, by=request.by, batch=lineage.first_batch - 1)
-        run.requests.answer(request, Answer(details=details))
-        return bound
+
+        def answer() -> None:
+            downtime_s = round(time.monotonic() - begun_s, 2)
+            run.requests.answer(request, Answer(details={**details, "downtime_s": downtime_s}))
+
+        return bound, answer
 
     def _checkpoint(self) -> Checkpoint:
         if self._settings.checkpoint is not None:
@@ -310,6 +330,7 @@ class JobRunner:
         bound.receipts.prepare()
         write_stream_order(checkpoint.folder, lineage.streams, lineage.first_batch)
         checkpoint.save(CONTROL_FILE, bound.control)
+        checkpoint.save(GRAPH_FILE, bound.graph)
         checkpoint.save(STATE_FILE, declared_state(self._job))
         query = Query(
             plan=bound.plan,
@@ -326,9 +347,12 @@ class JobRunner:
             first_batch=lineage.first_batch,
             positions=lineage.positions,
         )
+        on_start = run.on_start
         try:
             while True:
                 running = start_query(run.session, query)
+                on_start()
+                on_start = _nobody_waits
                 status, request = self._follow(run, running, holds_data=query.holds_data)
                 if request is not None and request.drain:
                     # All that is there is processed by a query that ends by itself.
@@ -405,6 +429,10 @@ def _stop_between_batches(query: StreamingQuery) -> None:
     if failure is not None and STOPPING not in str(failure):
         raise failure
     query.stop()
+
+
+def _nobody_waits() -> None:
+    """Nobody waits for the job to run."""
 
 
 def _unseen(news: Any) -> None:

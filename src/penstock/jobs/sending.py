@@ -25,9 +25,11 @@ from penstock.errors import BindingError, ExternalSystemError
 from penstock.jobs.control import ControlEntry
 from penstock.streams.graph import COMMANDS
 
-__all__ = ["command_binding", "find_waiting", "send_command"]
+__all__ = ["MASK", "command_binding", "find_waiting", "send_command"]
 
-_MASK: Final = "***"
+MASK: Final = "***"
+"""What stands for a secret that is not shown."""
+
 _FLUSH_S: Final = 30.0
 
 
@@ -41,7 +43,7 @@ def command_binding(entry: ControlEntry, uri: str | None) -> Binding:
         raise BindingError(f"The job {entry.job!r} has no keyed step, so it takes no commands.")
     place = uri or entry.commands
     binding = parse_binding(COMMANDS, place, "control")
-    if not isinstance(binding, FilesBinding) and uri is None and _MASK in place:
+    if not isinstance(binding, FilesBinding) and uri is None and MASK in place:
         raise BindingError(
             f"The checkpoint does not keep the secrets of {place!r}. Give the URI with -D {COMMANDS}=URI."
         )

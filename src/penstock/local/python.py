@@ -14,10 +14,12 @@ from penstock.local.cache import cache_folder
 __all__ = ["interpreter_without"]
 
 
-def interpreter_without(paths: Sequence[Path]) -> Path:
+def interpreter_without(paths: Sequence[Path], forked: tuple[str, Path] | None = None) -> Path:
     """A program that runs this interpreter without the given entries at the front of the import path.
 
-    They are taken from PYTHONPATH when they stand there first and in that order. The program is kept in the cache.
+    They are taken from PYTHONPATH when they stand there first and in that order. `forked` names an environment variable
+    and a file: where the variable is set, that file is run in place of modules of PySpark and penstock, with all
+    arguments and without site-packages. The program is kept in the cache.
     """
     entries = shlex.quote(":".join(map(str, paths)))
     text = (
@@ -25,6 +27,7 @@ def interpreter_without(paths: Sequence[Path]) -> Path:
         f"PYTHONPATH=${{PYTHONPATH#{entries}}}\n"
         "PYTHONPATH=${PYTHONPATH#:}\n"
         "export PYTHONPATH\n"
+        f"{_forked(*forked) if forked else ''}"
         f'exec {shlex.quote(sys.executable)} "$@"\n'
     )
     place = cache_folder() / "python" / hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -35,3 +38,12 @@ def interpreter_without(paths: Sequence[Path]) -> Path:
         new.chmod(0o755)
         new.rename(place)
     return place
+
+
+def _forked(variable: str, client: Path) -> str:
+    program = f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(client))}"
+    return (
+        f'case "$1 $2 ${variable}" in\n'
+        f'  "-m pyspark."*" "?*|"-m penstock."*" "?*) exec {program} "$@" ;;\n'
+        "esac\n"
+    )

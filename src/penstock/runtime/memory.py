@@ -8,6 +8,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from penstock.local.memory import MemoryUse, family_of, resident_bytes
+from penstock.runtime.fork_server import fork_server_processes
 
 __all__ = ["MemoryGauge"]
 
@@ -29,7 +30,7 @@ class MemoryGauge:
         return MemoryUse(
             driver_bytes=resident_bytes(os.getpid()),
             jvm_bytes=resident_bytes(self._pid),
-            workers_bytes=sum(map(resident_bytes, family_of(self._pid))),
+            workers_bytes=sum(map(resident_bytes, (*family_of(self._pid), *fork_server_processes()))),
             heap_used_bytes=heap.getUsed(),
             heap_max_bytes=heap.getMax(),
             gc_seconds=collected_ms / 1000,

@@ -27,6 +27,7 @@ from penstock.local.jars import bare_filesystem_jar, spark_kafka_jars
 from penstock.local.java import find_java
 from penstock.local.limits import LOCAL_HEAP_MB
 from penstock.local.python import interpreter_without
+from penstock.runtime.fork_server import ADDRESS, CLIENT, start_fork_server
 
 __all__ = ["SessionSettings", "code_archive", "open_session", "ship_code"]
 
@@ -137,7 +138,10 @@ def _start(settings: SessionSettings) -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Workers must run on this interpreter, or they lack penstock's dependencies.
     is_local = settings.master.startswith("local")
-    os.environ.setdefault("PYSPARK_PYTHON", str(_quick_python()) if is_local else sys.executable)
+    # Of itself Spark heeds this setting only where it starts the driver.
+    named = settings.more.get("spark.pyspark.python")
+    own = str(_quick_python()) if is_local else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", named or own)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
@@ -145,6 +149,8 @@ def _start(settings: SessionSettings) -> SparkSession:
         builder = builder.config(name, value)
     try:
         with _stderr_to(settings.log_file):
+            if is_local:
+                start_fork_server()
             session = builder.getOrCreate()
     except (Py4JError, PySparkException, OSError) as e:
         raise ExternalSystemError(
@@ -162,7 +168,8 @@ def _quick_python() -> Path:
     Spark puts its own zip of PySpark in front of the import path, where every process compiles it anew.
     """
     library = Path(pyspark.__file__).parent / "python" / "lib"
-    return interpreter_without([library / "pyspark.zip", *sorted(library.glob("py4j-*-src.zip"))])
+    path = [library / "pyspark.zip", *sorted(library.glob("py4j-*-src.zip"))]
+    return interpreter_without(path, forked=(ADDRESS, CLIENT))
 
 
 def _silence(session: SparkSession) -> None:

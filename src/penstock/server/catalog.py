@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 import pydantic
@@ -13,6 +13,7 @@ import yaml
 
 from penstock.durations import milliseconds
 from penstock.errors import JobDefinitionError, PenstockError, UnknownIdError
+from penstock.jobs.scaling.policy import policy_of
 from penstock.jobs.settings import RunSettings
 from penstock.server.restarts import DEFAULT_STRATEGY, parse_strategy, strategy_text
 
@@ -46,6 +47,7 @@ class JobSettings(pydantic.BaseModel):
     keep_positions: bool | None = None
     allow_non_restored_state: bool = False
     restart: str = strategy_text(DEFAULT_STRATEGY)
+    scaling: dict[str, Any] | None = None
 
     @pydantic.field_validator("restart", mode="before")
     @classmethod
@@ -54,6 +56,16 @@ class JobSettings(pydantic.BaseModel):
             return strategy_text(parse_strategy(given)) if isinstance(given, str | dict) else given
         except JobDefinitionError as e:
             raise ValueError(str(e)) from None
+
+    @pydantic.field_validator("scaling")
+    @classmethod
+    def _policy(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        try:
+            if given is not None:
+                policy_of(given)
+        except JobDefinitionError as e:
+            raise ValueError(str(e)) from None
+        return given
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -66,7 +78,7 @@ class JobSettings(pydantic.BaseModel):
 
     def run_settings(self, checkpoint: str) -> dict[str, Any]:
         """The fields of RunSettings for a run on a checkpoint."""
-        otherwise = {"batch_interval", "lock_timeout", "spark", "restart"}
+        otherwise = {"batch_interval", "lock_timeout", "spark", "restart", "scaling"}
         plain = self.model_dump(include=set(JobSettings.model_fields) - otherwise)
         return {
             **plain,
@@ -78,7 +90,11 @@ class JobSettings(pydantic.BaseModel):
 
 
 class Changes(pydantic.BaseModel):
-    """What a client may set otherwise than the definition: numbers and words, but no places."""
+    """What a client may set otherwise than the definition: numbers and words, but no places.
+
+    `scaling` off leaves the job with its tasks, whatever policy the definition has; dry-run only tells what the policy
+    decides.
+    """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -87,6 +103,7 @@ class Changes(pydantic.BaseModel):
     restart: str | dict[str, Any] | None = None
     keep_positions: bool | None = None
     allow_non_restored_state: bool | None = None
+    scaling: Literal["off", "dry-run"] | None = None
 
 
 class _File(JobSettings):
@@ -163,12 +180,20 @@ class Catalog:
 
 def changed(settings: Mapping[str, Any], changes: Changes) -> JobSettings:
     """Settings of a definition with the changes of a client. JobDefinitionError when they do not go together."""
-    return _validated(JobSettings, {**settings, **changes.model_dump(exclude_none=True)}, "The settings")
+    given = changes.model_dump(exclude_none=True)
+    scaling = given.pop("scaling", None)
+    if scaling == "off":
+        given["scaling"] = None
+    elif scaling == "dry-run":
+        given["scaling"] = {**(settings.get("scaling") or {}), "dry_run": True}
+    return _validated(JobSettings, {**settings, **given}, "The settings")
 
 
 def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*")):
-        if path.suffix in _SUFFIXES and path.is_file():
+        # Kubernetes mounts files of a ConfigMap as links to hidden folders, which have them a second time.
+        is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+        if path.suffix in _SUFFIXES and path.is_file() and not is_hidden:
             yield path
 
 

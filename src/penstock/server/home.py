@@ -36,6 +36,10 @@ class Home:
         """What is known of a run."""
         return self.root / "jobs" / job_id / "runs" / str(epoch)
 
+    def scaling(self, job_id: str) -> Path:
+        """What was decided on the scaling of a job last."""
+        return self.root / "jobs" / job_id / "scaling.json"
+
     def operation(self, operation_id: str) -> Path:
         """What is known of an operation that has a process of its own."""
         return self.root / "operations" / operation_id

@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.errors import JobChangedError, LeadershipLostError, PenstockError, StoreError, UnknownIdError
 from penstock.jobs.requests import Request, answer_to, post
+from penstock.server.autoscaler import Autoscaler
 from penstock.server.catalog import Catalog, JobSettings
 from penstock.server.decisions import Decision, Driver, DriverState, Effect, decide
 from penstock.server.driver import Launch
@@ -51,12 +52,13 @@ _MOST_STEPS: Final = 8
 class ManagerSettings:
     """How a manager works.
 
-    `poll_s` is how often it looks at the jobs. It leads for `lease_s`, and asks for it again in time; another manager
-    waits as long when it has died.
+    `poll_s` is how often it looks at the jobs, `scaling_s` how often at the figures of those with a scaling policy. It
+    leads for `lease_s`, and asks for it again in time; another manager waits as long when it has died.
     """
 
     poll_s: float = 0.5
     lease_s: float = 10.0
+    scaling_s: float = 5.0
 
 
 class Manager:
@@ -90,6 +92,7 @@ class Manager:
         self.name: Final = f"{os.uname().nodename}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self._processes: Final = Processes()
         self._operator: Final = Operator(store, home)
+        self._autoscaler: Final = Autoscaler(store, home, now_ms)
         self._exit_codes: dict[Path, int] = {}
         # What need not be done twice by one manager, though it would do no harm.
         self._noted: set[tuple[str, int]] = set()
@@ -109,6 +112,8 @@ class Manager:
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set. Jobs go on then; the next manager finds them."""
+        scaling = threading.Thread(target=self._scale, args=(stop,), name="penstock-autoscaler", daemon=True)
+        scaling.start()
         try:
             while not stop.is_set():
                 wait_s = self.look()
@@ -120,6 +125,21 @@ class Manager:
                     self._store.resign(self.name)
                 except StoreError as e:
                     _log.warning("The leadership cannot be given back: %s", e)
+
+    def _scale(self, stop: threading.Event) -> None:
+        """Scale jobs until `stop` is set, beside the looks: figures are on disks that may be slow."""
+        while not stop.wait(self._settings.scaling_s):
+            leader = self._leader
+            if leader is None:
+                continue
+            try:
+                if self._autoscaler.look(leader):
+                    self.wake()
+            except (LeadershipLostError, StoreError) as e:
+                _log.warning("No job is scaled now: %s", e)
+            except Exception:
+                # Jobs go on as they are.
+                _log.exception("Jobs cannot be scaled")
 
     def look(self) -> float:
         """Look at all jobs once; gives in how many seconds to look again, at the latest."""

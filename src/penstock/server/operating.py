@@ -13,6 +13,7 @@ from penstock.errors import LeadershipLostError, StoreError
 from penstock.jobs.requests import Request, answer_to, post
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, Processes, is_alive
+from penstock.server.scaling import outdone_by_users
 from penstock.server.statuses import JobStatus
 from penstock.server.store.rows import JobRow, OperationRow
 from penstock.server.store.store import Store
@@ -42,8 +43,11 @@ class Operator:
         self._processes.reap()
         pending = self._store.unfinished_operations(["savepoint", "rescale"])
         busy = any(is_alive(self._home.operation(operation.id)) for operation in pending)
+        rescaled: set[str] = set()
         for operation in pending:
             try:
+                if operation.kind == "rescale" and not self._has_turn(leader, operation, rescaled):
+                    continue
                 busy = self._step(leader, operation, busy=busy)
             except (LeadershipLostError, StoreError):
                 raise
@@ -62,6 +66,21 @@ class Operator:
             self._start_task(leader, operation, job)
             return True
         return busy
+
+    def _has_turn(self, leader: int, operation: OperationRow, rescaled: set[str]) -> bool:
+        """Whether a rescale may go on: one of a job at a time, in the order in which they were asked for.
+
+        One of the autoscaler is ended when a user wants something else since, unless the driver may be at it.
+        """
+        job = self._store.job(operation.job_id)
+        if operation.state != "RUNNING" or job.status is not JobStatus.RUNNING:
+            why = outdone_by_users(operation, job, self._store.unfinished_of(job.id))
+            if why is not None:
+                self._store.end_operation(leader, operation, error=why)
+                return False
+        has_turn = job.id not in rescaled
+        rescaled.add(job.id)
+        return has_turn
 
     def _ask_driver(self, leader: int, operation: OperationRow, job: JobRow) -> None:
         """Ask the driver, when it takes requests. A later run is asked anew, when one has ended without an answer."""

@@ -33,6 +33,7 @@ __all__ = [
     "begun_in",
     "end_unbegun",
     "is_alive",
+    "job_environment",
     "kill_all",
     "launchable",
     "look_at",
@@ -184,8 +185,12 @@ class Processes:
 
 def _environment(file: int) -> dict[str, str]:
     """The environment of a process: the manager's, without what is the manager's own."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
-    return {**inherited, ALIVE_VARIABLE: str(file)}
+    return {**job_environment(), ALIVE_VARIABLE: str(file)}
+
+
+def job_environment() -> dict[str, str]:
+    """What jobs may see of the manager's environment."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
 
 
 @contextlib.contextmanager

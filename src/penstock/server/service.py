@@ -12,30 +12,43 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.bindings import redacted
+from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, JobStateError, UnknownIdError
-from penstock.jobs.savepoints import new_id, savepoints
+from penstock.jobs.control import ControlEntry
+from penstock.jobs.savepoints import dispose, new_id, savepoints
+from penstock.jobs.sending import command_binding, send_command
 from penstock.server.catalog import Catalog, Changes, Problem, changed
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE
+from penstock.server.reading import JobReader, bound_place, shown_bindings, shown_settings
 from penstock.server.restarts import parse_strategy, strategy_text
+from penstock.server.scaling import ScalingDecision
 from penstock.server.statuses import ENDED, Desired, JobStatus
 from penstock.server.store.asking import Asked, new_operation_id
 from penstock.server.store.rows import EventRow, JobRow, NewJob, OperationRow, RunRow, Stop
 from penstock.server.store.store import Store
+from penstock.snapshots.reading import read_manifest
+from penstock.snapshots.stores import open_store
+from penstock.streams.graph import COMMANDS
 
 __all__ = [
     "DefinitionInfo",
+    "EventRow",
     "JobInfo",
     "JobService",
     "OperationInfo",
     "Printed",
+    "RunRow",
+    "SavepointDetails",
     "SavepointInfo",
+    "ScalingInfo",
     "Submission",
+    "TableInfo",
 ]
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MOST_OUTPUT_BYTES: Final = 1 << 20
+_LONGEST_TARGET: Final = 1000
 
 
 class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +60,23 @@ class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
 
 
+class ScalingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job is scaled: by which policy, and what was decided last, `at_ms`, of a job that is looked at alone.
+
+    `decision` has the fields of `penstock.jobs.scaling.autoscaling.Decision`.
+    """
+
+    policy: dict[str, Any]
+    at_ms: int | None = None
+    decision: dict[str, Any] | None = None
+
+
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A job. Times are milliseconds since 1970; secrets in bindings are masked.
 
     `run` is the number of its newest run, `restarts` how often it failed, `next_start_ms` when a job that is RESTARTING
     is started. `progress` is how it is going, as in `penstock.jobs.following.Progress`, of a job with a driver.
+    `scaling` is there when the job has a scaling policy.
     """
 
     id: str
@@ -70,6 +95,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     bindings: dict[str, str]
     settings: dict[str, Any]
     progress: dict[str, Any] | None = None
+    scaling: ScalingInfo | None = None
 
 
 class OperationInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +130,27 @@ class SavepointInfo(msgspec.Struct, frozen=True, kw_only=True):
     uri: str
 
 
+class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of a snapshot: a state of a step, its timers, or what is kept once for the step."""
+
+    name: str
+    step: str
+    kind: str
+    rows: int
+    bytes: int
+
+
+class SavepointDetails(SavepointInfo, frozen=True, kw_only=True):
+    """A savepoint with what it holds. `used_by` are the jobs that are not over and began with it."""
+
+    key_groups: int
+    rows: int
+    bytes: int
+    tables: tuple[TableInfo, ...]
+    positions: dict[str, Any]
+    used_by: tuple[str, ...]
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be run: a definition, with changes.
 
@@ -119,7 +166,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobService:
-    """What users can do with jobs.
+    """What users can do with jobs. `reader` tells what is inside of them.
 
     `who` is the user, for the events. With a `key` a repeated request is done once. Raises UnknownIdError for an id
     that there is not, JobStateError for what does not go with what the job is, IdempotencyError, JobDefinitionError for
@@ -130,6 +177,7 @@ class JobService:
         self._store: Final = store
         self._catalog: Final = catalog
         self._home: Final = home
+        self.reader: Final = JobReader(store, home)
 
     # Looking
 
@@ -137,15 +185,23 @@ class JobService:
         """The jobs that may be submitted, and files that should define one and do not."""
         found, problems = self._catalog.definitions()
         return [
-            DefinitionInfo(id=d.id, name=d.name, bindings=_masked(d.settings), settings=_shown(d.settings))
+            DefinitionInfo(
+                id=d.id, name=d.name, bindings=shown_bindings(d.settings), settings=shown_settings(d.settings)
+            )
             for d in found.values()
         ], problems
 
     def list_jobs(
-        self, statuses: Collection[JobStatus] = tuple(JobStatus), most: int = 1000
+        self,
+        statuses: Collection[JobStatus] = tuple(JobStatus),
+        most: int = 1000,
+        behind: tuple[int, str] | None = None,
     ) -> list[JobInfo]:
-        """The jobs with one of the statuses, newest first, without their progress."""
-        return [_info(job) for job in self._store.jobs(statuses, most)]
+        """The jobs with one of the statuses, newest first, without their progress.
+
+        With `behind` those that come behind one, which is told by when it was created, and its id.
+        """
+        return [_info(job) for job in self._store.jobs(statuses, most, behind)]
 
     def get(self, job_id: str) -> JobInfo:
         """A job, with its progress."""
@@ -155,7 +211,9 @@ class JobService:
             progress = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             progress = None
-        return msgspec.structs.replace(_info(job), progress=progress)
+        info = _info(job)
+        scaling = None if info.scaling is None else _last_decision(info.scaling, self._home.scaling(job.id))
+        return msgspec.structs.replace(info, progress=progress, scaling=scaling)
 
     def checkpoint(self, job_id: str) -> Path:
         """The checkpoint of a job: for the parts of penstock that read what is in it."""
@@ -207,6 +265,32 @@ class JobService:
             SavepointInfo(id=m.id or "", job_name=m.job, batch=m.batch, created_at=m.created_at, uri=place)
             for place, m in savepoints(str(self._home.savepoints))
         ]
+
+    def savepoint_details(self, savepoint_id: str) -> SavepointDetails:
+        """A savepoint, with what it holds."""
+        found = self._savepoint(savepoint_id)
+        manifest = read_manifest(open_store(found.uri))
+        tables = tuple(
+            TableInfo(
+                name=table.name,
+                step=table.step,
+                kind=table.kind,
+                rows=table.rows,
+                bytes=sum(file.bytes for file in table.files),
+            )
+            for table in manifest.tables
+            if table.kind != "internal"
+        )
+        files = [*manifest.files, *(file for table in manifest.tables for file in table.files)]
+        return SavepointDetails(
+            **msgspec.structs.asdict(found),
+            key_groups=manifest.key_groups,
+            rows=sum(table.rows for table in tables),
+            bytes=sum(file.bytes for file in files),
+            tables=tables,
+            positions=manifest.positions,
+            used_by=self._jobs_from(found),
+        )
 
     # Doing
 
@@ -273,6 +357,36 @@ class JobService:
             raise JobStateError(f"The job {job_id} was never started, and has no state.")
         return _operation(self._store.begin_operation(job_id, Asked(who, "savepoint", {}, key)))
 
+    def delete_savepoint(self, savepoint_id: str, who: str) -> None:
+        """Delete a savepoint for good. JobStateError while a job that is not over has begun with it."""
+        found = self._savepoint(savepoint_id)
+        users = self._jobs_from(found)
+        if users:
+            raise JobStateError(
+                f"The savepoint {found.id} is what the job {users[0]} began with, which is not over. Stop or cancel "
+                "the job first."
+            )
+        self._store.add_event(None, "asked for: delete savepoint", {"savepoint": found.id}, who)
+        dispose(found.uri)
+
+    def send_command(self, job_id: str, command: Command, entry: ControlEntry) -> None:
+        """Send a command to a job, in the name of who issued it; `entry` is what the job takes.
+
+        The audit log has the command without its payload, which may hold a secret. Raises BindingError and
+        ExternalSystemError when it cannot be sent.
+        """
+        job = self._store.job(job_id)
+        place = bound_place(job, COMMANDS, entry.commands)
+        binding = command_binding(entry, None if place == entry.commands else place)
+        told = {
+            "command": command.id,
+            "kind": command.kind,
+            "target": str(command.target)[:_LONGEST_TARGET],
+            "version": command.version,
+        }
+        self._store.add_event(job_id, "asked for: command", told, command.issued_by)
+        send_command(command, binding)
+
     def rescale(self, job_id: str, parallelism: int, who: str, key: str | None = None) -> OperationInfo:
         """Give a job another number of tasks. The result says how long it stood still."""
         if not 1 <= parallelism <= 32768:
@@ -290,6 +404,11 @@ class JobService:
                 f"There is no savepoint {savepoint_id!r}. There are: {', '.join(found) or 'none'}."
             )
         return found[savepoint_id]
+
+    def _jobs_from(self, savepoint: SavepointInfo) -> tuple[str, ...]:
+        """The jobs that are not over and began with a savepoint."""
+        live = self._store.live_jobs()
+        return tuple(job.id for job in live if job.settings.get("from_savepoint") == savepoint.uri)
 
     def _checkpoint_for(self, job_id: str, submission: Submission) -> Path:
         if submission.continues is None:
@@ -318,9 +437,18 @@ def _info(job: JobRow) -> JobInfo:
         restarts=job.history.total,
         next_start_ms=job.since_ms + job.delay_ms if waits else None,
         restart=job.restart,
-        bindings=_masked(job.settings),
-        settings=_shown(job.settings),
+        bindings=shown_bindings(job.settings),
+        settings=shown_settings(job.settings),
+        scaling=None if job.settings.get("scaling") is None else ScalingInfo(policy=job.settings["scaling"]),
     )
+
+
+def _last_decision(scaling: ScalingInfo, path: Path) -> ScalingInfo:
+    try:
+        made = msgspec.json.decode(path.read_bytes(), type=ScalingDecision)
+    except FileNotFoundError:
+        return scaling
+    return msgspec.structs.replace(scaling, at_ms=made.at_ms, decision=msgspec.to_builtins(made.decision))
 
 
 def _operation(row: OperationRow) -> OperationInfo:
@@ -336,17 +464,3 @@ def _operation(row: OperationRow) -> OperationInfo:
         created_by=row.created_by,
         ended_ms=row.ended_ms,
     )
-
-
-def _masked(settings: dict[str, Any]) -> dict[str, str]:
-    return {name: redacted(uri) for name, uri in settings.get("bindings", {}).items()}
-
-
-def _shown(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings without what may be secret. Spark's may be keys of object stores, so only their names are shown."""
-    shown = {
-        name: redacted(value) if isinstance(value, str) else value
-        for name, value in settings.items()
-        if name != "bindings"
-    }
-    return {**shown, "spark": dict.fromkeys(settings.get("spark", {}), "***")}

@@ -35,6 +35,7 @@ from penstock.server.api.context import Context
 from penstock.server.api.guard import Door
 from penstock.server.api.models import ServerConfig
 from penstock.server.catalog import Catalog
+from penstock.server.dashboard.mounting import DashboardMount, dashboard_lifespan
 from penstock.server.demo_job import demo_definition, submit_once
 from penstock.server.home import ADDRESS_FILE, Home
 from penstock.server.manager import Manager, ManagerSettings
@@ -231,7 +232,7 @@ def _signals_end_the_server() -> Iterator[None]:
 
 def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config:
     return uvicorn.Config(
-        create_app(context),
+        create_app(context, [DashboardMount(context)], dashboard_lifespan),
         log_config=None,
         # Its lines would have the token of the login.
         access_log=False,

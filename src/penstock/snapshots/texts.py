@@ -23,7 +23,8 @@ TEXT: Final = pa.large_string()
 """The type of all texts: its offsets have no bound of 2 GB."""
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
-_NULL: Final = pa.scalar(None, TEXT)
+# Not by `pa.scalar`, which imports pandas first; who runs a job seldom needs these texts.
+_NULL: Final = pa.nulls(1, TEXT)[0]
 _NEWLINE: Final = 10
 # Behind this stands the integer of a date or time that no calendar text can hold.
 _RAW: Final = "#"
@@ -36,12 +37,14 @@ def _literal(text: str) -> pa.Scalar:
     return pa.scalar(text, TEXT)
 
 
-_QUOTE: Final = _literal('"')
-
-
 def _joined(*pieces: Any) -> pa.Array:
     """Pieces of text put together row by row; null where one of them is."""
     return pc.binary_join_element_wise(*pieces, _literal(""))
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    """Texts between quotes."""
+    return _joined(_literal('"'), texts, _literal('"'))
 
 
 def text_bytes(texts: pa.Array) -> pa.Buffer:
@@ -210,9 +213,9 @@ def json_texts(column: pa.Array) -> pa.Array:
     else:
         texts = cell_texts(column)
         if pa.types.is_floating(kind):
-            texts = _replaced(texts, ~np.isfinite(_floats(column)), _joined(_QUOTE, texts, _QUOTE))
+            texts = _replaced(texts, ~np.isfinite(_floats(column)), _quoted(texts))
         elif pa.types.is_decimal(kind) or (pa.types.is_temporal(kind) and not pa.types.is_duration(kind)):
-            texts = _joined(_QUOTE, texts, _QUOTE)
+            texts = _quoted(texts)
     if column.null_count:
         texts = pc.if_else(column.is_valid(), texts, _literal("null"))
     return texts
@@ -222,7 +225,7 @@ def _string_texts(column: pa.Array) -> pa.Array:
     texts = column.cast(TEXT)
     if _ESCAPED[np.frombuffer(text_bytes(texts), np.uint8)].any():
         return _encoded_lines(texts.to_pylist())
-    return _joined(_QUOTE, texts, _QUOTE)
+    return _quoted(texts)
 
 
 def _struct_texts(column: pa.Array) -> pa.Array:

@@ -10,6 +10,7 @@ from in_process_job import InProcessJob
 
 from penstock.jobs.loading import load_job
 from penstock.server.demo_job import demo_definition
+from penstock.streams.graph import COMMANDS
 
 
 def test_rooms_are_kept_warm_and_obey() -> None:
@@ -43,7 +44,7 @@ def test_rooms_are_kept_warm_and_obey() -> None:
         "target": {"step": "thermostat", "key": 5},
         "payload": {"desired": 26.0},
     }
-    running.run({"__commands__": [("c", [json.dumps(command).encode()])]})
+    running.run({COMMANDS: [("c", [json.dumps(command).encode()])]})
     minute()
     after = minute()
     assert min(degrees for _, degrees in after[5]) > 24

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from penstock.jobs.figures import (
     NewFigures,
     StepFigures,
     Totals,
+    last_figures,
     newest_figures,
     read_figures,
 )
@@ -204,3 +206,22 @@ def test_a_line_costs_little(tmp_path: Path) -> None:
         writer.append(found)
         times.append(time.perf_counter() - begun_s)
     assert sorted(times)[100] < 0.001
+
+
+@given(
+    st.integers(0, 30), st.integers(1, 12), st.none() | st.integers(-1, 31), st.none() | st.integers(-1, 31)
+)
+@settings(max_examples=25, deadline=None)
+def test_the_newest_are_found_from_the_end(
+    count: int, most: int, after: int | None, since: int | None
+) -> None:
+    """As they are in the list of all of them, in however many segments."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = FiguresWriter(Path(folder), segment_bytes=1000)
+        for batch in range(count):
+            writer.append(figures(batch))
+        writer.close()
+        ended = None if since is None else BEGUN + dt.timedelta(seconds=since + 0.5)
+        found = last_figures(Path(folder), most, after=after, since=ended)
+    first = max(-1 if after is None else after, -1 if since is None else since)
+    assert batches(found) == list(range(count))[first + 1 :][-most:]

@@ -75,7 +75,7 @@ def bound(tmp_path: Path) -> BoundJob:
 @pytest.fixture
 def recorder(bound: BoundJob, tmp_path: Path) -> Recorder:
     found = Recorder(FiguresWriter(tmp_path), bound, "visits-1")
-    found.spark_started(3, lambda: MemoryUse(driver_bytes=7))
+    found.spark_started(lambda: 3, lambda: MemoryUse(driver_bytes=7))
     return found
 
 

@@ -35,3 +35,27 @@ def test_entries_at_the_front_are_left_out(
     )
     assert out == f"{sys.executable} ['one two', '$x'] {left}\n"
     assert len(list(program.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments", "is_forked"),
+    [
+        ("there", ["-m", "pyspark.daemon", "pyspark.worker"], True),
+        ("there", ["-m", "penstock.runtime.worker_daemon"], True),
+        ("there", ["-m", "this"], False),
+        ("", ["-m", "pyspark.version"], False),
+    ],
+)
+def test_modules_of_spark_are_left_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, arguments: list[str], is_forked: bool
+) -> None:
+    """Where the variable is set; all else is run by the interpreter."""
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "the cache"))
+    client = tmp_path / "a client.py"
+    client.write_text("import sys; print('forked', *sys.argv[1:])")
+    program = interpreter_without([Path("/a.zip")], forked=("FORKED_BY", client))
+    environment = {"PATH": "/usr/bin:/bin", "FORKED_BY": variable}
+    done = subprocess.run(
+        [program, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    assert (done.stdout == f"forked {' '.join(arguments)}\n".encode()) is is_forked

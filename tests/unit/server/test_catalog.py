@@ -108,6 +108,18 @@ def test_an_id_that_two_files_have_is_nobodys(root: Path, tmp_path: Path) -> Non
     assert "the id 'a.b' too" in problems[0].problem
 
 
+def test_a_mounted_config_map_defines_each_job_once(root: Path) -> None:
+    """Kubernetes mounts a file as a link to a link to a hidden folder, which is no folder of definitions."""
+    hidden = root / "maps" / "..2026_11_22_00_00_00.1"
+    hidden.mkdir(parents=True)
+    write(hidden / "mapped.yaml", "entry_point: x")
+    (root / "maps" / "..data").symlink_to(hidden.name)
+    (root / "maps" / "mapped.yaml").symlink_to("..data/mapped.yaml")
+    found, problems = Catalog([root / "maps"]).definitions()
+    assert list(found) == ["mapped"]
+    assert problems == []
+
+
 def test_names_that_are_no_ids_are_told(root: Path) -> None:
     """So that an id needs no escape anywhere."""
     write(root / "my job.yaml", "job: job.py")

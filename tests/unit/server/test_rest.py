@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -106,7 +108,8 @@ def test_lists_come_in_pages(place: RestPlace) -> None:
     numbers = [event["id"] for event in first["items"] + rest["items"]]
     assert numbers == sorted(set(numbers))
     assert len(numbers) == 7
-    assert place.ask("GET", "/v1/jobs?after=x").status_code == 422
+    for after in ("x", "1" * 30 + "-x"):
+        assert place.ask("GET", f"/v1/jobs?after={after}").status_code == 422
 
 
 def test_fifty_jobs_are_listed_soon(place: RestPlace) -> None:
@@ -118,6 +121,33 @@ def test_fifty_jobs_are_listed_soon(place: RestPlace) -> None:
         begun = time.perf_counter()
         assert len(place.ask("GET", "/v1/jobs").json()["items"]) == 50
         took.append(time.perf_counter() - begun)
+    assert min(took) < 0.2
+
+
+def test_ten_thousand_jobs_are_listed_as_soon(place: RestPlace) -> None:
+    """A page costs what is on it, wherever in the list it is."""
+    place.submit()
+    with contextlib.closing(sqlite3.connect(place.home.store)) as store:
+        columns = [row[1] for row in store.execute("PRAGMA table_info(jobs)")]
+        new = {
+            "id": "id || '-' || n",
+            "checkpoint": "checkpoint || n",
+            "status": "'CANCELED'",
+            "created_ms": "n",
+        }
+        store.execute(
+            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000) "
+            f"INSERT INTO jobs SELECT {', '.join(new.get(name, name) for name in columns)} FROM jobs, numbers"
+        )
+        store.commit()
+    took = []
+    for after in ("", "&after=9000-x", "&after=100-x"):
+        begun = time.perf_counter()
+        page = place.ask("GET", f"/v1/jobs?limit=50{after}").json()
+        took.append(time.perf_counter() - begun)
+        assert len(page["items"]) == 50
+        assert page["next"].split("-")[0] == str(page["items"][-1]["created_ms"])
+    assert page["items"][0]["created_ms"] == 99
     assert min(took) < 0.2
 
 

@@ -29,6 +29,7 @@ from penstock.jobs.scaling.policy import ScalingPolicy
 
 __all__ = [
     "Action",
+    "Cause",
     "Decision",
     "Rescale",
     "decide",
@@ -39,6 +40,29 @@ __all__ = [
 ]
 
 Action: TypeAlias = Literal["none", "rescale"]
+
+Cause: TypeAlias = Literal[
+    "more",
+    "fewer",
+    "outside-limits",
+    "fits",
+    "at-least",
+    "not-long-enough",
+    "too-few-figures",
+    "no-micro-batches",
+    "cool-down",
+    "too-many-rescales",
+    "at-most",
+    "not-the-tasks",
+    "no-gain",
+    "in-vain",
+    "did-not-do",
+]
+"""Why a decision is as it is, in a word; its reason has the numbers."""
+
+_REFUSALS: Final[frozenset[Cause]] = frozenset(
+    {"too-many-rescales", "at-most", "not-the-tasks", "no-gain", "in-vain", "did-not-do"}
+)
 
 _HOUR: Final = dt.timedelta(hours=1)
 # A scale-out that has brought less than this was in vain.
@@ -63,11 +87,12 @@ class Rescale(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done: nothing, or a rescale from `before` to `tasks`, which are the same when it is nothing.
 
-    `rate` is what arrives, in records per second, `capacity` how many of them the job could process at most; None when
-    there are too few figures.
+    `cause` is `reason` in a word. `rate` is what arrives, in records per second, `capacity` how many of them the job
+    could process at most; None when there are too few figures.
     """
 
     action: Action
+    cause: Cause
     before: int
     tasks: int
     reason: str
@@ -75,6 +100,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     load: Load | None = None
     rate: float | None = None
     capacity: float | None = None
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the load wants other tasks, and the policy or the job does not let it have them."""
+        return self.cause in _REFUSALS
 
 
 def decide(
@@ -101,10 +131,11 @@ def decide(
     limits = (min(policy.least_tasks, most), most)
     wait = _waits(policy, past, now)
     if wait is not None:
-        return _nothing(tasks, wait)
+        return _nothing(tasks, *wait)
     if not limits[0] <= tasks <= limits[1]:
         return Decision(
             action="rescale",
+            cause="outside-limits",
             before=tasks,
             tasks=min(max(tasks, limits[0]), limits[1]),
             reason=f"{tasks_text(tasks)}: that is outside of the limits, {limits[0]} to {limits[1]}.",
@@ -114,13 +145,16 @@ def decide(
     state = measured(fresh, bounds, policy.window_s)
     age_s = (now - found[-1].ended).total_seconds()
     if state is None:
-        return _nothing(tasks, "There are too few micro-batches since the start or the last rescale.")
+        return _nothing(
+            tasks, "too-few-figures", "There are too few micro-batches since the start or the last rescale."
+        )
     if age_s > max(policy.window_s, 3 * policy.longest_interval_s):
-        return _nothing(tasks, f"No micro-batch has ended for {age_s:.0f} s.")
+        return _nothing(tasks, "no-micro-batches", f"No micro-batch has ended for {age_s:.0f} s.")
     load = load_now(state, bounds, policy.longest_interval_s)
-    wanted, reason = _wanted(policy, past, fresh, bounds, limits, state, load)
+    wanted, cause, reason = _wanted(policy, past, fresh, bounds, limits, state, load)
     return Decision(
         action="none" if wanted == tasks else "rescale",
+        cause=cause,
         before=tasks,
         tasks=wanted,
         reason=reason,
@@ -177,15 +211,21 @@ def rescales_of(found: Sequence[Figures]) -> list[Rescale]:
     ]
 
 
-def _waits(policy: ScalingPolicy, past: Sequence[Rescale], now: dt.datetime) -> str | None:
+def _waits(policy: ScalingPolicy, past: Sequence[Rescale], now: dt.datetime) -> tuple[Cause, str] | None:
     """Why there may be no rescale now."""
     if past:
         since_s = (now - past[-1].at).total_seconds()
         if since_s < policy.cool_down_s:
-            return f"The last rescale was {since_s:.0f} s ago; the cool-down is {policy.cool_down_s:g} s."
+            return (
+                "cool-down",
+                f"The last rescale was {since_s:.0f} s ago; the cool-down is {policy.cool_down_s:g} s.",
+            )
     lately = sum(now - rescale.at < _HOUR for rescale in past)
     if lately >= policy.most_rescales_per_hour:
-        return f"There were {lately} rescales within the last hour, and that is the most."
+        return (
+            "too-many-rescales",
+            f"There were {lately} rescales within the last hour, and that is the most.",
+        )
     return None
 
 
@@ -197,14 +237,18 @@ def _wanted(
     limits: tuple[int, int],
     state: Measured,
     load: Load,
-) -> tuple[int, str]:
+) -> tuple[int, Cause, str]:
     """How many tasks the job is to have, and why."""
     why = pressure(policy, state, load, bounds)
     if why is not None:
         if load.high <= policy.target_utilisation:
-            return state.parallelism, (
-                f"{why} But it is at work for at most {load.high:.2f} of the time: what holds it back is how much a "
-                "micro-batch may take, or how seldom one begins, and not the number of tasks."
+            return (
+                state.parallelism,
+                "not-the-tasks",
+                (
+                    f"{why} But it is at work for at most {load.high:.2f} of the time: what holds it back is how "
+                    "much a micro-batch may take, or how seldom one begins, and not the number of tasks."
+                ),
             )
         return _more(policy, past, bounds, limits[1], state, why)
     highest = highest_rate(found, policy.window_s, policy.scale_in_after_s)
@@ -213,16 +257,20 @@ def _wanted(
 
 def _more(
     policy: ScalingPolicy, past: Sequence[Rescale], bounds: Bounds, most: int, state: Measured, why: str
-) -> tuple[int, str]:
+) -> tuple[int, Cause, str]:
     tasks = state.parallelism
     if tasks >= most:
-        return tasks, f"{why} But {tasks_text(tasks)} is the most."
+        return tasks, "at-most", f"{why} But {tasks_text(tasks)} is the most."
     capacity = _capacity(policy, state, bounds)
     before = past[-1] if past and past[-1].before < past[-1].after == tasks else None
     if before is not None and _was_in_vain(before, capacity):
-        return tasks, (
-            f"{why} But {tasks_text(before.before)} could process {before.capacity:.0f} records/s, and {tasks} "
-            f"{capacity:.0f}: more do not help. penstock advise tells why."
+        return (
+            tasks,
+            "in-vain",
+            (
+                f"{why} But {tasks_text(before.before)} could process {before.capacity:.0f} records/s, and {tasks} "
+                f"{capacity:.0f}: more do not help. penstock advise tells why."
+            ),
         )
     # When it has caught up, the target; until then all that it can.
     enough = tasks_for(state, state.arriving, bounds, policy.longest_interval_s, policy.target_utilisation)
@@ -235,9 +283,13 @@ def _more(
         needed = tasks
     wanted = min(most, max(needed, tasks + 1, round(tasks * policy.least_factor)))
     if not is_gain(state, state.arriving, bounds, policy.longest_interval_s, wanted):
-        return tasks, f"{why} But {tasks_text(wanted)} would not help. penstock advise tells why."
+        return (
+            tasks,
+            "no-gain",
+            f"{why} But {tasks_text(wanted)} would not help. penstock advise tells why.",
+        )
     then = load_at(state, state.arriving, wanted, bounds, policy.longest_interval_s)
-    return wanted, f"{why} With {tasks_text(wanted)} the load would be {then:.2f}."
+    return wanted, "more", f"{why} With {tasks_text(wanted)} the load would be {then:.2f}."
 
 
 def is_gain(state: Measured, rate: float, bounds: Bounds, longest_interval_s: float, tasks: int) -> bool:
@@ -261,38 +313,48 @@ def _fewer(
     state: Measured,
     load: Load,
     highest: float | None,
-) -> tuple[int, str]:
+) -> tuple[int, Cause, str]:
     tasks = state.parallelism
     if load.high >= policy.scale_in_below:
-        return tasks, f"The load is {load.likely:.2f}; that fits."
+        return tasks, "fits", f"The load is {load.likely:.2f}; that fits."
     if tasks <= least:
-        return tasks, f"The load is {load.likely:.2f}, and {tasks_text(tasks)} is the least."
+        return tasks, "at-least", f"The load is {load.likely:.2f}, and {tasks_text(tasks)} is the least."
     if highest is None:
-        return tasks, (
-            f"The load is {load.likely:.2f}, but it has not been seen for {policy.scale_in_after_s:g} s yet."
+        return (
+            tasks,
+            "not-long-enough",
+            f"The load is {load.likely:.2f}, but it has not been seen for {policy.scale_in_after_s:g} s yet.",
         )
     # What is not known counts against fewer tasks.
     dear = state.at_most()
     needed = tasks_for(dear, highest, bounds, policy.longest_interval_s, policy.target_utilisation)
     if needed is None or needed * policy.least_factor > tasks or needed >= tasks:
-        return tasks, f"The load is {load.likely:.2f}; not enough fewer tasks would do."
+        return tasks, "fits", f"The load is {load.likely:.2f}; not enough fewer tasks would do."
     wanted = max(least, needed)
     for rescale in past:
         left = rescale.before < rescale.after and rescale.rate is not None and wanted <= rescale.before
         if left and rescale.rate is not None and highest > _SAME_RATE * rescale.rate:
-            return tasks, (
-                f"The load is {load.likely:.2f}, but {tasks_text(rescale.before)} did not do for {rescale.rate:.0f} "
-                f"records/s, and {highest:.0f} arrive."
+            return (
+                tasks,
+                "did-not-do",
+                (
+                    f"The load is {load.likely:.2f}, but {tasks_text(rescale.before)} did not do for "
+                    f"{rescale.rate:.0f} records/s, and {highest:.0f} arrive."
+                ),
             )
     then = load_at(dear, highest, wanted, bounds, policy.longest_interval_s)
-    return wanted, (
-        f"The load is {load.likely:.2f}, below {policy.scale_in_below:g}, and at most {highest:.0f} records/s came in "
-        f"{policy.scale_in_after_s:g} s; with {tasks_text(wanted)} it would be {then:.2f}."
+    return (
+        wanted,
+        "fewer",
+        (
+            f"The load is {load.likely:.2f}, below {policy.scale_in_below:g}, and at most {highest:.0f} records/s came "
+            f"in {policy.scale_in_after_s:g} s; with {tasks_text(wanted)} it would be {then:.2f}."
+        ),
     )
 
 
-def _nothing(tasks: int, reason: str) -> Decision:
-    return Decision(action="none", before=tasks, tasks=tasks, reason=reason)
+def _nothing(tasks: int, cause: Cause, reason: str) -> Decision:
+    return Decision(action="none", cause=cause, before=tasks, tasks=tasks, reason=reason)
 
 
 def _capacity(policy: ScalingPolicy, state: Measured, bounds: Bounds) -> float | None:

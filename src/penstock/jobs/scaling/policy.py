@@ -11,7 +11,7 @@ import yaml
 from penstock.durations import milliseconds
 from penstock.errors import JobDefinitionError
 
-__all__ = ["DEFAULT_POLICY", "ScalingPolicy", "parse_policy"]
+__all__ = ["DEFAULT_POLICY", "ScalingPolicy", "parse_policy", "policy_of"]
 
 _MOST_TASKS: Final = 32768
 _REMEDY: Final = "docs/scaling.md lists the fields."
@@ -114,8 +114,17 @@ def parse_policy(text: str) -> ScalingPolicy:
         found = yaml.safe_load(text)
     except yaml.YAMLError as e:
         raise JobDefinitionError(f"The scaling policy is neither YAML nor JSON: {_one_line(e)}.") from e
-    if found is None:
-        found = {}
+    return policy_of({} if found is None else found)
+
+
+def policy_of(found: Any) -> ScalingPolicy:
+    """The policy of an object of fields, as a definition of a job has it.
+
+    Raises JobDefinitionError, which names the field.
+
+    >>> policy_of({"most_tasks": 8, "cool_down": "5m"}).most_tasks
+    8
+    """
     if not isinstance(found, dict):
         raise JobDefinitionError(
             f"The scaling policy is {type(found).__name__}; it must be an object. {_REMEDY}"

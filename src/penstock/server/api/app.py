@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
+from starlette.types import Lifespan
 
 import penstock
-from penstock.server.api import jobs, sessions, steering, watching
+from penstock.server.api import jobs, reading, sessions, steering, watching
 from penstock.server.api.access import Role
 from penstock.server.api.context import Context
 from penstock.server.api.guard import COOKIE, Guard
 from penstock.server.api.problems import PROBLEM_TYPE, Problem, install_problems
-from penstock.server.api.routing import PUBLIC, ROLE_FIELD, check_declared, needs, new_router
+from penstock.server.api.routing import (
+    PUBLIC,
+    ROLE_FIELD,
+    DeclaringMount,
+    check_declared,
+    needs,
+    new_router,
+)
 
 __all__ = ["create_app", "describe"]
 
@@ -37,8 +46,13 @@ _PROBLEMS: Final = {
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
 
 
-def create_app(context: Context) -> FastAPI:
-    """The app. Raises UndeclaredRouteError when a route does not say which role it needs."""
+def create_app(
+    context: Context, mounts: Sequence[DeclaringMount] = (), lifespan: Lifespan[FastAPI] | None = None
+) -> FastAPI:
+    """The app, with other apps below paths of theirs, and what those need while it runs.
+
+    Raises UndeclaredRouteError when a route does not say which role it needs.
+    """
     app = FastAPI(
         title="penstock",
         version=penstock.__version__,
@@ -48,6 +62,7 @@ def create_app(context: Context) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        lifespan=lifespan,
     )
     app.state.context = context
     app.state.streams = 0
@@ -71,10 +86,13 @@ def create_app(context: Context) -> FastAPI:
         jobs.router,
         watching.router,
         steering.router,
+        reading.router,
+        reading.metrics_router,
         description,
     ):
         # Not included but taken over, so that each route can be asked for its role.
         app.router.routes.extend(router.routes)
+    app.router.routes.extend(mounts)
     check_declared(app.routes)
     return app
 

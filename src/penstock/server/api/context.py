@@ -11,9 +11,10 @@ from fastapi import Depends, Request
 
 from penstock.server.api.guard import Door
 from penstock.server.api.models import ServerConfig
+from penstock.server.reading import JobReader
 from penstock.server.service import JobService
 
-__all__ = ["Config", "Context", "Service", "Wake", "context_of"]
+__all__ = ["Config", "Context", "Reader", "Service", "Wake", "context_of"]
 
 
 def _nothing() -> None:
@@ -39,7 +40,7 @@ class Context:
     config: ServerConfig
     wake: Callable[[], None] = _nothing
     stopping: threading.Event = field(default_factory=threading.Event)
-    landing: str = "/v1/jobs"
+    landing: str = "/dashboard/jobs"
 
 
 def context_of(request: Request) -> Context:
@@ -52,6 +53,10 @@ def _service(request: Request) -> JobService:
     return context_of(request).service
 
 
+def _reader(request: Request) -> JobReader:
+    return context_of(request).service.reader
+
+
 def _wake(request: Request) -> Callable[[], None]:
     return context_of(request).wake
 
@@ -61,5 +66,6 @@ def _config(request: Request) -> ServerConfig:
 
 
 Service = Annotated[JobService, Depends(_service)]
+Reader = Annotated[JobReader, Depends(_reader)]
 Wake = Annotated[Callable[[], None], Depends(_wake)]
 Config = Annotated[ServerConfig, Depends(_config)]

@@ -10,19 +10,38 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.server.api.access import Principal, Sessions, TokenBook, host_of, is_plain_path, origin_problem
 from penstock.server.api.problems import problem
 
-__all__ = ["COOKIE", "PUBLIC_PATHS", "Door", "Guard", "cookie_in", "headers_of"]
+__all__ = [
+    "COOKIE",
+    "DASHBOARD",
+    "LOGIN",
+    "PUBLIC_PATHS",
+    "SOCKET_PATH",
+    "Door",
+    "Guard",
+    "cookie_in",
+    "headers_of",
+]
 
 COOKIE: Final = "penstock_session"
 """The cookie of a browser that has shown a token."""
 
-PUBLIC_PATHS: Final = frozenset({"/login", "/v1/health"})
+LOGIN: Final = "/login"
+"""Where browsers are let in."""
+
+PUBLIC_PATHS: Final = frozenset({LOGIN, "/v1/health"})
 """What can be asked for by anybody: whether the server lives, and to be let in."""
+
+DASHBOARD: Final = "/dashboard"
+"""Where the paths of the dashboard begin."""
+
+SOCKET_PATH: Final = f"{DASHBOARD}/_nicegui_ws/socket.io/"
+"""The socket of the dashboard's pages: the one path that ends in a slash."""
 
 _log: Final = logging.getLogger(__name__)
 _BEARER: Final = "bearer "
@@ -131,7 +150,8 @@ class Guard:
                 421, "wrong-host", "The server is not called by this name. Use one it was started with."
             )
         raw = scope.get("raw_path") or scope["path"].encode()
-        if len(raw) > _LONGEST_PATH or not is_plain_path(raw) or len(scope["query_string"]) > _LONGEST_QUERY:
+        plain = is_plain_path(raw) or raw == SOCKET_PATH.encode()
+        if len(raw) > _LONGEST_PATH or not plain or len(scope["query_string"]) > _LONGEST_QUERY:
             return problem(404, "not-found", "There is nothing at such a path.")
         tells = "authorization" in headers
         against = origin_problem(
@@ -149,6 +169,8 @@ class Guard:
         principal = self._door.who(headers)
         scope.setdefault("state", {})["principal"] = principal
         if principal is None and scope["path"] not in PUBLIC_PATHS:
+            if _is_page_load(scope, headers):
+                return RedirectResponse(LOGIN, 303)
             return problem(
                 401,
                 "not-known",
@@ -213,6 +235,13 @@ def headers_of(scope: Scope) -> dict[str, list[str]]:
     for name, value in scope["headers"]:
         headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
     return headers
+
+
+def _is_page_load(scope: Scope, headers: dict[str, list[str]]) -> bool:
+    """Whether somebody opens a page of the dashboard in a browser, and should be shown how to be let in."""
+    of_dashboard = scope["path"] == "/" or scope["path"].startswith(DASHBOARD)
+    takes = headers.get("accept", [""])[0]
+    return of_dashboard and scope["type"] == "http" and scope["method"] == "GET" and "text/html" in takes
 
 
 def _too_large(most_bytes: int) -> Response:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
 
 from penstock.errors import JobDefinitionError
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service, Wake
 from penstock.server.api.models import (
+    ID_PATTERN,
     Definition,
     DefinitionProblem,
     Definitions,
@@ -21,6 +22,7 @@ from penstock.server.api.models import (
     Rescale,
     Run,
     Savepoint,
+    SavepointDetails,
     Submission,
 )
 from penstock.server.api.routing import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
@@ -31,9 +33,12 @@ from penstock.server.statuses import Desired, JobStatus
 
 __all__ = ["router"]
 
-_MOST_JOBS = 100_000
+# More than any time has, and fewer than any store can compare with.
+_MOST_DIGITS = 18
 
 router = new_router("jobs")
+
+SavepointId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a savepoint.")]
 
 
 @router.get("/definitions", summary="List the jobs that may be submitted", openapi_extra=needs(Role.VIEWER))
@@ -56,10 +61,8 @@ def list_jobs(
     after: After = None,
 ) -> Page[Job]:
     """The jobs, newest first, without their progress."""
-    found = service.list_jobs(status or tuple(JobStatus), _MOST_JOBS)
-    if after is not None:
-        behind = _place(after)
-        found = [job for job in found if (-job.created_ms, job.id) > behind]
+    behind = None if after is None else _place(after)
+    found = service.list_jobs(status or tuple(JobStatus), limit + 1, behind)
     more = len(found) > limit
     page = found[:limit]
     return Page(
@@ -156,6 +159,24 @@ def list_savepoints(service: Service, limit: Limit = 100, after: After = None) -
     )
 
 
+@router.get("/savepoints/{savepoint_id}", summary="Get a savepoint", openapi_extra=needs(Role.VIEWER))
+def get_savepoint(savepoint_id: SavepointId, service: Service) -> SavepointDetails:
+    """A savepoint with its tables, and the jobs that began with it."""
+    return SavepointDetails.model_validate(service.savepoint_details(savepoint_id))
+
+
+# What cannot be taken back is for admins.
+@router.delete(
+    "/savepoints/{savepoint_id}",
+    status_code=204,
+    summary="Delete a savepoint",
+    openapi_extra=needs(Role.ADMIN),
+)
+def delete_savepoint(savepoint_id: SavepointId, service: Service, asker: Asker) -> None:
+    """Delete a savepoint for good. Refused while a job that is not over has begun with it."""
+    service.delete_savepoint(savepoint_id, asker.name)
+
+
 @router.get("/jobs/{job_id}/runs", summary="List the runs of a job", openapi_extra=needs(Role.VIEWER))
 def list_runs(job_id: JobId, service: Service, limit: Limit = 100, after: After = None) -> Page[Run]:
     """The runs of a job, newest first."""
@@ -222,6 +243,6 @@ def _accepted(operation: OperationInfo, wake: Wake, response: Response) -> Opera
 
 def _place(after: str) -> tuple[int, str]:
     created, _, job_id = after.partition("-")
-    if not (created.isascii() and created.isdigit()):
+    if not (created.isascii() and created.isdigit() and len(created) <= _MOST_DIGITS):
         raise JobDefinitionError(f"after={after} is no `next` of a page of jobs.")
-    return -int(created), job_id
+    return int(created), job_id

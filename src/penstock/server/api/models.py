@@ -28,8 +28,10 @@ __all__ = [
     "Rescale",
     "Run",
     "Savepoint",
+    "SavepointDetails",
     "SentCommand",
     "ServerConfig",
+    "SnapshotTable",
     "StateStep",
     "Submission",
 ]
@@ -120,6 +122,16 @@ class Definitions(_Given):
     problems: list[DefinitionProblem]
 
 
+class Scaling(_Given):
+    """How a job is scaled by itself."""
+
+    policy: dict[str, Any] = Field(description="The scaling policy of its definition.")
+    at_ms: int | None = Field(description="When the last decision was made; only in the answer for one job.")
+    decision: dict[str, Any] | None = Field(
+        description="The last decision: action, cause, before, tasks, reason, dry_run, load, rate, capacity."
+    )
+
+
 class Job(_Given):
     """A job. Secrets in bindings and settings are masked."""
 
@@ -139,6 +151,7 @@ class Job(_Given):
     bindings: dict[str, str]
     settings: dict[str, Any]
     progress: dict[str, Any] | None = Field(description="How it is going; only in the answer for one job.")
+    scaling: Scaling | None = Field(description="How it is scaled by itself; null without a policy.")
 
 
 class Run(_Given):
@@ -190,6 +203,27 @@ class Savepoint(_Given):
     uri: str
 
 
+class SnapshotTable(_Given):
+    """A table of a snapshot: a state of a step, its timers, or what is kept once for the step."""
+
+    name: str
+    step: str
+    kind: str
+    rows: int
+    bytes: int
+
+
+class SavepointDetails(Savepoint):
+    """A savepoint with what it holds."""
+
+    key_groups: int
+    rows: int
+    bytes: int
+    tables: list[SnapshotTable]
+    positions: dict[str, Any] = Field(description="Where each stream goes on.")
+    used_by: list[str] = Field(description="The jobs that are not over and began with it.")
+
+
 class Log(_Given):
     """What a run has printed."""
 
@@ -214,6 +248,9 @@ class Submission(_Taken):
     )
     keep_positions: pydantic.StrictBool | None = None
     allow_non_restored_state: pydantic.StrictBool | None = None
+    scaling: Literal["off", "dry-run"] | None = Field(
+        None, description="Leave the job with its tasks, or only tell what its scaling policy decides."
+    )
     from_savepoint: Id | None = Field(None, description="The id of a savepoint to begin with.")
     continues: Id | None = Field(
         None, description="The id of a job that is over, whose checkpoint this one goes on with."

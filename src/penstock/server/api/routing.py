@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Mount
 
 from penstock.errors import PenstockError
 from penstock.server.api.access import Principal, Role
@@ -20,6 +20,7 @@ __all__ = [
     "ROLE_FIELD",
     "After",
     "Asker",
+    "DeclaringMount",
     "GuardedRoute",
     "IdempotencyKey",
     "JobId",
@@ -83,10 +84,22 @@ def declared_role(route: BaseRoute) -> Role | None:
     return None if declared == PUBLIC else Role(declared)
 
 
-def check_declared(routes: list[BaseRoute]) -> None:
-    """Raise UndeclaredRouteError unless each route declares its role."""
+def check_declared(routes: Iterable[BaseRoute]) -> None:
+    """Raise UndeclaredRouteError unless each route declares its role, and each mount those of its pages."""
     for route in routes:
-        declared_role(route)
+        if not isinstance(route, DeclaringMount):
+            declared_role(route)
+
+
+class DeclaringMount(Mount):
+    """An app of its own below a path, that lets in to each of its pages whom the page's declaration allows.
+
+    The pages are told when it is made, and UndeclaredRouteError is raised for what declares no role.
+    """
+
+    def page_roles(self) -> dict[str, Role]:
+        """The roles that its pages need, by their whole paths."""
+        raise NotImplementedError
 
 
 def new_router(tag: str, prefix: str = API) -> APIRouter:

@@ -16,14 +16,15 @@ from penstock.errors import CommandRefusedError, UnknownIdError
 from penstock.jobs.control import read_control_entry
 from penstock.jobs.history import Story, Wanted, newest_stories, story_of
 from penstock.jobs.receipts import plain
-from penstock.jobs.sending import command_binding, find_waiting, send_command
+from penstock.jobs.sending import find_waiting
 from penstock.jobs.targeting import check_known, parse_target
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service
 from penstock.server.api.models import ID_PATTERN, Command, CommandStory, Page, SentCommand, StateStep
 from penstock.server.api.routing import Asker, IdempotencyKey, JobId, Limit, needs, new_router
+from penstock.server.service import JobService
 
-__all__ = ["router"]
+__all__ = ["issue", "router"]
 
 _WRITES_FILES: Final = frozenset({"dump-state"})
 """Kinds of commands that name a place to write to, which no client may."""
@@ -46,6 +47,17 @@ def send(
 
     With an Idempotency-Key, and no id of its own, the key makes its id: the job takes it once.
     """
+    sent = issue(service, job_id, command, asker.name, key)
+    response.headers["Location"] = f"/v1/jobs/{job_id}/commands/{sent.id}"
+    return SentCommand(
+        id=sent.id, kind=sent.kind, target=str(sent.target), version=sent.version, issued_by=sent.issued_by
+    )
+
+
+def issue(
+    service: JobService, job_id: str, command: Command, who: str, key: str | None = None
+) -> ControlCommand:
+    """Send a command in the name of somebody, if the job takes it."""
     if command.kind in _WRITES_FILES:
         raise CommandRefusedError(
             f"A command {command.kind} names a place to write to, which cannot be said by REST. Send it with "
@@ -53,25 +65,21 @@ def send(
         )
     checkpoint = service.checkpoint(job_id)
     entry = read_control_entry(checkpoint)
-    binding = command_binding(entry, None)
     keys = None if command.keys is None else _json(command.keys, "keys")
     sent = ControlCommand(
-        id=command.id or _id_of(job_id, asker.name, key),
+        id=command.id or _id_of(job_id, who, key),
         kind=command.kind,
         target=parse_target(command.target, keys, entry),
         version=command.version,
-        issued_by=asker.name,
+        issued_by=who,
         issued_at=dt.datetime.now(dt.UTC),
         effective_at=command.effective_at,
         expires_at=command.expires_at,
         payload=msgspec.Raw(_json(command.payload, "payload").encode()),
     )
     check_known(sent, entry)
-    send_command(sent, binding)
-    response.headers["Location"] = f"/v1/jobs/{job_id}/commands/{sent.id}"
-    return SentCommand(
-        id=sent.id, kind=sent.kind, target=str(sent.target), version=sent.version, issued_by=sent.issued_by
-    )
+    service.send_command(job_id, sent, entry)
+    return sent
 
 
 @router.get("/jobs/{job_id}/commands", summary="List commands", openapi_extra=needs(Role.VIEWER))

@@ -36,6 +36,8 @@ MANAGER: Final = "manager"
 
 UNFINISHED: Final = ("PENDING", "RUNNING")
 
+_TOLD_OF_RESCALES: Final = ("before", "after", "downtime_s")
+
 _Row = TypeVar("_Row")
 
 
@@ -125,6 +127,9 @@ def end_operation(
     mine = (operations.c.id == operation.id, operations.c.state.in_(UNFINISHED))
     if connection.execute(operations.update().where(*mine).values(values)).rowcount == 1:
         detail = {"operation": operation.id} | ({"error": error} if error else {})
+        if operation.kind == "rescale":
+            # How long the job stood still is asked for long after the operation is forgotten.
+            detail |= {name: (result or {})[name] for name in _TOLD_OF_RESCALES if name in (result or {})}
         add_event(
             connection, now_ms, operation.job_id, MANAGER, f"{operation.kind} is {state.lower()}", detail
         )

@@ -73,14 +73,23 @@ class Store:
         with reading(self._engine) as connection:
             return _job(connection, job_id)
 
-    def jobs(self, statuses: Collection[JobStatus] = tuple(JobStatus), most: int = 1000) -> list[JobRow]:
-        """The jobs with one of the statuses, newest first."""
+    def jobs(
+        self,
+        statuses: Collection[JobStatus] = tuple(JobStatus),
+        most: int = 1000,
+        behind: tuple[int, str] | None = None,
+    ) -> list[JobRow]:
+        """The jobs with one of the statuses, newest first; those `behind` one, by when it was created, and its id."""
         query = (
             sa.select(jobs)
             .where(jobs.c.status.in_(sorted(statuses)))
             .order_by(jobs.c.created_ms.desc(), jobs.c.id)
             .limit(most)
         )
+        if behind is not None:
+            created_ms, job_id = behind
+            same = sa.and_(jobs.c.created_ms == created_ms, jobs.c.id > as_id(job_id))
+            query = query.where(sa.or_(jobs.c.created_ms < created_ms, same))
         with reading(self._engine) as connection:
             return rows_of(connection.execute(query), JobRow)
 
@@ -117,6 +126,35 @@ class Store:
             return find_operations(
                 connection, operations.c.kind.in_(kinds), operations.c.state.in_(UNFINISHED)
             )
+
+    def unfinished_of(self, job_id: str) -> list[OperationRow]:
+        """The operations on a job that last, oldest first."""
+        with reading(self._engine) as connection:
+            return find_operations(
+                connection, operations.c.job_id == job_id, operations.c.state.in_(UNFINISHED)
+            )
+
+    def rescales(self, job_id: str, most: int = 100) -> list[OperationRow]:
+        """The newest operations that rescale a job, oldest first."""
+        query = (
+            sa.select(operations)
+            .where(operations.c.job_id == job_id, operations.c.kind == "rescale")
+            .order_by(operations.c.created_ms.desc(), operations.c.id.desc())
+            .limit(most)
+        )
+        with reading(self._engine) as connection:
+            return rows_of(connection.execute(query), OperationRow)[::-1]
+
+    def events_by(self, job_id: str, who: str, most: int = 100) -> list[EventRow]:
+        """The newest events by somebody on a job, oldest first."""
+        query = (
+            sa.select(events)
+            .where(events.c.job_id == job_id, events.c.who == who)
+            .order_by(events.c.id.desc())
+            .limit(most)
+        )
+        with reading(self._engine) as connection:
+            return rows_of(connection.execute(query), EventRow)[::-1]
 
     def events(self, job_id: str | None = None, after: int = 0, most: int = 1000) -> list[EventRow]:
         """Events behind one, of one job or all, oldest first."""
@@ -324,6 +362,28 @@ class Store:
         with writing(self._engine) as connection:
             check_leader(connection, leader)
             end_operation(connection, self._now_ms(), operation, result=result, error=error)
+
+    def begin_if_unchanged(self, leader: int, job: JobRow, asked: Asked) -> OperationRow:
+        """Ask for something as the leader, of a job as it was looked at.
+
+        Raises JobChangedError when the job has another status or run since, or a user asked for anything.
+        """
+        with writing(self._engine) as connection:
+            check_leader(connection, leader)
+            now = _job(connection, job.id, lock=True)
+            mine = (operations.c.job_id == job.id, operations.c.state.in_(UNFINISHED))
+            as_it_was = (now.status, now.desired, now.epoch) == (job.status, job.desired, job.epoch)
+            if not as_it_was or find_operations(connection, *mine):
+                raise JobChangedError(f"The job {job.id} was changed meanwhile. Look at it again.")
+            return add_operation(connection, self._now_ms(), job.id, asked)
+
+    def add_event_of_leader(
+        self, leader: int, job_id: str, who: str, what: str, detail: dict[str, Any]
+    ) -> None:
+        """Tell that something has happened, unless another manager leads."""
+        with writing(self._engine) as connection:
+            check_leader(connection, leader)
+            add_event(connection, self._now_ms(), job_id, who, what, detail)
 
     def operation_runs(self, leader: int, operation: OperationRow) -> None:
         """Note that an operation was begun."""

@@ -40,10 +40,10 @@ def stored_rooms(parallelism: int = 2) -> StoredJob:
 POSITIONS = {"readings-0": {"position": 3}, "commands": {"position": 1}}
 
 
-def snapshot(place: Path, form: str, *, positions: dict[str, Any] | None = None) -> Manifest:
+def snapshot(place: Path, form: str, *, positions: dict[str, Any] | None = None, **about: Any) -> Manifest:
     """A snapshot of the rooms; a savepoint, with a file of the source, when the format is arrow."""
     before = stored_rooms()
-    more: dict[str, Any] = {"positions": POSITIONS if positions is None else positions}
+    more: dict[str, Any] = {"positions": POSITIONS if positions is None else positions, **about}
     if form == "arrow":
         more["files"] = [
             write_file(open_store(str(place)), "sources/readings-0.files", b'"a"\n"b"\n"c"\n'),

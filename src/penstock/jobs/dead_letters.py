@@ -1,0 +1,200 @@
+"""Dead letters: the newest records that a job could not process, read from where it puts them."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import os
+import re
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from penstock.bindings import Binding, FilesBinding, KafkaBinding, redacted
+from penstock.errors import BindingError, CheckpointError, ExternalSystemError
+from penstock.kafka_topics import LastError, build_client, check_topic
+from penstock.operators.blocks import DeadLetter
+from penstock.sources.kafka import client_settings
+
+__all__ = ["FoundLetter", "newest_letters", "readable"]
+
+_PART: Final = re.compile(r"part-(\d{4,})-(\d{10,})\.\w+")
+_TAIL_BYTES: Final = 4 << 20
+_CHARACTER_BYTES: Final = 4
+_KAFKA_S: Final = 5.0
+_POLL_S: Final = 0.2
+
+
+class FoundLetter(msgspec.Struct, frozen=True):
+    """A dead letter, when it was written in milliseconds since 1970, and in a folder by which micro-batch."""
+
+    letter: DeadLetter
+    at_ms: int
+    batch: int | None = None
+
+
+def readable(raw: bytes, most_bytes: int) -> tuple[Literal["text", "base64"], str]:
+    """The beginning of a record for people: as text when it is some, else in base64.
+
+    >>> readable(b"abc", 2), readable(bytes([255, 0]), 10)
+    (('text', 'ab'), ('base64', '/wA='))
+    """
+    try:
+        return "text", raw[:most_bytes].decode()
+    except UnicodeDecodeError as e:
+        # A character at the very end may have been cut.
+        if most_bytes < len(raw) and e.start >= most_bytes - _CHARACTER_BYTES and e.end == most_bytes:
+            return "text", raw[: e.start].decode()
+        return "base64", base64.b64encode(raw[:most_bytes]).decode()
+
+
+_decoder: Final = msgspec.json.Decoder(DeadLetter)
+
+
+def newest_letters(binding: Binding, most: int, timeout_s: float = _KAFKA_S) -> list[FoundLetter]:
+    """At most so many of the newest dead letters at a place, oldest first.
+
+    Of one file of a folder no more is read than its last 4 MiB, of a topic what the broker gives in time. A folder that
+    is not there yet has none. Raises BindingError for a place that cannot be read, ExternalSystemError when a broker
+    does not answer, CheckpointError for a file that holds something else.
+    """
+    if isinstance(binding, FilesBinding):
+        return _in_folder(binding, most)
+    if isinstance(binding, KafkaBinding):
+        return _in_topic(binding, most, timeout_s)
+    raise BindingError(
+        f"The dead letters of the job go to {redacted(binding.uri)!r}, where nobody can read them again. Bind "
+        "dead-letters to a folder or to Kafka, or leave it out."
+    )
+
+
+def _in_folder(binding: FilesBinding, most: int) -> list[FoundLetter]:
+    try:
+        names = os.listdir(binding.directory)  # noqa: PTH208  # only names are needed
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    parts = sorted(
+        (int(part[1]), int(part[2]), name) for name in names if (part := _PART.fullmatch(name)) is not None
+    )
+    found: deque[FoundLetter] = deque()
+    for _, batch, name in reversed(parts):
+        path = Path(binding.directory, name)
+        try:
+            at_ms = path.stat().st_mtime_ns // 1_000_000
+            letters = _in_file(path, binding.format, most - len(found))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, msgspec.MsgspecError, pa.ArrowException, csv.Error) as e:
+            raise CheckpointError(f"{path} does not hold dead letters: {e}. Move it elsewhere.") from e
+        found.extendleft(FoundLetter(letter, at_ms, batch) for letter in reversed(letters))
+        if len(found) >= most:
+            break
+    return list(found)
+
+
+def _in_file(path: Path, form: str, most: int) -> list[DeadLetter]:
+    if form == "parquet":
+        return _in_parquet(path, most)
+    if form == "csv":
+        return list(deque(_in_csv(path), most))
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = max(0, size - _TAIL_BYTES)
+        file.seek(begin)
+        lines = file.read().splitlines()
+    # The first line is not whole when it begins before what was read.
+    return [_decoder.decode(line) for line in (lines[1:] if begin else lines)[-most:]]
+
+
+def _in_csv(path: Path) -> Iterator[DeadLetter]:
+    csv.field_size_limit(sys.maxsize)
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            yield msgspec.convert({**row, "raw": base64.b64decode(row["raw"])}, DeadLetter, strict=False)
+
+
+def _in_parquet(path: Path, most: int) -> list[DeadLetter]:
+    found: deque[DeadLetter] = deque()
+    with pq.ParquetFile(path) as file:
+        for group in reversed(range(file.num_row_groups)):
+            if len(found) >= most:
+                break
+            rows = file.read_row_group(group).slice(
+                max(0, file.metadata.row_group(group).num_rows - (most - len(found)))
+            )
+            found.extendleft(msgspec.convert(row, DeadLetter) for row in reversed(rows.to_pylist()))
+    return list(found)
+
+
+def _in_topic(binding: KafkaBinding, most: int, timeout_s: float) -> list[FoundLetter]:
+    settings = client_settings(binding)
+    deadline_s = time.monotonic() + timeout_s
+    partitions = check_topic(binding, settings, timeout_s)
+    errors = LastError()
+    own = {
+        # Nothing is committed, so that nobody else notices.
+        "group.id": f"penstock-{uuid.uuid4().hex}",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": False,
+    }
+    consumer = build_client(Consumer, binding, {**settings, **own}, errors)
+    try:
+        found = _polled(consumer, binding.topic, partitions, most, deadline_s)
+    except KafkaException as e:
+        raise ExternalSystemError(
+            f"The dead letters in the topic {binding.topic!r} on {binding.servers} cannot be read "
+            f"({errors.after(e.args[0])})."
+        ) from e
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda letter: letter.at_ms)[-most:]
+
+
+def _polled(
+    consumer: Consumer, topic: str, partitions: int, most: int, deadline_s: float
+) -> list[FoundLetter]:
+    """The last records of each partition, until they are there or the time is over."""
+    ends: dict[int, int] = {}
+    wanted = []
+    for number in range(partitions):
+        left_s = max(0.1, deadline_s - time.monotonic())
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), left_s)
+        if high > low:
+            ends[number] = high
+            wanted.append(TopicPartition(topic, number, max(low, high - most)))
+    consumer.assign(wanted)
+    found = []
+    while ends and time.monotonic() < deadline_s:
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            # Behind the last record there may be the end of a transaction, which is no record.
+            places = consumer.position(wanted)
+            ends = {p.partition: ends[p.partition] for p in places if p.offset < ends.get(p.partition, 0)}
+            continue
+        if message.error() is not None:
+            raise KafkaException(message.error())
+        letter = _letter(message.value())
+        if letter is not None:
+            found.append(FoundLetter(letter, max(0, message.timestamp()[1])))
+        partition, offset = message.partition(), message.offset()
+        if partition in ends and offset is not None and offset + 1 >= ends[partition]:
+            del ends[partition]
+    return found
+
+
+def _letter(value: Any) -> DeadLetter | None:
+    """A dead letter; None for what another program has written into the topic."""
+    try:
+        return _decoder.decode(value or b"")
+    except msgspec.MsgspecError:
+        return None

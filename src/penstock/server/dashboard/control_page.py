@@ -1,0 +1,264 @@
+"""The page with the control of a job: a form that sends a command, its receipts as they come, and the history."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pydantic
+from nicegui import ui
+
+from penstock.control.receipts import FINAL
+from penstock.errors import CommandRefusedError
+from penstock.jobs.control import ControlEntry, read_control_entry
+from penstock.jobs.history import Story, newest_stories, story_of
+from penstock.jobs.receipts import kept_receipts, plain
+from penstock.jobs.targeting import TARGET_FORMS
+from penstock.server.api.access import Role
+from penstock.server.api.models import Command
+from penstock.server.api.steering import issue
+from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard.health import Level
+from penstock.server.dashboard.registry import job_tab
+from penstock.server.dashboard.same_commands import SentControl
+from penstock.server.dashboard.visits import JobVisit
+
+__all__ = ["StoriesTail", "command_of", "control", "story_row"]
+
+_MOST_STORIES: Final = 200
+_LEVELS: Final = {
+    "APPLIED": (Level.GOOD, "check_circle"),
+    "REJECTED": (Level.BAD, "block"),
+    "DEGRADED": (Level.WARNING, "warning"),
+    "SENT": (Level.BUSY, "outbox"),
+}
+_UNDER_WAY: Final = (Level.BUSY, "pending")
+
+
+@dataclass(frozen=True)
+class _Control:
+    """What a job takes, and the commands that it has read, newest first."""
+
+    entry: ControlEntry
+    stories: list[Story]
+
+
+class StoriesTail:
+    """The newest commands of a job, which are read again only when there are new receipts."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint: Final = checkpoint
+        self._changed_ns = self._settled_ns = -1
+        self._known: list[Story] = []
+
+    def read(self) -> list[Story]:
+        """All of them, newest first."""
+        try:
+            changed_ns = kept_receipts(self._checkpoint).stat().st_mtime_ns
+        except FileNotFoundError:
+            return []
+        if changed_ns != self._settled_ns:
+            # Two files within one tick of the file system's clock leave the same time: one more look follows a change.
+            self._settled_ns = changed_ns if changed_ns == self._changed_ns else -1
+            self._changed_ns = changed_ns
+            self._known = newest_stories(self._checkpoint, lambda _: True, _MOST_STORIES)[::-1]
+        return self._known
+
+
+def command_of(said: SentControl, now: dt.datetime) -> Command:
+    """The command that a form says. Raises CommandRefusedError for what is none."""
+    try:
+        payload = json.loads(said.payload) if said.payload else None
+    except ValueError as e:
+        raise CommandRefusedError(f"The payload is no JSON: {e}.") from None
+    try:
+        return Command(
+            kind=said.kind,
+            target=said.target,
+            keys=None,
+            payload=payload,
+            id=None,
+            version=said.version,
+            expires_at=None if said.expires_in_s is None else now + dt.timedelta(seconds=said.expires_in_s),
+        )
+    except pydantic.ValidationError as e:
+        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in e.errors())
+        raise CommandRefusedError(f"This is no command: {told}.") from None
+
+
+def story_row(story: Story) -> dict[str, Any]:
+    """A command that was read, as a row of the table."""
+    last = story.last
+    level, icon = _LEVELS.get(last.status, _UNDER_WAY)
+    return {
+        "key": f"{last.batch} {last.id}",
+        "at": f"{last.at:%Y-%m-%d %H:%M:%S}",
+        "command": last.id,
+        "kind": last.kind,
+        "target": last.target,
+        "version": "" if last.version is None else last.version,
+        "who": last.issued_by,
+        "level": str(level),
+        "icon": icon,
+        "health": last.status,
+        "why": last.reason,
+        "keys": last.keys,
+    }
+
+
+@job_tab("control", "Control", icon="tune", role=Role.VIEWER)
+def control(visit: JobVisit) -> None:
+    """The commands of a job."""
+    _ControlPage(visit)
+
+
+class _ControlPage:
+    def __init__(self, visit: JobVisit) -> None:
+        self._visit = visit
+        self._entry: ControlEntry | None = None
+        self._followed: str | None = None
+        with ui.element("div").classes("p-columns"):
+            with pieces.card("Send a command"), ui.element("div").classes("p-body"):
+                self._form()
+            with (
+                pieces.card("Receipts", about="of the command that was sent here, or chosen below"),
+                ui.element("div").classes("p-body"),
+            ):
+                self._receipts()
+        with pieces.card("History", about="the newest commands that the job has read"):
+            self._table = pieces.Table(
+                [
+                    pieces.Column("at", "Time (UTC)"),
+                    pieces.Column("health", "Status", slot=pieces.HEALTH_SLOT, sort="health"),
+                    pieces.Column("kind", "Kind"),
+                    pieces.Column(
+                        "target", "Target", slot='<div class="p-wrap">{{ props.row.target }}</div>'
+                    ),
+                    pieces.Column("version", "Version", number=True),
+                    pieces.Column("keys", "Keys", number=True),
+                    pieces.Column("who", "Who"),
+                    pieces.Column("command", "Id", slot=pieces.CHOOSE_SLOT.format(field="command")),
+                ],
+                key="key",
+                page_rows=20,
+                nothing="The job has read no command yet",
+            )
+            self._table.on_choose(self._follow)
+        pieces.same(same_commands.show_commands(visit.job_id))
+        visit.poll(self._read, self._show, key=("control", visit.job_id))
+
+    # What is there
+
+    def _read(self) -> _Control:
+        job_id = self._visit.job_id
+        checkpoint = self._visit.service.checkpoint(job_id)
+        tail = self._visit.readings.keep(("stories", job_id), lambda: StoriesTail(checkpoint))
+        return _Control(read_control_entry(checkpoint), tail.read())
+
+    def _show(self, found: _Control) -> None:
+        if found.entry != self._entry:
+            self._entry = found.entry
+            kinds = {kind: None for step in found.entry.steps.values() for kind in step.kinds}
+            self._kind.set_options(sorted(kinds), value=self._kind.value or next(iter(sorted(kinds)), None))
+            self._target.set_autocomplete(["*", *found.entry.steps, *(f"{s}/*" for s in found.entry.steps)])
+        self._table.show([story_row(story) for story in found.stories])
+
+    # The form
+
+    def _form(self) -> None:
+        with ui.element("form").classes("p-form") as form:
+            form.on("submit.prevent", self._send)
+            self._kind = ui.select([], label="Kind", with_input=True, new_value_mode="add-unique")
+            self._target = ui.input("Target", value="*").tooltip(TARGET_FORMS)
+            self._payload = ui.textarea("Payload (JSON)", placeholder='{"desired": 21.5}').props(
+                "rows=4 autogrow"
+            )
+            with ui.element("div").classes("p-row"):
+                self._version = ui.number("Version", min=0, precision=0)
+                self._expires = ui.number("Expires in seconds", min=1, precision=0)
+            for field in (self._kind, self._target, self._payload, self._version, self._expires):
+                field.props("outlined dense").on_value_change(self._say_same)
+            button = pieces.action_button(self._visit, "Send", "send", Role.OPERATOR, None, primary=True)
+            button.props("type=submit")
+        self._same = pieces.same("")
+        self._say_same()
+
+    def _said(self) -> SentControl:
+        return SentControl(
+            kind=self._kind.value or "",
+            target=(self._target.value or "*").strip(),
+            payload=(self._payload.value or "").strip() or None,
+            version=None if self._version.value is None else int(self._version.value),
+            expires_in_s=None if self._expires.value is None else int(self._expires.value),
+        )
+
+    def _say_same(self) -> None:
+        self._same.set_text(same_commands.send_control(self._visit.job_id, self._said()))
+
+    async def _send(self) -> None:
+        said, visit = self._said(), self._visit
+        sent = await visit.act(
+            Role.OPERATOR,
+            lambda who: issue(visit.service, visit.job_id, command_of(said, dt.datetime.now(dt.UTC)), who),
+        )
+        if sent is not None:
+            ui.notify(f"The command {sent.kind} for {sent.target} was sent", type="positive")
+            self._follow(sent.id)
+
+    # Receipts
+
+    def _receipts(self) -> None:
+        self._of = ui.label("Send a command, or choose one below.").classes("p-muted")
+        self._list = ui.element("ol").classes("p-receipts").props('aria-live=polite aria-label="Receipts"')
+
+        def read() -> tuple[str | None, Story | None]:
+            wanted = self._followed
+            if wanted is None:
+                return None, None
+            return wanted, story_of(self._visit.service.checkpoint(self._visit.job_id), wanted)
+
+        self._timer = self._visit.poll(read, self._show_story, every_s=0.5)
+        self._timer.deactivate()
+
+    def _follow(self, command_id: str) -> None:
+        self._followed = command_id
+        self._of.set_text(f"Command {command_id}")
+        self._show_receipts([{"status": "SENT", "at": "", "reason": "Waits for the job to read it."}])
+        self._timer.activate()
+
+    def _show_story(self, found: tuple[str | None, Story | None]) -> None:
+        command_id, story = found
+        if story is None or command_id != self._followed:
+            return
+        self._show_receipts([plain(receipt) for receipt in story.receipts])
+        if story.last.status in FINAL:
+            self._timer.deactivate()
+
+    def _show_receipts(self, receipts: list[dict[str, Any]]) -> None:
+        self._list.clear()
+        with self._list:
+            for receipt in receipts:
+                level, icon = _LEVELS.get(receipt["status"], _UNDER_WAY)
+                with ui.element("li").classes("p-receipt"):
+                    with ui.element("span").classes(f"p-health p-{level}"):
+                        ui.icon(icon).props("aria-hidden=true")
+                        ui.label(receipt["status"])
+                    ui.label(_about(receipt)).classes("p-muted")
+                    if receipt.get("details") is not None:
+                        pieces.text(json.dumps(receipt["details"], indent=1), "pre").classes("p-detail")
+
+
+def _about(receipt: dict[str, Any]) -> str:
+    parts = []
+    if receipt.get("batch") is not None:
+        parts.append(f"in micro-batch {receipt['batch']}")
+    if receipt.get("keys"):
+        parts.append(f"{receipt['keys']} keys")
+    if receipt.get("degraded"):
+        parts.append(f"key groups {', '.join(map(str, receipt['degraded']))} failed")
+    if receipt.get("reason"):
+        parts.append(receipt["reason"])
+    return " · ".join(parts)

@@ -1,0 +1,206 @@
+"""The head of a job: its name, status and health, and the buttons that steer it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from nicegui import ui
+
+from penstock.server.api.access import Role
+from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard.health import health_of
+from penstock.server.dashboard.texts import duration
+from penstock.server.dashboard.visits import JobVisit
+from penstock.server.service import JobInfo
+from penstock.server.statuses import ENDED, Desired, JobStatus
+
+__all__ = ["show"]
+
+_MOST_TASKS = 32768
+
+
+def show(visit: JobVisit, job: JobInfo) -> None:
+    """The head of a job, which follows it."""
+    head = _Head(visit, job)
+    head.update(job)
+    visit.poll(lambda: visit.service.get(visit.job_id), head.update, key=("job", visit.job_id))
+
+
+class _Head:
+    def __init__(self, visit: JobVisit, job: JobInfo) -> None:
+        self._visit = visit
+        self._name = job.name
+        self._seen: JobInfo = job
+        with ui.element("div").classes("p-head"):
+            with ui.element("div").classes("p-head-name"):
+                pieces.heading(job.name)
+                with ui.element("div").classes("p-head-line"):
+                    self._pill = ui.element("span").classes("p-health")
+                    with self._pill:
+                        self._icon = ui.icon("pending").props("aria-hidden=true")
+                        self._word = ui.label("")
+                    self._status = ui.label("").classes("p-muted")
+                self._reason = ui.label("").classes("p-reason")
+            with ui.element("div").classes("p-actions").props('role=group aria-label="Actions on this job"'):
+                self._buttons = {
+                    "pause": self._button("Pause", "pause", self._pause),
+                    "resume": self._button("Resume", "play_arrow", self._resume, primary=True),
+                    "savepoint": self._button("Savepoint", "bookmark_add", self._take_savepoint),
+                    "rescale": self._button("Rescale", "unfold_more", self._rescale),
+                    "stop": self._button("Stop", "stop", self._stop),
+                    "cancel": self._button("Cancel", "close", self._cancel, danger=True),
+                }
+
+    def _button(
+        self,
+        label: str,
+        icon: str,
+        act: Callable[[], Awaitable[object]],
+        *,
+        primary: bool = False,
+        danger: bool = False,
+    ) -> ui.button:
+        return pieces.action_button(
+            self._visit, label, icon, Role.OPERATOR, act, primary=primary, danger=danger
+        )
+
+    def update(self, job: JobInfo) -> None:
+        """Show what a job is now."""
+        self._seen = job
+        now_ms = int(time.time() * 1000)
+        health = health_of(job, now_ms)
+        if self._word.text != health.word:
+            self._word.set_text(health.word)
+            self._icon.set_name(health.icon)
+            self._pill.classes(replace=f"p-health p-{health.level}")
+        wanted = "" if job.desired.status is job.status else f", to be {job.desired.lower()}"
+        _set(self._status, f"{job.status}{wanted} for {duration(now_ms - job.since_ms)} · {job.id}")
+        _set(self._reason, health.why)
+        over = job.status in ENDED
+        paused = job.desired is Desired.PAUSED
+        for name, shown in {
+            "pause": not over and not paused,
+            "resume": not over and paused,
+            "savepoint": job.run > 0,
+            "rescale": not over,
+            "stop": not over,
+            "cancel": not over,
+        }.items():
+            if self._buttons[name].visible != shown:
+                self._buttons[name].set_visibility(shown)
+
+    # What the buttons do. The command line says the same.
+
+    async def _pause(self) -> None:
+        job = self._visit.job_id
+        if await pieces.ask(
+            "Pause this job?",
+            "It processes nothing until it is resumed, and goes on from there.",
+            command=same_commands.pause_job(job),
+            confirm="Pause",
+            target=f"{self._name} ({job})",
+            danger=False,
+        ):
+            await self._visit.carry_out(
+                Role.OPERATOR, f"Pausing {self._name}", lambda who: self._visit.service.pause(job, who)
+            )
+
+    async def _resume(self) -> None:
+        job = self._visit.job_id
+        if await pieces.ask(
+            "Resume this job?",
+            "It goes on from its checkpoint.",
+            command=same_commands.resume_job(job),
+            confirm="Resume",
+            target=f"{self._name} ({job})",
+            danger=False,
+        ):
+            await self._visit.carry_out(
+                Role.OPERATOR, f"Resuming {self._name}", lambda who: self._visit.service.resume(job, who)
+            )
+
+    async def _take_savepoint(self) -> None:
+        job = self._visit.job_id
+        if await pieces.ask(
+            "Take a savepoint of this job?",
+            "The job goes on meanwhile. The savepoint is yours until you delete it.",
+            command=same_commands.take_savepoint(job),
+            confirm="Take savepoint",
+            target=f"{self._name} ({job})",
+            danger=False,
+        ):
+            await self._visit.carry_out(
+                Role.OPERATOR,
+                f"Taking a savepoint of {self._name}",
+                lambda who: self._visit.service.savepoint(job, who),
+            )
+
+    async def _cancel(self) -> None:
+        job = self._visit.job_id
+        if await pieces.ask(
+            "Cancel this job?",
+            "It ends at once, without a savepoint. It cannot be resumed; another job can take over its checkpoint.",
+            command=same_commands.cancel_job(job),
+            confirm="Cancel the job",
+            target=f"{self._name} ({job})",
+        ):
+            await self._visit.carry_out(
+                Role.OPERATOR, f"Canceling {self._name}", lambda who: self._visit.service.cancel(job, who)
+            )
+
+    async def _stop(self) -> None:
+        job = self._visit.job_id
+        running = self._seen.status is JobStatus.RUNNING
+        with pieces.form_dialog("Stop this job?") as dialog:
+            ui.label("It ends between two micro-batches.").classes("p-dialog-text")
+            pieces.name_target(f"{self._name} ({job})")
+            savepoint = ui.checkbox("Take a savepoint", value=running)
+            drain = ui.checkbox("Drain: first process all that is there, and close all windows")
+            line = pieces.same("")
+
+            def update() -> None:
+                line.set_text(same_commands.stop_job(job, savepoint=savepoint.value, drain=drain.value))
+
+            for box in (savepoint, drain):
+                box.on_value_change(update)
+            update()
+            pieces.form_buttons(dialog, "Stop the job", lambda: (savepoint.value, drain.value))
+        chosen = await dialog
+        dialog.delete()
+        if chosen is not None:
+            await self._visit.carry_out(
+                Role.OPERATOR,
+                f"Stopping {self._name}",
+                lambda who: self._visit.service.stop(job, who, savepoint=chosen[0], drain=chosen[1]),
+            )
+
+    async def _rescale(self) -> None:
+        job = self._visit.job_id
+        tasks_now = int(self._seen.settings.get("parallelism") or 1)
+        with pieces.form_dialog("Rescale this job?") as dialog:
+            ui.label("It stands still for some seconds, and goes on with another number of tasks.").classes(
+                "p-dialog-text"
+            )
+            pieces.name_target(f"{self._name} ({job})")
+            tasks = ui.number(
+                "Parallelism", value=tasks_now, min=1, max=_MOST_TASKS, step=1, precision=0
+            ).props("outlined dense autofocus")
+            line = pieces.same(same_commands.rescale_job(job, tasks_now))
+            tasks.on_value_change(
+                lambda: line.set_text(same_commands.rescale_job(job, int(tasks.value or 1)))
+            )
+            pieces.form_buttons(dialog, "Rescale", lambda: int(tasks.value or 1))
+        chosen = await dialog
+        dialog.delete()
+        if chosen is not None:
+            await self._visit.carry_out(
+                Role.OPERATOR,
+                f"Rescaling {self._name} to {chosen}",
+                lambda who: self._visit.service.rescale(job, chosen, who),
+            )
+
+
+def _set(label: ui.label, text: str) -> None:
+    if label.text != text:
+        label.set_text(text)

@@ -1,0 +1,194 @@
+"""The page with all jobs: how each does, a filter, and a form to submit another."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any, Final
+
+from nicegui import ui
+
+from penstock.server.api.access import Role
+from penstock.server.api.guard import DASHBOARD
+from penstock.server.catalog import Changes
+from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard.health import ATTENTION, Level, health_of, lag_of, throughput_of
+from penstock.server.dashboard.registry import page
+from penstock.server.dashboard.texts import amount, duration
+from penstock.server.dashboard.visits import Visit
+from penstock.server.service import JobInfo, JobService, Submission
+from penstock.server.statuses import ENDED, WITH_DRIVER
+
+__all__ = ["job_row", "jobs", "read_jobs"]
+
+_GROUPS: Final = {
+    "all": "All",
+    "running": "Running",
+    "attention": "Needs attention",
+    "paused": "Not running",
+    "ended": "Ended",
+}
+_ORDER: Final = ("attention", "running", "paused", "ended")
+_NAME_SLOT: Final = f"""
+<a class="p-job" :href="'{DASHBOARD}/jobs/' + props.row.id">{{{{ props.row.name }}}}</a>
+<div class="p-muted p-small">{{{{ props.row.id }}}}</div>"""
+
+
+@page("/jobs", "Jobs", icon="dns", role=Role.VIEWER)
+def jobs(visit: Visit) -> None:
+    """The jobs."""
+    _JobsPage(visit)
+
+
+def read_jobs(service: JobService) -> list[JobInfo]:
+    """All jobs, newest first; those with a driver with their progress."""
+    return [service.get(job.id) if job.status in WITH_DRIVER else job for job in service.list_jobs(most=1000)]
+
+
+def job_row(job: JobInfo, now_ms: int) -> dict[str, Any]:
+    """A job as a row of the table."""
+    health = health_of(job, now_ms)
+    throughput, lag = throughput_of(job), lag_of(job)
+    return {
+        "id": job.id,
+        "name": job.name,
+        "level": str(health.level),
+        "health": health.word,
+        "icon": health.icon,
+        "why": health.why,
+        "status": str(job.status),
+        "since": duration(now_ms - job.since_ms) + " ago",
+        "since_ms": job.since_ms,
+        "throughput": "" if throughput is None else f"{amount(throughput)}/s",
+        "throughput_number": -1 if throughput is None else throughput,
+        "lag": "" if lag is None else f"{amount(lag[1])} {lag[0]}",
+        "lag_number": -1 if lag is None else lag[1],
+        "restarts": job.restarts,
+        "definition": job.definition,
+        "group": _group(job, health.level),
+    }
+
+
+def _group(job: JobInfo, level: Level) -> str:
+    if level in ATTENTION:
+        return "attention"
+    if job.status in ENDED:
+        return "ended"
+    return "paused" if level is Level.IDLE else "running"
+
+
+class _JobsPage:
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self._rows: list[dict[str, Any]] = []
+        with ui.element("div").classes("p-head"):
+            with ui.element("div").classes("p-head-name"):
+                pieces.heading("Jobs")
+            with ui.element("div").classes("p-actions"):
+                pieces.action_button(visit, "Submit a job", "add", Role.OPERATOR, self._submit, primary=True)
+        with ui.element("div").classes("p-toolbar"):
+            self._group = (
+                ui.toggle(_GROUPS, value="all", on_change=self._show)
+                .props('no-caps unelevated aria-label="Which jobs"')
+                .classes("p-toggle")
+            )
+            ui.element("div").classes("p-space")
+            self._filter = (
+                ui.input(placeholder="Filter by name, id or definition", on_change=self._show)
+                .props('outlined dense clearable debounce=200 aria-label="Filter the jobs"')
+                .classes("p-filter")
+            )
+        with pieces.card(""):
+            self._table = pieces.Table(
+                [
+                    pieces.Column("name", "Job", slot=_NAME_SLOT, sort="name"),
+                    pieces.Column("health", "Health", slot=pieces.HEALTH_SLOT, sort="health"),
+                    pieces.Column("status", "Status"),
+                    pieces.Column("since", "Since", slot="{{ props.row.since }}", sort="since_ms"),
+                    pieces.Column(
+                        "throughput",
+                        "Records in",
+                        number=True,
+                        slot="{{ props.row.throughput }}",
+                        sort="throughput_number",
+                    ),
+                    pieces.Column("lag", "Lag", number=True, slot="{{ props.row.lag }}", sort="lag_number"),
+                    pieces.Column("restarts", "Restarts", number=True),
+                    pieces.Column("definition", "Definition"),
+                ],
+                key="id",
+                nothing="No jobs. Submit one, or start penstock serve with --jobs FOLDER.",
+            )
+        pieces.same(same_commands.list_jobs())
+        visit.poll(lambda: read_jobs(visit.service), self._update, key="jobs")
+
+    def _update(self, found: list[JobInfo]) -> None:
+        now_ms = int(time.time() * 1000)
+        rows = [job_row(job, now_ms) for job in found]
+        # Those that need somebody come first, those that are over last; within a group the newest first.
+        self._rows = sorted(rows, key=lambda row: _ORDER.index(row["group"]))
+        counts = Counter(row["group"] for row in self._rows)
+        counts["all"] = len(self._rows)
+        options = {name: f"{title} {counts[name]}" for name, title in _GROUPS.items()}
+        if options != self._group.options:
+            self._group.set_options(options)
+        self._show()
+
+    def _show(self) -> None:
+        wanted = (self._filter.value or "").casefold()
+        self._table.show(
+            [
+                row
+                for row in self._rows
+                if self._group.value in ("all", row["group"])
+                and any(wanted in row[name].casefold() for name in ("name", "id", "definition"))
+            ]
+        )
+
+    async def _submit(self) -> None:
+        definitions = await self._visit.act(Role.OPERATOR, lambda _: self._visit.service.definitions())
+        if definitions is None:
+            return
+        found, problems = definitions
+        with pieces.form_dialog("Submit a job") as dialog:
+            if not found:
+                ui.label("The server has no definitions. Start it with --jobs FOLDER.").classes(
+                    "p-dialog-text"
+                )
+            chosen = ui.select(
+                [one.id for one in found], label="Definition", value=found[0].id if found else None
+            )
+            name = ui.input("Name", placeholder="as in the definition")
+            tasks = ui.number(
+                "Parallelism", min=1, max=32768, precision=0, placeholder="as in the definition"
+            )
+            for one in (chosen, name, tasks):
+                one.props("outlined dense")
+            for problem in problems:
+                ui.label(f"{problem.path}: {problem.problem}").classes("p-problem")
+            line = pieces.same("")
+
+            def changes() -> dict[str, Any]:
+                given = {"name": name.value or None, "parallelism": int(tasks.value) if tasks.value else None}
+                return {key: value for key, value in given.items() if value is not None}
+
+            def update() -> None:
+                line.set_text(same_commands.submit_job(chosen.value or "DEFINITION", changes()))
+
+            for field in (chosen, name, tasks):
+                field.on_value_change(update)
+            update()
+            pieces.form_buttons(dialog, "Submit", lambda: (chosen.value, changes()))
+        answer = await dialog
+        dialog.delete()
+        if answer is None or not answer[0]:
+            return
+        given = answer[1]
+        submission = Submission(
+            definition=answer[0],
+            name=given.get("name"),
+            changes=Changes(**{k: v for k, v in given.items() if k != "name"}),
+        )
+        done = await self._visit.act(Role.OPERATOR, lambda who: self._visit.service.submit(submission, who))
+        if done is not None:
+            ui.navigate.to(f"/jobs/{done.job}")

@@ -1,0 +1,76 @@
+"""The first page on a job: what it does now, in numbers, and how it was set up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nicegui import ui
+
+from penstock.server.api.access import Role
+from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard.health import lag_of, throughput_of
+from penstock.server.dashboard.registry import job_tab
+from penstock.server.dashboard.texts import amount, clock_time
+from penstock.server.dashboard.visits import JobVisit
+from penstock.server.service import JobInfo
+
+__all__ = ["overview"]
+
+
+@job_tab("", "Overview", icon="space_dashboard", role=Role.VIEWER)
+def overview(visit: JobVisit) -> None:
+    """A job in numbers."""
+    titles = {
+        "in": "Records in",
+        "batch": "Last micro-batch",
+        "lag": "Waiting",
+        "commands": "Commands",
+        "letters": "Dead letters",
+        "restarts": "Restarts",
+    }
+    with ui.element("div").classes("p-tiles"):
+        tiles = {name: _tile(title) for name, title in titles.items()}
+    with pieces.card("Set-up"):
+        table = pieces.Table(
+            [pieces.Column("name", "Setting"), pieces.Column("value", "Value")], key="name", page_rows=0
+        )
+
+    def show(job: JobInfo) -> None:
+        for name, text in _numbers(job).items():
+            if tiles[name].text != text:
+                tiles[name].set_text(text)
+        table.show(_settings(job))
+
+    visit.poll(lambda: visit.service.get(visit.job_id), show, key=("job", visit.job_id))
+    pieces.same(same_commands.show_job(visit.job_id))
+
+
+def _tile(title: str) -> ui.label:
+    with ui.element("div").classes("p-tile"):
+        ui.label(title).classes("p-muted p-small")
+        return ui.label("").classes("p-number")
+
+
+def _numbers(job: JobInfo) -> dict[str, str]:
+    progress = job.progress or {}
+    throughput, lag = throughput_of(job), lag_of(job)
+    return {
+        "in": "-" if throughput is None else f"{amount(throughput)}/s",
+        "batch": f"{progress['batch_ms']:,.0f} ms" if progress.get("batch_ms") else "-",
+        "lag": "-" if lag is None else f"{amount(lag[1])} {lag[0]}",
+        "commands": amount(progress.get("commands", 0)),
+        "letters": amount(progress.get("dead_letters", 0)),
+        "restarts": str(job.restarts),
+    }
+
+
+def _settings(job: JobInfo) -> list[dict[str, Any]]:
+    rows = {
+        "definition": job.definition,
+        "submitted": f"{clock_time(job.created_ms)} UTC by {job.created_by}",
+        "run": str(job.run),
+        "restart strategy": job.restart,
+        **{f"binding {name}": uri for name, uri in job.bindings.items()},
+        **{name: str(value) for name, value in job.settings.items() if value not in (None, {}, [], "")},
+    }
+    return [{"name": name, "value": value} for name, value in rows.items()]

@@ -1,0 +1,65 @@
+"""The page with the runs of a job, and how they ended."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from penstock.server.api.access import Role
+from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard.health import Level
+from penstock.server.dashboard.registry import job_tab
+from penstock.server.dashboard.texts import clock_time, duration
+from penstock.server.dashboard.visits import JobVisit
+from penstock.server.service import RunRow
+
+__all__ = ["run_row", "runs"]
+
+_GOOD_ENDS = frozenset({"finished", "stopped", "paused"})
+_ICONS = {Level.GOOD: "check_circle", Level.BUSY: "play_circle", Level.BAD: "error"}
+
+
+@job_tab("runs", "Runs", icon="replay", role=Role.VIEWER)
+def runs(visit: JobVisit) -> None:
+    """The runs of a job."""
+    with pieces.card("", about=""):
+        table = pieces.Table(
+            [
+                pieces.Column("run", "Run", number=True),
+                pieces.Column("health", "End", slot=pieces.HEALTH_SLOT, sort="health"),
+                pieces.Column("begun", "Begun (UTC)"),
+                pieces.Column("lasted", "Lasted"),
+                pieces.Column("host", "Host"),
+                pieces.Column("process", "Process", number=True),
+                pieces.Column("why", "Why", slot='<div class="p-wrap">{{ props.row.why }}</div>'),
+            ],
+            key="run",
+            nothing="It was not started yet",
+        )
+
+    def show(found: list[RunRow]) -> None:
+        now_ms = int(time.time() * 1000)
+        table.show([run_row(run, now_ms) for run in found])
+
+    visit.poll(lambda: visit.service.runs(visit.job_id), show, key=("runs", visit.job_id))
+    pieces.same(same_commands.show_job(visit.job_id))
+
+
+def run_row(run: RunRow, now_ms: int) -> dict[str, Any]:
+    """A run as a row of the table."""
+    if run.ended_ms is None:
+        level, word = Level.BUSY, "Running"
+    else:
+        word = (run.end_kind or "ended").capitalize()
+        level = Level.GOOD if (run.end_kind or "").lower() in _GOOD_ENDS else Level.BAD
+    return {
+        "run": run.epoch,
+        "level": str(level),
+        "health": word,
+        "icon": _ICONS[level],
+        "begun": clock_time(run.created_ms),
+        "lasted": duration((now_ms if run.ended_ms is None else run.ended_ms) - run.created_ms),
+        "host": run.host,
+        "process": run.pid or "",
+        "why": run.why or "",
+    }

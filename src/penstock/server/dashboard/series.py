@@ -1,0 +1,182 @@
+"""Series: what charts show of a job's figures. All of it is pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from penstock.jobs.figures import Figures, Lag
+
+__all__ = ["POINTS", "Chart", "Line", "Unit", "charts"]
+
+Unit: TypeAlias = Literal["records/s", "s", "records", "files", "bytes", "%"]
+
+POINTS: Final = 100
+"""How many points a line has at most."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart: values at times in milliseconds since 1970."""
+
+    name: str
+    points: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart, with a line for each stream or step."""
+
+    name: str
+    title: str
+    unit: Unit
+    lines: list[Line]
+
+
+class _Buckets:
+    """Stretches of time of one length, at multiples of it, so that points stay where they are as time goes on."""
+
+    def __init__(self, now: dt.datetime, window_s: float) -> None:
+        self.width_s: Final = window_s / POINTS
+        # The last stretch is not over, and would show too little.
+        self.last: Final = math.floor(now.timestamp() / self.width_s) - 1
+        self.first: Final = self.last - POINTS + 1
+
+    def of(self, at: dt.datetime) -> int:
+        return math.floor(at.timestamp() / self.width_s)
+
+    def at_ms(self, number: int) -> int:
+        return round((number + 1) * self.width_s * 1000)
+
+    def points(self, values: Mapping[int, float]) -> list[tuple[int, float]]:
+        return [
+            (self.at_ms(number), round(values[number], 4))
+            for number in sorted(values)
+            if self.first <= number <= self.last
+        ]
+
+
+def charts(found: Sequence[Figures], now: dt.datetime, window_s: float) -> list[Chart]:
+    """All charts of a job over a window that ends now, from figures in the order in which they were written."""
+    buckets = _Buckets(now, window_s)
+    since_s = now.timestamp() - window_s - buckets.width_s
+    inside = [figures for figures in found if figures.ended.timestamp() > since_s]
+    lag_unit = _lag_unit(inside)
+    return [
+        Chart(
+            "throughput",
+            "Throughput",
+            "records/s",
+            _spread(
+                inside, buckets, lambda figures: {f"{name} in": n for name, n in figures.records_in.items()}
+            )
+            + _spread(
+                inside, buckets, lambda figures: {f"{name} out": n for name, n in figures.records_out.items()}
+            ),
+        ),
+        Chart("batch", "Time of micro-batches", "s", _durations(inside, buckets)),
+        Chart("lag", "Lag", lag_unit, _last(inside, buckets, lambda figures: _lags(figures, lag_unit))),
+        Chart("watermark", "Watermark behind the clock", "s", _last(inside, buckets, _delays)),
+        Chart(
+            "state",
+            "State",
+            "bytes",
+            _last(inside, buckets, lambda f: {name: step.state_bytes for name, step in f.steps.items()}),
+        ),
+        Chart(
+            "busy",
+            "Busy",
+            "%",
+            _spread(inside, buckets, lambda figures: {"at work": figures.busy_s * 100.0}),
+        ),
+    ]
+
+
+def _spread(
+    found: Iterable[Figures], buckets: _Buckets, amounts: Callable[[Figures], Mapping[str, float]]
+) -> list[Line]:
+    """Amounts per second; those of a micro-batch are spread over the time since the one before it."""
+    lines: dict[str, dict[int, float]] = {}
+    before: Figures | None = None
+    for figures in found:
+        begun = figures.started if before is None or before.job_id != figures.job_id else before.ended
+        begun_s = min(begun.timestamp(), figures.started.timestamp())
+        ended_s = max(figures.ended.timestamp(), begun_s + 1e-3)
+        shares = list(_shares(buckets, begun_s, ended_s))
+        for name, amount in amounts(figures).items():
+            values = lines.setdefault(name, {})
+            for number, share in shares:
+                values[number] = values.get(number, 0.0) + amount * share / buckets.width_s
+        before = figures
+    return _lines(lines, buckets)
+
+
+def _shares(buckets: _Buckets, begun_s: float, ended_s: float) -> Iterable[tuple[int, float]]:
+    """Which part of a time falls into each stretch of the window."""
+    first = max(math.floor(begun_s / buckets.width_s), buckets.first)
+    for number in range(first, min(math.floor(ended_s / buckets.width_s), buckets.last) + 1):
+        inside_s = min(ended_s, (number + 1) * buckets.width_s) - max(begun_s, number * buckets.width_s)
+        yield number, max(0.0, inside_s) / (ended_s - begun_s)
+
+
+def _last(
+    found: Iterable[Figures], buckets: _Buckets, amounts: Callable[[Figures], Mapping[str, float]]
+) -> list[Line]:
+    """The last value in each stretch of time."""
+    lines: dict[str, dict[int, float]] = {}
+    for figures in found:
+        number = buckets.of(figures.ended)
+        for name, amount in amounts(figures).items():
+            lines.setdefault(name, {})[number] = amount
+    return _lines(lines, buckets)
+
+
+def _durations(found: Iterable[Figures], buckets: _Buckets) -> list[Line]:
+    by_bucket: dict[int, list[float]] = {}
+    for figures in found:
+        by_bucket.setdefault(buckets.of(figures.ended), []).append(figures.busy_s)
+    return _lines(
+        {
+            "longest": {number: max(values) for number, values in by_bucket.items()},
+            "mean": {number: sum(values) / len(values) for number, values in by_bucket.items()},
+        },
+        buckets,
+    )
+
+
+def _lines(lines: Mapping[str, Mapping[int, float]], buckets: _Buckets) -> list[Line]:
+    made = (Line(name, buckets.points(values)) for name, values in lines.items())
+    return [line for line in made if line.points]
+
+
+def _lag_unit(found: Sequence[Figures]) -> Unit:
+    """In what most sources tell what waits for them."""
+    units: tuple[Literal["records", "files", "bytes"], ...] = ("records", "files", "bytes")
+    for figures in reversed(found):
+        for unit in units:
+            if any(getattr(lag, unit) is not None for lag in figures.lag.values()):
+                return unit
+    return "s"
+
+
+def _lags(figures: Figures, unit: Unit) -> dict[str, float]:
+    amounts = {name: _lag(lag, unit) for name, lag in figures.lag.items()}
+    return {name: amount for name, amount in amounts.items() if amount is not None}
+
+
+def _lag(lag: Lag, unit: Unit) -> float | None:
+    if unit == "s":
+        return lag.seconds
+    amount: float | None = getattr(lag, unit)
+    return amount
+
+
+def _delays(figures: Figures) -> dict[str, float]:
+    return {
+        name: (figures.ended - step.watermark).total_seconds()
+        for name, step in figures.steps.items()
+        if step.watermark is not None
+    }

@@ -1,0 +1,291 @@
+"""Reading: what there is to know of a job beside its status, from its checkpoint and the places that it is bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.bindings import parse_binding, redacted
+from penstock.instants import instant_of
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.control import StepEntry, read_control_entry
+from penstock.jobs.dead_letters import FoundLetter, newest_letters
+from penstock.jobs.described_graph import (
+    DescribedEdge,
+    DescribedNode,
+    DescribedPlace,
+    read_described_graph,
+)
+from penstock.jobs.described_state import DescribedStep, read_described
+from penstock.jobs.figures import Figures, last_figures, newest_figures
+from penstock.jobs.measuring import measured
+from penstock.jobs.ownership import newest_epoch
+from penstock.jobs.rates import WINDOW_S
+from penstock.jobs.sending import MASK
+from penstock.runtime.cuts import batch_numbers
+from penstock.server.catalog import JobSettings
+from penstock.server.driver import with_variables
+from penstock.server.home import Home
+from penstock.server.metrics import BatchInfo, MetricsInfo, batch_info, metrics_info
+from penstock.server.processes import job_environment
+from penstock.server.statuses import JobStatus
+from penstock.server.store.rows import JobRow
+from penstock.server.store.store import Store
+from penstock.streams.graph import DEAD_LETTERS
+
+__all__ = [
+    "CheckpointInfo",
+    "CheckpointsInfo",
+    "JobReader",
+    "PlanInfo",
+    "PlanNode",
+    "PlanState",
+    "SettingInfo",
+    "bound_place",
+    "shown_bindings",
+    "shown_settings",
+]
+
+_AT_WORK: Final = frozenset({JobStatus.RUNNING, JobStatus.STOPPING})
+
+
+class PlanState(msgspec.Struct, frozen=True, kw_only=True):
+    """A state of a step: its kind, the type of its values, and whether it is kept for each key or once."""
+
+    name: str
+    kind: str
+    type: str
+    keyed: bool
+
+
+class PlanNode(DescribedNode, frozen=True, kw_only=True):
+    """A part of a job; of a step with its states, and the commands that it takes with their scopes."""
+
+    states: tuple[PlanState, ...]
+    commands: dict[str, tuple[str, ...]]
+
+
+class PlanInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is made of, as `penstock.jobs.described_graph.DescribedGraph` with what its steps hold and take."""
+
+    job: str
+    key_groups: int
+    parallelism: int
+    nodes: tuple[PlanNode, ...]
+    edges: tuple[DescribedEdge, ...]
+    commands: DescribedPlace | None
+    receipts: DescribedPlace | None
+    dead_letters: DescribedPlace
+
+
+class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed micro-batch that is kept. What its figures would tell is None when they are gone."""
+
+    batch: int
+    committed_ms: int
+    duration_s: float | None
+    state_bytes: int | None
+    keys: int | None
+
+
+class CheckpointsInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint of a job: its lineage, the number of the run that owns it, what it began with, what it keeps.
+
+    `more` says that there are older micro-batches than `items`.
+    """
+
+    lineage: str
+    epoch: int
+    parallelism: int
+    key_groups: int
+    retained_batches: int
+    origin: str
+    origin_id: str
+    items: tuple[CheckpointInfo, ...]
+    more: bool
+
+
+class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting of a job. Secrets are masked."""
+
+    name: str
+    value: Any
+    default: Any
+    is_default: bool
+
+
+class JobReader:
+    """What there is to know of jobs. It changes nothing, needs no Spark, and opens only what a job is known to have.
+
+    Raises UnknownIdError for a job that there is not, and CheckpointError for what is not there yet or cannot be read.
+    """
+
+    def __init__(self, store: Store, home: Home) -> None:
+        self._store: Final = store
+        self._home: Final = home
+
+    def plan(self, job_id: str) -> PlanInfo:
+        """What a job is made of, as its newest run has described it."""
+        checkpoint = Path(self._store.job(job_id).checkpoint)
+        graph = read_described_graph(checkpoint)
+        states = read_described(checkpoint).steps
+        takes = read_control_entry(checkpoint).steps
+        return PlanInfo(
+            job=graph.job,
+            key_groups=graph.key_groups,
+            parallelism=graph.parallelism,
+            nodes=tuple(_plan_node(node, states, takes) for node in graph.nodes),
+            edges=graph.edges,
+            commands=graph.commands,
+            receipts=graph.receipts,
+            dead_letters=graph.dead_letters,
+        )
+
+    def metrics(
+        self,
+        job_id: str,
+        most: int,
+        *,
+        after: int | None = None,
+        since_ms: int | None = None,
+        window_s: float = WINDOW_S,
+    ) -> MetricsInfo:
+        """How a job is doing, and at most so many of its newest micro-batches, oldest first.
+
+        With `after` of those behind a micro-batch, with `since_ms` of those that ended after a time. Rates are over
+        `window_s`.
+        """
+        job = self._store.job(job_id)
+        checkpoint = Path(job.checkpoint)
+        since = None if since_ms is None else instant_of(since_ms)
+        batches = last_figures(checkpoint, most, after=after, since=since)
+        return metrics_info(measured(checkpoint, window_s, is_running=job.status in _AT_WORK), batches)
+
+    def batches(self, job_id: str, most: int, *, after: int | None = None) -> list[BatchInfo]:
+        """At most so many of the newest micro-batches of a job behind another, oldest first."""
+        checkpoint = Path(self._store.job(job_id).checkpoint)
+        return [batch_info(found) for found in last_figures(checkpoint, most, after=after)]
+
+    def exposition(self) -> bytes:
+        """The metrics of all jobs that are not over, in the text format of Prometheus, by the ids of the jobs."""
+        # Prometheus' client is loaded where somebody asks for it.
+        from penstock.jobs.exposition import JobFigures, exposition
+
+        found = []
+        for job in self._store.live_jobs():
+            newest = newest_figures(Path(job.checkpoint))
+            if newest is not None:
+                named = msgspec.structs.replace(newest, job=job.id)
+                found.append(JobFigures(named, job.status in _AT_WORK))
+        return exposition(found)
+
+    def checkpoints(self, job_id: str, most: int, before: int | None = None) -> CheckpointsInfo:
+        """The committed micro-batches to which the checkpoint of a job can go back, newest first."""
+        job = self._store.job(job_id)
+        checkpoint = Checkpoint(Path(job.checkpoint))
+        lineage = checkpoint.known_lineage()
+        commits = checkpoint.spark_folder / "commits"
+        numbers = batch_numbers(commits)
+        wanted = [n for n in reversed(numbers) if before is None or lineage.first_batch + n < before]
+        figures = {found.batch: found for found in last_figures(checkpoint.folder, 2 * len(numbers) + 1)}
+        items = [
+            _checkpoint_info(commits / str(n), figures.get(lineage.first_batch + n), lineage.first_batch + n)
+            for n in wanted[: most + 1]
+        ]
+        return CheckpointsInfo(
+            lineage=lineage.id,
+            epoch=newest_epoch(checkpoint.folder),
+            parallelism=lineage.parallelism,
+            key_groups=lineage.key_groups,
+            retained_batches=int(job.settings["retained_batches"]),
+            origin=lineage.origin.kind,
+            origin_id=lineage.origin.id,
+            items=tuple(item for item in items[:most] if item is not None),
+            more=len(items) > most,
+        )
+
+    def dead_letters(self, job_id: str, most: int) -> list[FoundLetter]:
+        """At most so many of the newest dead letters of a job, oldest first, from where its binding puts them."""
+        job = self._store.job(job_id)
+        place = read_described_graph(Path(job.checkpoint)).dead_letters.uri
+        return newest_letters(
+            parse_binding(DEAD_LETTERS, bound_place(job, DEAD_LETTERS, place), "sink"), most
+        )
+
+    def config(self, job_id: str) -> list[SettingInfo]:
+        """The settings with which a job runs, each with its default. What may be secret is masked."""
+        job = self._store.job(job_id)
+        given = {**job.settings, "restart": job.restart}
+        defaults = JobSettings().model_dump()
+        shown = shown_settings(given)
+        return [
+            SettingInfo(name=name, value=shown[name], default=default, is_default=given[name] == default)
+            for name, default in defaults.items()
+            if name in shown
+        ]
+
+
+def bound_place(job: JobRow, name: str, told: str) -> str:
+    """Where a stream of a job is: as its checkpoint tells, or where that masks a secret, as it is bound.
+
+    Raises BindingError when the binding has a variable that is not set here.
+    """
+    given = job.settings.get("bindings", {})
+    if MASK not in told or name not in given:
+        return told
+    return with_variables({name: given[name]}, job_environment())[name]
+
+
+def _checkpoint_info(commit: Path, figures: Figures | None, batch: int) -> CheckpointInfo | None:
+    try:
+        at_ms = commit.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        # The job has gone on meanwhile.
+        return None
+    return CheckpointInfo(
+        batch=batch,
+        committed_ms=at_ms,
+        duration_s=None if figures is None else figures.duration_s,
+        state_bytes=None if figures is None else sum(step.state_bytes for step in figures.steps.values()),
+        keys=None if figures is None else sum(step.keys for step in figures.steps.values()),
+    )
+
+
+def _plan_node(
+    node: DescribedNode, states: Mapping[str, DescribedStep], takes: Mapping[str, StepEntry]
+) -> PlanNode:
+    is_step = node.kind == "step"
+    step = states.get(node.name) if is_step else None
+    entry = takes.get(node.name) if is_step else None
+    return PlanNode(
+        **{name: getattr(node, name) for name in node.__struct_fields__},
+        states=() if step is None else _plan_states(step),
+        commands={} if entry is None else entry.kinds,
+    )
+
+
+def _plan_states(step: DescribedStep) -> tuple[PlanState, ...]:
+    return tuple(
+        PlanState(name=name, kind=found.kind, type=str(found.schema.field("value").type), keyed=keyed)
+        for keyed, group in ((True, step.states), (False, step.shared))
+        for name, found in group.items()
+        if not name.startswith("__")
+    )
+
+
+def shown_bindings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The bindings of a job's settings with secrets masked."""
+    return {name: redacted(uri) for name, uri in settings.get("bindings", {}).items()}
+
+
+def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings but for bindings, without what may be secret. Spark's may be keys of object stores: only their names."""
+    shown = {
+        name: redacted(value) if isinstance(value, str) else value
+        for name, value in settings.items()
+        if name != "bindings"
+    }
+    return {**shown, "spark": dict.fromkeys(settings.get("spark", {}), "***")}
