@@ -14,12 +14,24 @@ from typing import Any
 import pytest
 from job_process import await_true
 from rooms import read_folder, write_file
-from served_manager import Served
+from served import Served
+
+DEFINITION = """
+job: tally_job.py
+bindings:
+  hits: jsonl:{hits}
+  tallies: jsonl:{tallies}
+parallelism: 2
+master: local[2]
+"""
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    made = Served(tmp_path)
+    for folder in ("hits", "tallies"):
+        (tmp_path / folder).mkdir()
+    definition = DEFINITION.format(hits=tmp_path / "hits", tallies=tmp_path / "tallies")
+    made = Served(tmp_path, "tally_job.py", definition, {})
     yield made
     made.close()
 
@@ -39,9 +51,9 @@ def told(served: Served, *arguments: str) -> Any:
 
 def test_a_job_lives_by_the_command_line(served: Served) -> None:
     """Submitted, listed, steered, stopped with a savepoint; another begins with it, and is canceled within 10 s."""
-    write_file(served.hits, "0.jsonl", [{"page": "a", "number": n} for n in range(10)])
+    write_file(served.root / "hits", "0.jsonl", [{"page": "a", "number": n} for n in range(10)])
     job_id = penstock(served, "run", "--detached", "tally", "--name", "first").strip()
-    await_true(lambda: len(read_folder(served.tallies)) == 10, served.log)
+    await_true(lambda: len(read_folder(served.root / "tallies")) == 10, served.log)
     [job] = told(served, "list")
     assert (job["id"], job["status"], job["progress"]["records_in"]) == (job_id, "RUNNING", {"hits": 10})
     assert "RUNNING since" in penstock(served, "info", "first")
@@ -53,11 +65,11 @@ def test_a_job_lives_by_the_command_line(served: Served) -> None:
     assert told(served, "list", "--status", "FINISHED")[0]["id"] == job_id
     assert [one["id"] for one in told(served, "savepoint", job_id, "--list")] == [savepoint]
 
-    write_file(served.hits, "1.jsonl", [{"page": "a", "number": 10}])
+    write_file(served.root / "hits", "1.jsonl", [{"page": "a", "number": 10}])
     penstock(served, "run", "--detached", "tally", "--name", "second", "--from-savepoint", savepoint)
-    await_true(lambda: len(read_folder(served.tallies)) == 11, served.log)
+    await_true(lambda: len(read_folder(served.root / "tallies")) == 11, served.log)
     # It goes on from what the first one knew.
-    assert max(tally["hits"] for tally in read_folder(served.tallies)) == 11
+    assert max(tally["hits"] for tally in read_folder(served.root / "tallies")) == 11
     begun_s = time.monotonic()
     penstock(served, "cancel", "second")
     seconds = time.monotonic() - begun_s

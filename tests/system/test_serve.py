@@ -11,24 +11,37 @@ import httpx
 import pytest
 from job_process import await_true
 from rooms import read_folder, write_file
-from served_manager import CANARY, Served
+from served import Served
+
+DEFINITION = """
+job: tally_job.py
+bindings:
+  hits: jsonl:{hits}
+  tallies: jsonl:{tallies}
+parallelism: 2
+master: local[2]
+"""
+CANARY = "canary-8c2e-0123456789-0123456789-0123456789"
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    made = Served(tmp_path)
+    for folder in ("hits", "tallies"):
+        (tmp_path / folder).mkdir()
+    definition = DEFINITION.format(hits=tmp_path / "hits", tallies=tmp_path / "tallies")
+    made = Served(tmp_path, "tally_job.py", definition, {"PENSTOCK_SERVER_TOKENS": f"ann viewer {CANARY}"})
     yield made
     made.close()
 
 
 def test_a_job_is_run_and_canceled_by_http(served: Served) -> None:
     """It is RUNNING, works, and is CANCELED within 10 s; SIGTERM ends the server, whose secrets are nowhere."""
-    write_file(served.hits, "0.jsonl", [{"page": "a", "number": n} for n in range(10)])
+    write_file(served.root / "hits", "0.jsonl", [{"page": "a", "number": n} for n in range(10)])
     asked = served.client.post("/v1/jobs", json={"definition": "tally"}, headers={"Idempotency-Key": "1"})
     assert asked.status_code == 201, asked.text
     job_id = asked.json()["job"]
     await_true(lambda: served.job(job_id)["status"] == "RUNNING", served.log)
-    await_true(lambda: len(read_folder(served.tallies)) == 10, served.log)
+    await_true(lambda: len(read_folder(served.root / "tallies")) == 10, served.log)
     states = served.client.get(f"/v1/jobs/{job_id}/state").raise_for_status().json()
     assert states[0]["states"]
 

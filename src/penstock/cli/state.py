@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime as dt
-import os
-import tempfile
 import time
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -18,6 +14,7 @@ import typer
 from rich.table import Table
 
 from penstock.bindings import redacted
+from penstock.cli.managed_state import fetch_dump, id_in_path, value_on_server
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
 from penstock.cli.target import (
     DEFAULT_HOME,
@@ -36,8 +33,6 @@ from penstock.cli.target import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.jobs.checkpoint import Checkpoint
     from penstock.jobs.events import EventKind
     from penstock.snapshots.manifest import Manifest
@@ -70,13 +65,21 @@ class DumpFormat(StrEnum):
 def dump(
     job: JobArgument,
     to: Annotated[
-        str, typer.Option(metavar="URI", help="A folder, or s3://bucket/prefix, that has no snapshot.")
+        str,
+        typer.Option(
+            metavar="URI",
+            help="A folder, or s3://bucket/prefix, that has no snapshot; of a server's job a new folder here.",
+        ),
     ],
     form: Annotated[DumpFormat, typer.Option("--format", help="The format of the tables.")] = DumpFormat.csv,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
+    timeout: TimeoutOption = 600.0,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Dump the state of a job, which may be running, after a micro-batch that is committed.
@@ -84,8 +87,17 @@ def dump(
     The same micro-batch gives the same bytes. The dump exists when its manifest does, which is written last.
     """
     with errors_as_sentences():
-        manifest, seconds = _captured(_only_checkpoint(job), "dump", to, form.value, batch=batch)
-        _tell_snapshot(manifest, to, seconds, output)
+        if is_checkpoint(job):
+            manifest, seconds = _captured(checkpoint_of(job), "dump", to, form.value, batch=batch)
+            _tell_snapshot(manifest, to, seconds, output)
+            return
+        with Servers(server, home, ca).job(job) as (asked, job_id):
+            wanted = {"format": form.value} | ({} if batch is None else {"batch": batch})
+            dump_id = fetch_dump(asked, job_id, wanted, Path(to), timeout)
+        if output is Output.json:
+            print_json({"job": job_id, "id": dump_id, "uri": to})
+        else:
+            print(to)
 
 
 @state_app.command()
@@ -129,14 +141,22 @@ def get(
         int | None,
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with errors_as_sentences():
-        from penstock.jobs.state_listing import value_of_key
+        if is_checkpoint(job):
+            from penstock.jobs.reading_session import reading_session
+            from penstock.jobs.state_listing import value_of_key
 
-        with _session() as session:
-            found = value_of_key(session, _opened(_only_checkpoint(job)), step, key, batch)
+            with reading_session() as session:
+                found = value_of_key(session, _opened(checkpoint_of(job)), step, key, batch)
+        else:
+            with Servers(server, home, ca).job(job) as (asked, job_id):
+                found = value_on_server(asked, job_id, step, key, batch)
         if output is Output.json:
             print(msgspec.json.encode(found).decode())
         elif found is None:
@@ -286,8 +306,11 @@ def savepoint(
             _savepoint_of_checkpoint(checkpoint_of(job), to, dispose, output, show=show)
             return
         refuse_options(context, ("to",), _NO_PLACES)
-        refuse_options(context, ("dispose",), "goes with a checkpoint: a server deletes no savepoints.")
         with Servers(server, home, ca).job(job) as (asked, job_id):
+            if dispose is not None:
+                asked.change("DELETE", f"/v1/savepoints/{id_in_path(dispose)}")
+                stderr.print(f"Deleted {escaped(dispose)}.")
+                return
             if show:
                 from penstock.client.jobs import savepoints_of
 
@@ -436,25 +459,18 @@ def register_state(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def _only_checkpoint(job: str) -> Path:
-    if is_checkpoint(job):
-        return checkpoint_of(job)
-    from penstock.errors import CheckpointError
-
-    raise CheckpointError(f"There is no folder {job}. Name the folder of a checkpoint.")
-
-
 def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any]:
     import threading
 
     from penstock.jobs.ownership import locked
+    from penstock.jobs.reading_session import reading_session
     from penstock.jobs.rescaling import finish_rescaling
     from penstock.jobs.rescaling import rescale as rescale_checkpoint
 
     with locked(checkpoint.folder, threading.Event(), 0):
         finish_rescaling(checkpoint)
         before = checkpoint.stored_lineage()
-        with _session(gives_way=False) as session:
+        with reading_session(gives_way=False) as session:
             begun_s = time.monotonic()
             after = rescale_checkpoint(session, checkpoint, parallelism)
             seconds = time.monotonic() - begun_s
@@ -504,10 +520,11 @@ def _captured(
 ) -> tuple[Manifest, float]:
     """Take a snapshot; gives it and how long that took once Spark was there."""
     from penstock.jobs.capturing import Capture, capture
+    from penstock.jobs.reading_session import reading_session
 
     opened = _opened(checkpoint)
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds") if kind == "savepoint" else None
-    with stderr.status("Starting Spark ..."), _session() as session:
+    with stderr.status("Starting Spark ..."), reading_session() as session:
         begun_s = time.monotonic()
         manifest = capture(session, opened, Capture(kind, uri, form, name, batch, now))
         seconds = time.monotonic() - begun_s
@@ -530,27 +547,6 @@ def _record(folder: Path, kind: EventKind, details: dict[str, Any], batch: int |
             record_event(folder, event)
     except CheckpointError as e:
         stderr.print(f"[yellow]Note:[/] {escaped(str(e))}", soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _session(*, gives_way: bool = True) -> Iterator[SparkSession]:
-    """A Spark session to read state with; a job that runs beside comes first."""
-    from penstock.runtime.session import SessionSettings, open_session
-
-    if gives_way:
-        # The least that there is: the job comes first, and the dump takes what it leaves.
-        os.nice(19)
-    cores = len(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="penstock-reading-") as folder:
-        settings = SessionSettings(
-            app_name="penstock state",
-            master="local[*]",
-            parallelism=cores,
-            needs_kafka=False,
-            log_file=Path(folder) / "spark.log",
-        )
-        with open_session(settings) as session:
-            yield session
 
 
 def _tell_snapshot(manifest: Manifest, uri: str, seconds: float, output: Output) -> None:

@@ -16,7 +16,7 @@ from penstock.jobs.capturing import FrozenEntries, committed, read_step
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.described_state import DescribedStep, JobState, read_described
 from penstock.jobs.own_files import stored_counts
-from penstock.operators.accepting import key_array
+from penstock.jobs.state_pages import key_of_text
 from penstock.snapshots.formats import json_rows
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_groups import key_groups
@@ -63,26 +63,12 @@ def value_of_key(
         raise CheckpointError(f"The job {state.job!r} has no step {step!r}; its steps are {known}.")
     lineage = checkpoint.stored_lineage()
     assert lineage is not None
-    wanted = _key(key, described)
+    wanted = key_of_text(key, described)
     (group,) = key_groups(wanted, state.key_groups).tolist()
     reader = _KeyReader(described, group, wanted.to_pylist()[0])
     number = committed(checkpoint, lineage, batch) - lineage.first_batch
     found = read_step(session, checkpoint, number, described.node, reader)
     return msgspec.json.decode(found[0]) if found else None
-
-
-def _key(text: str, step: DescribedStep) -> pa.Array:
-    kind = step.schema.field(KEY_COLUMN).type
-    try:
-        value: Any = msgspec.json.decode(text)
-    except msgspec.MsgspecError:
-        value = text
-    if pa.types.is_string(kind) and not isinstance(value, str):
-        value = text
-    try:
-        return key_array([value], kind)
-    except (ValueError, TypeError, OverflowError, pa.ArrowException, msgspec.ValidationError) as e:
-        raise CheckpointError(f"{text!r} is no key of the step, whose keys are {kind}: {e}.") from None
 
 
 @dataclass(frozen=True)

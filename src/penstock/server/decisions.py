@@ -167,7 +167,7 @@ def settled(kind: str, status: JobStatus, *, stop_done: bool) -> tuple[bool, str
         return False, "The job has FINISHED by itself, before it could be stopped as it was asked to."
     if kind in (*aims, "resume") and status is aim:
         return True, ""
-    if kind != "savepoint" and status in ENDED:
+    if kind not in ("savepoint", "dump") and status in ENDED:
         return False, f"The job has {status} before that was done."
     return None
 

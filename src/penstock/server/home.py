@@ -28,6 +28,11 @@ class Home:
         """The savepoints of all jobs, each in a folder by its id."""
         return self.root / "savepoints"
 
+    @property
+    def dumps(self) -> Path:
+        """The dumps of all jobs, each in a folder by the id of its operation."""
+        return self.root / "dumps"
+
     def checkpoint(self, job_id: str) -> Path:
         """The checkpoint of a job that has not taken over another's."""
         return self.root / "jobs" / job_id / "checkpoint"

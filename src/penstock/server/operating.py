@@ -1,8 +1,9 @@
-"""Operating: savepoints of jobs that go on, and rescaling, step by step beside the jobs."""
+"""Operating: savepoints and dumps of jobs that go on, and rescaling, step by step beside the jobs."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +42,7 @@ class Operator:
     def work(self, leader: int) -> None:
         """Take each operation as far as it goes now."""
         self._processes.reap()
-        pending = self._store.unfinished_operations(["savepoint", "rescale"])
+        pending = self._store.unfinished_operations(["savepoint", "rescale", "dump"])
         busy = any(is_alive(self._home.operation(operation.id)) for operation in pending)
         rescaled: set[str] = set()
         for operation in pending:
@@ -105,6 +106,8 @@ class Operator:
         self._store.operation_runs(leader, operation)
         if operation.kind == "savepoint":
             command = ["savepoint", job.checkpoint, "--to", str(self._home.savepoints)]
+        elif operation.kind == "dump":
+            command = ["state", *_dump(job.checkpoint, self._home.dumps / operation.id, operation.arguments)]
         else:
             command = ["rescale", job.checkpoint, "--parallelism", str(operation.arguments["parallelism"])]
         folder = self._home.operation(operation.id)
@@ -120,10 +123,22 @@ class Operator:
         if is_alive(folder):
             return
         result, error = _outcome(folder / OUTPUT_FILE)
+        if operation.kind == "dump":
+            place = self._home.dumps / operation.id
+            if result is None:
+                # What is left of a dump is none.
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                result = {**result, "id": operation.id}
         if result is not None:
             self._store.end_operation(leader, operation, result=result)
         else:
             self._store.end_operation(leader, operation, error=error)
+
+
+def _dump(checkpoint: str, place: Path, arguments: dict[str, Any]) -> list[str]:
+    batch = [] if arguments.get("batch") is None else ["--batch", str(arguments["batch"])]
+    return ["dump", checkpoint, "--to", str(place), "--format", arguments["format"], *batch]
 
 
 def _outcome(output: Path) -> tuple[dict[str, Any] | None, str]:

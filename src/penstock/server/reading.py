@@ -25,12 +25,15 @@ from penstock.jobs.measuring import measured
 from penstock.jobs.ownership import newest_epoch
 from penstock.jobs.rates import WINDOW_S
 from penstock.jobs.sending import MASK
+from penstock.jobs.state_pages import KeyPage, KeysWanted, described_step, key_of_text
 from penstock.runtime.cuts import batch_numbers
 from penstock.server.catalog import JobSettings
 from penstock.server.driver import with_variables
 from penstock.server.home import Home
+from penstock.server.looking import StateReader
 from penstock.server.metrics import BatchInfo, MetricsInfo, batch_info, metrics_info
 from penstock.server.processes import job_environment
+from penstock.server.state_reader import Question
 from penstock.server.statuses import JobStatus
 from penstock.server.store.rows import JobRow
 from penstock.server.store.store import Store
@@ -49,6 +52,7 @@ __all__ = [
     "shown_settings",
 ]
 
+_MOST_KEY_BYTES: Final = 1 << 20
 _AT_WORK: Final = frozenset({JobStatus.RUNNING, JobStatus.STOPPING})
 
 
@@ -125,7 +129,7 @@ class JobReader:
 
     def __init__(self, store: Store, home: Home) -> None:
         self._store: Final = store
-        self._home: Final = home
+        self._state: Final = StateReader(home.root)
 
     def plan(self, job_id: str) -> PlanInfo:
         """What a job is made of, as its newest run has described it."""
@@ -214,6 +218,35 @@ class JobReader:
         return newest_letters(
             parse_binding(DEAD_LETTERS, bound_place(job, DEAD_LETTERS, place), "sink"), most
         )
+
+    def states(self, job_id: str) -> list[dict[str, Any]]:
+        """The steps of a job with their states, and how many keys they hold."""
+        # PySpark comes with it, for which the start of the server need not wait.
+        from penstock.jobs.state_listing import listed
+
+        checkpoint = Path(self._store.job(job_id).checkpoint)
+        return listed(checkpoint, read_described(checkpoint))
+
+    def keys(self, job_id: str, wanted: KeysWanted) -> KeyPage:
+        """What a step of a job holds, key by key. UnknownIdError also for a step that there is not.
+
+        Raises ExternalSystemError while a process reads it, which may take a while; ask again then.
+        """
+        checkpoint = Checkpoint(Path(self._store.job(job_id).checkpoint))
+        checkpoint.known_lineage()
+        # What is said wrongly is told at once, without Spark.
+        step = described_step(read_described(checkpoint.folder), wanted.step)
+        if wanted.key is not None:
+            key_of_text(wanted.key, step)
+            wanted = msgspec.structs.replace(wanted, most_bytes=_MOST_KEY_BYTES)
+        if not batch_numbers(checkpoint.spark_folder / "commits") and not checkpoint.seed.exists():
+            # Nothing is committed, and nothing was begun with.
+            return KeyPage(batch=-1, items=(), next=None)
+        return self._state.ask(Question(str(checkpoint.folder), wanted))
+
+    def close(self) -> None:
+        """End the process that reads state, if there is one."""
+        self._state.close()
 
     def config(self, job_id: str) -> list[SettingInfo]:
         """The settings with which a job runs, each with its default. What may be secret is masked."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import datetime as dt
 import re
+import shutil
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from penstock.control.commands import Command
-from penstock.errors import JobDefinitionError, JobStateError, UnknownIdError
+from penstock.errors import JobDefinitionError, JobStateError, PenstockError, UnknownIdError
 from penstock.jobs.control import ControlEntry
 from penstock.jobs.savepoints import dispose, new_id, savepoints
 from penstock.jobs.sending import command_binding, send_command
+from penstock.server.archives import zipped
 from penstock.server.catalog import Catalog, Changes, Problem, changed
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE
@@ -27,12 +30,15 @@ from penstock.server.statuses import ENDED, Desired, JobStatus
 from penstock.server.store.asking import Asked, new_operation_id
 from penstock.server.store.rows import EventRow, JobRow, NewJob, OperationRow, RunRow, Stop
 from penstock.server.store.store import Store
+from penstock.snapshots.formats import SnapshotFormat
+from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.reading import read_manifest
 from penstock.snapshots.stores import open_store
 from penstock.streams.graph import COMMANDS
 
 __all__ = [
     "DefinitionInfo",
+    "DumpInfo",
     "EventRow",
     "JobInfo",
     "JobService",
@@ -128,6 +134,20 @@ class SavepointInfo(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     created_at: str | None
     uri: str
+
+
+class DumpInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A dump of the state of a job. Its id is that of the operation that made it."""
+
+    id: str
+    job: str
+    job_name: str
+    batch: int
+    format: str
+    created_ms: int
+    created_by: str
+    rows: int
+    bytes: int
 
 
 class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,6 +312,23 @@ class JobService:
             used_by=self._jobs_from(found),
         )
 
+    def dumps(self) -> list[DumpInfo]:
+        """The dumps that there are, in the order of their ids."""
+        if not self._home.dumps.exists():
+            return []
+        found = []
+        for dump_id in sorted(path.parent.name for path in self._home.dumps.glob(f"*/{MANIFEST}")):
+            # What is damaged is no dump to take away, and another store does not know it.
+            with contextlib.suppress(PenstockError):
+                found.append(self._dump(dump_id))
+        return found
+
+    def dump_archive(self, dump_id: str) -> Iterator[bytes]:
+        """The files of a dump as a zip archive, in pieces."""
+        manifest = self._dump_manifest(dump_id)
+        tables = [name for table in manifest.tables for name in (table.schema_file, *table.files)]
+        return zipped(self._home.dumps / dump_id, [MANIFEST, *(file.path for file in tables)])
+
     # Doing
 
     def submit(self, submission: Submission, who: str, key: str | None = None) -> OperationInfo:
@@ -357,6 +394,25 @@ class JobService:
             raise JobStateError(f"The job {job_id} was never started, and has no state.")
         return _operation(self._store.begin_operation(job_id, Asked(who, "savepoint", {}, key)))
 
+    def dump(
+        self, job_id: str, who: str, key: str | None = None, *, form: SnapshotFormat, batch: int | None = None
+    ) -> OperationInfo:
+        """Dump the state of a job, which goes on meanwhile, or of the checkpoint that it left.
+
+        The result has the dump's id.
+        """
+        if self._store.job(job_id).epoch == 0:
+            raise JobStateError(f"The job {job_id} was never started, and has no state.")
+        asked = Asked(who, "dump", {"format": form, "batch": batch}, key)
+        return _operation(self._store.begin_operation(job_id, asked))
+
+    def delete_dump(self, dump_id: str, who: str) -> None:
+        """Delete a dump for good."""
+        found = self._dump(dump_id)
+        self._store.add_event(found.job, "asked for: delete dump", {"dump": found.id}, who)
+        dispose(str(self._home.dumps / found.id))
+        shutil.rmtree(self._home.dumps / found.id, ignore_errors=True)
+
     def delete_savepoint(self, savepoint_id: str, who: str) -> None:
         """Delete a savepoint for good. JobStateError while a job that is not over has begun with it."""
         found = self._savepoint(savepoint_id)
@@ -404,6 +460,29 @@ class JobService:
                 f"There is no savepoint {savepoint_id!r}. There are: {', '.join(found) or 'none'}."
             )
         return found[savepoint_id]
+
+    def _dump(self, dump_id: str) -> DumpInfo:
+        manifest = self._dump_manifest(dump_id)
+        operation = self._store.operation(dump_id)
+        return DumpInfo(
+            id=dump_id,
+            job=operation.job_id,
+            job_name=manifest.job,
+            batch=manifest.batch,
+            format=manifest.format,
+            created_ms=operation.created_ms,
+            created_by=operation.created_by,
+            rows=sum(table.rows for table in manifest.tables if table.kind != "internal"),
+            bytes=sum(file.bytes for table in manifest.tables for file in table.files),
+        )
+
+    def _dump_manifest(self, dump_id: str) -> Manifest:
+        """The manifest of a dump, which is looked up by its operation before anything is opened."""
+        known = self._store.operation(dump_id)
+        place = self._home.dumps / known.id
+        if known.kind != "dump" or not (place / MANIFEST).exists():
+            raise UnknownIdError(f"There is no dump {dump_id!r}.")
+        return read_manifest(open_store(str(place)))
 
     def _jobs_from(self, savepoint: SavepointInfo) -> tuple[str, ...]:
         """The jobs that are not over and began with a savepoint."""

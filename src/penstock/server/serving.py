@@ -146,6 +146,8 @@ def serve(
         )
         announcement = Announcement(home, started)
         manager = Manager(store, catalog, home, settings.manager, on_lead=announcement.write)
+        service = JobService(store, catalog, home)
+        stack.callback(service.reader.close)
         context = Context(
             service=service,
             door=door,

@@ -207,7 +207,10 @@ def test_places_are_not_for_clients(place: ServedRest) -> None:
     job_id, folder = place.submit(), place.root
     refused(penstock(place, "stop", job_id, "--savepoint-path=/tmp/x"), "--savepoint-path names a place")
     refused(penstock(place, "savepoint", job_id, "--to=/tmp/x"), "--to names a place")
-    refused(penstock(place, "savepoint", job_id, "--dispose=x"), "--dispose goes with a checkpoint")
+    refused(penstock(place, "savepoint", job_id, "--dispose=/etc/x"), "is no id")
+    refused(penstock(place, "savepoint", job_id, "--dispose=sp-x"), "There is no savepoint 'sp-x'")
+    refused(penstock(place, "state", "dump", job_id, f"--to={folder}"), "is not empty")
+    refused(penstock(place, "state", "dump", job_id, f"--to={folder}/new"), "was never started")
     refused(penstock(place, "stop", folder, "--no-wait"), "--no-wait goes with a job of a server")
     refused(
         penstock(place, "control", "send", job_id, "--kind=x", "-Dcommands=jsonl:x"), "goes with a checkpoint"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.cli import app
-from penstock.cli import state as cli_state
+from penstock.jobs import reading_session
 from penstock.jobs.savepoints import savepoints
 from penstock.snapshots.reading import read_manifest
 from penstock.snapshots.stores import open_store
@@ -79,7 +79,7 @@ def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
     def no_session(**more: Any) -> Iterator[None]:  # as a session
         yield None
 
-    monkeypatch.setattr(cli_state, "_session", no_session)
+    monkeypatch.setattr(reading_session, "reading_session", no_session)
     return committed_rooms(tmp_path / "cp", monkeypatch)
 
 

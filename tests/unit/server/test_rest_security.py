@@ -357,13 +357,15 @@ spark:
     answers = [place.ask("PATCH", f"/v1/jobs/{job_id}", json={"desired": "PAUSED"})]
     for method, path, _ in operations(place.app):
         filled = one_of(path.replace("{job_id}", job_id).replace("{operation_id}", answers[0].json()["id"]))
-        params = {"seconds": "1"} if path.endswith("/stream") else {}
-        for content in (
+        params = {"seconds": "1"} if path.endswith("/stream") else {"step": "step 0"}
+        contents: tuple[dict[str, Any], ...] = (
             {},
             {"definition": f"{CANARY}-named"},
             {"definition": "secret", "restart": f"{CANARY}-named"},
             {"kind": "set", "target": "step 0/1", "payload": {"limit": 1}},
-        ):
+            {"format": "csv"},
+        )
+        for content in ({},) if method == "get" else contents:
             more = {} if method == "get" else {"json": content}
             answers.append(place.ask(method.upper(), filled, params=params, **more))
     answers.append(place.ask("GET", f"/login?token={CANARY}-9", None))

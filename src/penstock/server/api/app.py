@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import Lifespan
 
 import penstock
-from penstock.server.api import jobs, reading, sessions, steering, watching
+from penstock.server.api import jobs, reading, sessions, states, steering, watching
 from penstock.server.api.access import Role
 from penstock.server.api.context import Context
 from penstock.server.api.guard import COOKIE, Guard
@@ -86,6 +86,7 @@ def create_app(
         jobs.router,
         watching.router,
         steering.router,
+        states.router,
         reading.router,
         reading.metrics_router,
         description,

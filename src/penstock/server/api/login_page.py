@@ -63,4 +63,6 @@ _POLICY: Final = (
 def login_page(*, refused: bool = False) -> HTMLResponse:
     """The page, after a token that nobody has if `refused`."""
     content = _PAGE.format(style=_STYLE, problem=_PROBLEM if refused else "")
-    return HTMLResponse(content, 403 if refused else 200, headers={"Content-Security-Policy": _POLICY})
+    # Without a referrer browsers send forms with no origin, which is refused.
+    headers = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "same-origin"}
+    return HTMLResponse(content, 403 if refused else 200, headers=headers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,8 +13,11 @@ __all__ = [
     "Checkpoints",
     "DeadLetter",
     "DeadLetters",
+    "Dump",
+    "DumpRequest",
     "JobConfig",
     "JobLag",
+    "Keys",
     "Memory",
     "Metrics",
     "Plan",
@@ -28,6 +31,7 @@ __all__ = [
     "Setting",
     "SinkMetrics",
     "StepMetrics",
+    "StoredKey",
     "StreamMetrics",
 ]
 
@@ -311,3 +315,49 @@ class JobConfig(_Read):
     definition: str
     bindings: dict[str, str]
     settings: list[Setting]
+
+
+class StoredKey(_Read):
+    """A key with what its step holds for it."""
+
+    key: Any
+    key_group: int
+    bytes: int = Field(description="How much JSON it is all together.")
+    values: dict[str, Any] | None = Field(description="The states by name; null when it is too much to tell.")
+    timers: Any
+    windows: Any
+
+
+class Keys(_Read):
+    """Some keys of a step, after a micro-batch."""
+
+    batch: int
+    items: list[StoredKey]
+    next: str | None
+
+
+class Dump(_Read):
+    """A dump of the state of a job."""
+
+    id: str
+    job: str = Field(description="The id of the job.")
+    job_name: str
+    batch: int
+    format: str
+    created_ms: int
+    created_by: str
+    rows: int
+    bytes: int
+
+
+class DumpRequest(BaseModel):
+    """How the state is to be dumped."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, json_schema_extra={"examples": [{"format": "csv"}]}
+    )
+
+    format: Literal["csv", "jsonl", "parquet"] = "csv"
+    batch: Annotated[int, Field(strict=True, ge=-1, lt=1 << 63)] | None = Field(
+        None, description="After this micro-batch. Default: the newest that is committed."
+    )

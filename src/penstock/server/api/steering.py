@@ -1,4 +1,4 @@
-"""The routes of control and state: send a command to a job, see what became of it, and which states the job holds."""
+"""The routes of control: send a command to a job, and see what became of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.jobs.sending import find_waiting
 from penstock.jobs.targeting import check_known, parse_target
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service
-from penstock.server.api.models import ID_PATTERN, Command, CommandStory, Page, SentCommand, StateStep
+from penstock.server.api.models import ID_PATTERN, Command, CommandStory, Page, SentCommand
 from penstock.server.api.routing import Asker, IdempotencyKey, JobId, Limit, needs, new_router
 from penstock.server.service import JobService
 
@@ -123,17 +123,6 @@ def get_command(
         status="SENT",
         receipts=[],
     )
-
-
-@router.get("/jobs/{job_id}/state", summary="List states", openapi_extra=needs(Role.VIEWER))
-def list_state(job_id: JobId, service: Service) -> list[StateStep]:
-    """The steps of a job with their states, and how many keys they hold."""
-    # PySpark comes with it, for which the start of the server need not wait.
-    from penstock.jobs.described_state import read_described
-    from penstock.jobs.state_listing import listed
-
-    checkpoint = service.checkpoint(job_id)
-    return [StateStep(**step) for step in listed(checkpoint, read_described(checkpoint))]
 
 
 def _story(story: Story) -> CommandStory:

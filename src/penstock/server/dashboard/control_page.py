@@ -162,7 +162,7 @@ class _ControlPage:
         if found.entry != self._entry:
             self._entry = found.entry
             kinds = {kind: None for step in found.entry.steps.values() for kind in step.kinds}
-            self._kind.set_options(sorted(kinds), value=self._kind.value or next(iter(sorted(kinds)), None))
+            self._kind.set_options(sorted(kinds), value=self._kind.value)
             self._target.set_autocomplete(["*", *found.entry.steps, *(f"{s}/*" for s in found.entry.steps)])
         self._table.show([story_row(story) for story in found.stories])
 

@@ -7,7 +7,7 @@ import logging
 import re
 import secrets
 import urllib.parse
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Iterable, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from penstock.server.api.routing import ROLE_FIELD, DeclaringMount, UndeclaredRo
 from penstock.server.dashboard import pages
 from penstock.server.dashboard.visits import Readings, end_page, principal_of
 
-__all__ = ["DashboardMount", "dashboard_lifespan"]
+__all__ = ["DashboardMount", "check_pages", "dashboard_lifespan"]
 
 _log: Final = logging.getLogger(__name__)
 _ASSETS: Final = Path(__file__).parent / "assets"
@@ -164,11 +164,16 @@ def _configure() -> None:
     logging.getLogger("nicegui").addFilter(_without_messages)
     _guard_sockets()
     pages.install()
-    for route in nicegui.app.routes:
+    check_pages(nicegui.app.routes)
+    _configured = True
+
+
+def check_pages(routes: Iterable[BaseRoute]) -> None:
+    """Raise UndeclaredRouteError unless each route is a page that declares its role, or one of the framework."""
+    for route in routes:
         path = getattr(route, "path", "")
         if _declared(route) is None and not path.startswith(("/_nicegui/", "/_nicegui_ws")):
             raise UndeclaredRouteError(f"The page {path} does not declare a role.")
-    _configured = True
 
 
 class _WithNonces(BaseLoader):

@@ -14,11 +14,16 @@ from penstock.server.api.models import ID_PATTERN
 from penstock.server.api.routing import needs
 from penstock.server.dashboard import (
     charts_page,
+    checkpoints_page,
     control_page,
     events_page,
     jobs_page,
+    letters_page,
+    log_page,
     overview_page,
     runs_page,
+    savepoints_page,
+    state_page,
 )
 from penstock.server.dashboard.registry import JOB_TABS, PAGES, JobTab, Page
 from penstock.server.dashboard.shell import show_job_tab, show_page
@@ -26,7 +31,19 @@ from penstock.server.dashboard.visits import JobVisit, Visit
 
 __all__ = ["MODULES", "install"]
 
-MODULES: Final = (jobs_page, overview_page, charts_page, control_page, runs_page, events_page)
+MODULES: Final = (
+    jobs_page,
+    savepoints_page,
+    overview_page,
+    charts_page,
+    control_page,
+    state_page,
+    checkpoints_page,
+    letters_page,
+    log_page,
+    runs_page,
+    events_page,
+)
 """The modules with pages, in the order of the navigation and the tabs; each registers its pages."""
 
 

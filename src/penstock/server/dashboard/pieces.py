@@ -138,8 +138,9 @@ def form_buttons(dialog: ui.dialog, confirm: str, values: Callable[[], Any]) -> 
 
 def same(command: str) -> TextElement:
     """The command that does the same, with a word before it."""
-    ui.label("The same on a terminal").classes("p-muted p-small")
-    return command_line(command)
+    with ui.element("div").classes("p-same"):
+        ui.label("The same on a terminal").classes("p-muted p-small")
+        return command_line(command)
 
 
 @contextlib.contextmanager

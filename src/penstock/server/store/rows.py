@@ -21,7 +21,9 @@ __all__ = [
     "Stop",
 ]
 
-OperationKind: TypeAlias = Literal["submit", "cancel", "stop", "pause", "resume", "savepoint", "rescale"]
+OperationKind: TypeAlias = Literal[
+    "submit", "cancel", "stop", "pause", "resume", "savepoint", "rescale", "dump"
+]
 OperationState: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "FAILED"]
 
 

@@ -1,0 +1,75 @@
+"""The page with what the runs of a job have printed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nicegui import ui
+
+from penstock.server.api.access import Role
+from penstock.server.dashboard import pieces, same_state_commands
+from penstock.server.dashboard.registry import job_tab
+from penstock.server.dashboard.texts import clock_time
+from penstock.server.dashboard.visits import JobVisit
+from penstock.server.service import RunRow
+
+__all__ = ["log"]
+
+_MOST_BYTES: Final = 65536
+
+
+@job_tab("log", "Log", icon="notes", role=Role.OPERATOR)
+def log(visit: JobVisit) -> None:
+    """What a run has printed."""
+    _LogPage(visit)
+
+
+class _LogPage:
+    def __init__(self, visit: JobVisit) -> None:
+        self._visit = visit
+        self._shown: str | None = None
+        self._seen: int | None = None
+        with (
+            pieces.card("What was printed", about=f"the last {_MOST_BYTES >> 10} KiB"),
+            ui.element("div").classes("p-body"),
+        ):
+            with ui.element("div").classes("p-toolbar"):
+                self._run = ui.select({}, label="Run", on_change=self._say_same)
+                self._run.props("outlined dense").classes("p-filter")
+                self._follow = ui.switch("Follow", value=True, on_change=self._say_same)
+            with ui.scroll_area().classes("p-log").props('tabindex=0 aria-label="Log"') as self._area:
+                self._text = pieces.text("", "pre").classes("p-log-text")
+            self._same = pieces.same("")
+        self._say_same()
+        visit.poll(lambda: visit.service.runs(visit.job_id), self._show_runs, key=("runs", visit.job_id))
+        visit.poll(self._read, self._show)
+
+    def _say_same(self) -> None:
+        run = self._run.value or None
+        self._same.set_text(
+            same_state_commands.follow_log(self._visit.job_id, run, follow=bool(self._follow.value))
+        )
+
+    def _show_runs(self, found: list[RunRow]) -> None:
+        options = {0: "The newest run"}
+        options |= {run.epoch: f"Run {run.epoch}, begun {clock_time(run.created_ms)}" for run in found}
+        if options != self._run.options:
+            self._run.set_options(options, value=self._run.value or 0)
+
+    def _read(self) -> str | None:
+        """What there is to show; None when it stays as it is."""
+        run = self._run.value or None
+        if self._shown is not None and not self._follow.value and run == self._seen:
+            return None
+        self._seen = run
+        if self._visit.service.get(self._visit.job_id).run == 0:
+            return "The job was not started yet."
+        return self._visit.service.output(self._visit.job_id, run, _MOST_BYTES) or "It has printed nothing."
+
+    def _show(self, text: str | None) -> None:
+        if text is None or text == self._shown:
+            return
+        self._shown = text
+        self._text.set_text(text)
+        if self._follow.value:
+            self._area.scroll_to(percent=1.0)

@@ -1,0 +1,150 @@
+"""The page with savepoints: what they hold, jobs that begin with one, and their end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nicegui import ui
+
+from penstock.server.api.access import Role
+from penstock.server.dashboard import pieces, same_commands, same_state_commands
+from penstock.server.dashboard.registry import page
+from penstock.server.dashboard.texts import amount, size
+from penstock.server.dashboard.visits import Visit
+from penstock.server.service import SavepointDetails, SavepointInfo, Submission
+
+__all__ = ["savepoint_row", "savepoints"]
+
+
+@page("/savepoints", "Savepoints", icon="bookmarks", role=Role.VIEWER)
+def savepoints(visit: Visit) -> None:
+    """The savepoints of all jobs."""
+    _SavepointsPage(visit)
+
+
+def savepoint_row(found: SavepointInfo) -> dict[str, Any]:
+    """A savepoint as a row of the table."""
+    taken = (found.created_at or "").replace("T", " ").removesuffix("+00:00")
+    return {"id": found.id, "job": found.job_name, "batch": found.batch, "taken": taken}
+
+
+class _SavepointsPage:
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self._seen: SavepointDetails | None = None
+        pieces.heading("Savepoints")
+        with pieces.card("", about=""):
+            self._table = pieces.Table(
+                [
+                    pieces.Column("id", "Savepoint", slot=pieces.CHOOSE_SLOT.format(field="id")),
+                    pieces.Column("job", "Job"),
+                    pieces.Column("batch", "Behind micro-batch", number=True),
+                    pieces.Column("taken", "Taken (UTC)"),
+                ],
+                key="id",
+                page_rows=20,
+                nothing="No savepoints. Take one on the page of a job.",
+            )
+            self._table.on_choose(self._choose)
+        with pieces.card("Contents", about="of the savepoint that was chosen above") as self._card:
+            with ui.element("div").classes("p-body"):
+                self._about = ui.label("").classes("p-muted")
+                with ui.element("div").classes("p-actions"):
+                    pieces.action_button(
+                        visit, "Begin a job with it", "play_arrow", Role.OPERATOR, self._submit, primary=True
+                    )
+                    pieces.action_button(visit, "Delete", "delete", Role.ADMIN, self._delete, danger=True)
+            self._tables = pieces.Table(
+                [
+                    pieces.Column("step", "Step"),
+                    pieces.Column("name", "Table"),
+                    pieces.Column("kind", "Kind"),
+                    pieces.Column("rows", "Rows", number=True),
+                    pieces.Column("size", "Size", number=True),
+                ],
+                key="name",
+                page_rows=0,
+                nothing="It holds no state",
+            )
+        self._card.set_visibility(False)
+        pieces.same(same_state_commands.list_savepoints("JOB"))
+        visit.poll(visit.service.savepoints, self._show, key="savepoints", every_s=2.0)
+
+    def _show(self, found: list[SavepointInfo]) -> None:
+        self._table.show([savepoint_row(one) for one in sorted(found, key=lambda one: one.id, reverse=True)])
+        if self._seen is not None and self._seen.id not in {one.id for one in found}:
+            self._card.set_visibility(False)
+            self._seen = None
+
+    async def _choose(self, savepoint_id: str) -> None:
+        found = await self._visit.act(
+            Role.VIEWER, lambda _: self._visit.service.savepoint_details(savepoint_id)
+        )
+        if found is None:
+            return
+        self._seen = found
+        used = f" The job {found.used_by[0]} began with it." if found.used_by else ""
+        self._about.set_text(
+            f"{found.id}: the state of {found.job_name} behind micro-batch {found.batch}, {amount(found.rows)} rows, "
+            f"{size(found.bytes)}.{used}"
+        )
+        self._tables.show(
+            [
+                {
+                    "step": table.step,
+                    "name": table.name.removeprefix(f"{table.step}/"),
+                    "kind": table.kind,
+                    "rows": amount(table.rows),
+                    "size": size(table.bytes),
+                }
+                for table in found.tables
+            ]
+        )
+        self._card.set_visibility(True)
+
+    async def _delete(self) -> None:
+        seen = self._seen
+        if seen is None:
+            return
+        if await pieces.ask(
+            "Delete this savepoint?",
+            "It cannot be taken back: no job can begin with it any more.",
+            command=same_state_commands.delete_savepoint(seen.job_name, seen.id),
+            confirm="Delete the savepoint",
+            target=f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})",
+        ):
+            await self._visit.act(Role.ADMIN, lambda who: self._visit.service.delete_savepoint(seen.id, who))
+
+    async def _submit(self) -> None:
+        seen = self._seen
+        known = await self._visit.act(Role.OPERATOR, lambda _: self._visit.service.definitions())
+        if seen is None or known is None:
+            return
+        found, _ = known
+        ids = [one.id for one in found]
+        like = next((one.id for one in found if seen.job_name in (one.id, one.name)), None)
+        with pieces.form_dialog("Begin a job with this savepoint?") as dialog:
+            ui.label("A new job goes on where the savepoint stands, with a checkpoint of its own.").classes(
+                "p-dialog-text"
+            )
+            pieces.name_target(f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})")
+            chosen = ui.select(ids, label="Definition", value=like or next(iter(ids), None))
+            chosen.props("outlined dense")
+            line = pieces.same("")
+
+            def update() -> None:
+                line.set_text(
+                    same_commands.submit_job(chosen.value or "DEFINITION", {"from_savepoint": seen.id})
+                )
+
+            chosen.on_value_change(update)
+            update()
+            pieces.form_buttons(dialog, "Submit", lambda: chosen.value)
+        definition = await dialog
+        dialog.delete()
+        if not definition:
+            return
+        submission = Submission(definition=definition, from_savepoint=seen.id)
+        done = await self._visit.act(Role.OPERATOR, lambda who: self._visit.service.submit(submission, who))
+        if done is not None:
+            ui.navigate.to(f"/jobs/{done.job}")

@@ -1,0 +1,331 @@
+"""The page with the state of a job: what its steps hold, key by key, and dumps to take away."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from nicegui import ui
+
+from penstock.errors import ExternalSystemError
+from penstock.jobs.state_pages import KeyPage, KeysWanted, StoredKey
+from penstock.server.api.access import Role
+from penstock.server.dashboard import pieces, same_state_commands
+from penstock.server.dashboard.registry import job_tab
+from penstock.server.dashboard.texts import amount, clock_time, size
+from penstock.server.dashboard.visits import JobVisit
+from penstock.server.service import DumpInfo
+
+__all__ = ["key_rows", "shown_states", "state"]
+
+_ROWS: Final = 25
+_TRIES: Final = 8
+_LONGEST_CELL: Final = 160
+_STATES_EVERY_S: Final = 3.0
+_CELL_SLOT: Final = '<code class="p-detail">{{{{ props.row.{field} }}}}</code>'
+_TAKE_SLOT: Final = """<a class="p-job" :href="'/v1/dumps/' + props.row.id" download>Download</a>"""
+_DELETE_SLOT: Final = """
+<button type="button" class="p-choose" @click="() => $parent.$emit('choose', props.row.id)">Delete</button>"""
+_FORMATS: Final = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
+
+
+@job_tab("state", "State", icon="table_view", role=Role.VIEWER)
+def state(visit: JobVisit) -> None:
+    """What a job holds."""
+    with pieces.card("States", about="of each step, as its newest run has declared them"):
+        table = pieces.Table(
+            [
+                pieces.Column("step", "Step"),
+                pieces.Column("keys", "Keys", number=True),
+                pieces.Column("key", "Type of keys"),
+                pieces.Column("state", "State"),
+                pieces.Column("kind", "Kind"),
+                pieces.Column(
+                    "type", "Type of values", slot='<div class="p-wrap">{{ props.row.type }}</div>'
+                ),
+            ],
+            key="row",
+            page_rows=0,
+            nothing="No step holds a state",
+        )
+    pieces.same(same_state_commands.list_states(visit.job_id))
+    browser = _Keys(visit) if visit.may(Role.OPERATOR) else None
+    if browser is None:
+        pieces.empty("lock", "What the states hold is for those with the role operator.")
+
+    dumps = _Dumps(visit)
+
+    def show(found: tuple[str, list[dict[str, Any]]]) -> None:
+        checkpoint, steps = found
+        table.show(_state_rows(steps))
+        dumps.update(checkpoint)
+        if browser is not None:
+            browser.update(checkpoint, steps)
+
+    def read() -> tuple[str, list[dict[str, Any]]]:
+        return str(visit.service.checkpoint(visit.job_id)), visit.service.reader.states(visit.job_id)
+
+    visit.poll(read, show, key=("states", visit.job_id), every_s=_STATES_EVERY_S)
+
+
+def _state_rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows = []
+    for step in found:
+        for number, one in enumerate(step["states"] or [{"name": "", "kind": "", "type": ""}]):
+            first = number == 0
+            rows.append(
+                {
+                    "row": f"{step['step']} {one['name']}",
+                    "step": step["step"] if first else "",
+                    "keys": amount(step["keys"]) if first else "",
+                    "key": step["key"] if first else "",
+                    "state": one["name"],
+                    "kind": one["kind"],
+                    "type": one["type"],
+                }
+            )
+    return rows
+
+
+def shown_states(found: tuple[StoredKey, ...]) -> list[str]:
+    """The names of what keys hold, in one order: states, then timers and windows where there are any."""
+    names = dict.fromkeys(name for one in found for name in one.values or {})
+    hidden = [name for name in ("timers", "windows") if any(getattr(one, name) is not None for one in found)]
+    return [*names, *hidden]
+
+
+def key_rows(found: tuple[StoredKey, ...], names: list[str]) -> list[dict[str, Any]]:
+    """Keys as rows of the table; what they hold is in the fields s0, s1 and so on, in the order of the names."""
+    return [
+        {
+            "key": _told(one.key),
+            "group": one.key_group,
+            "size": size(one.bytes),
+            **{f"s{place}": _cell(one, name) for place, name in enumerate(names)},
+        }
+        for one in found
+    ]
+
+
+def _cell(one: StoredKey, name: str) -> str:
+    if one.values is None:
+        return "too much to show"
+    value = one.values[name] if name in one.values else getattr(one, name, None)
+    told = "" if value is None else _told(value)
+    return told if len(told) <= _LONGEST_CELL else f"{told[:_LONGEST_CELL]} ..."
+
+
+def _told(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class _Keys:
+    """The keys of a step, a page at a time."""
+
+    def __init__(self, visit: JobVisit) -> None:
+        self._visit = visit
+        self._checkpoint = "CHECKPOINT"
+        self._found: KeyPage | None = None
+        self._names: list[str] | None = None
+        with pieces.card("Keys", about="after the newest micro-batch that is committed"):
+            with ui.element("div").classes("p-body"):
+                with ui.element("form").classes("p-row p-keys") as form:
+                    form.on("submit.prevent", self._find)
+                    self._step = ui.select([], label="Step")
+                    self._key = ui.input("Key", placeholder="one key, or nothing for all")
+                    self._contains = ui.input("Contains", placeholder="a part of the key")
+                    for field in (self._step, self._key, self._contains):
+                        field.props("outlined dense").on_value_change(self._say_same)
+                    button = pieces.action_button(visit, "Find", "search", Role.OPERATOR, None, primary=True)
+                    button.props("type=submit")
+                self._status = ui.label("Find shows the keys in the order of their key groups.")
+                self._status.classes("p-muted").props("role=status")
+            self._place = ui.element("div")
+            with ui.element("div").classes("p-body p-pager"):
+                self._next = ui.button("Next page", icon="navigate_next", on_click=self._go_on, color=None)
+                self._next.props("no-caps unelevated").classes("p-button p-plain")
+                self._next.set_visibility(False)
+                self._whole = pieces.text("", "pre").classes("p-detail p-whole")
+                self._whole.set_visibility(False)
+                self._same = pieces.same("")
+        self._say_same()
+
+    def update(self, checkpoint: str, found: list[dict[str, Any]]) -> None:
+        """The steps are known, or have changed."""
+        self._checkpoint = checkpoint
+        self._say_same()
+        steps = [step["step"] for step in found]
+        if steps != self._step.options:
+            self._step.set_options(steps, value=self._step.value or next(iter(steps), None))
+
+    def _say_same(self) -> None:
+        key = self._key.value or "KEY"
+        self._same.set_text(same_state_commands.show_key(self._checkpoint, self._step.value or "STEP", key))
+
+    async def _find(self) -> None:
+        await self._show_page(None)
+
+    async def _go_on(self) -> None:
+        if self._found is not None:
+            await self._show_page(self._found.next)
+
+    async def _show_page(self, after: str | None) -> None:
+        if not self._step.value:
+            return
+        wanted = KeysWanted(
+            step=self._step.value,
+            key=self._key.value or None,
+            contains=self._contains.value or "",
+            most=_ROWS,
+            after=after,
+        )
+        self._next.disable()
+        self._status.set_text("Reading the state. The first look takes some seconds ...")
+        found = await self._read(wanted)
+        self._next.enable()
+        if found is None:
+            self._status.set_text("The state cannot be shown now. Find again, or take a dump.")
+            return
+        self._found = found
+        self._show(found)
+
+    async def _read(self, wanted: KeysWanted) -> KeyPage | None:
+        """The keys. While they are being read, ask again and again."""
+
+        def read(_: str) -> KeyPage | ExternalSystemError:
+            try:
+                return self._visit.service.reader.keys(self._visit.job_id, wanted)
+            except ExternalSystemError as e:
+                return e
+
+        for _ in range(_TRIES):
+            found = await self._visit.act(Role.OPERATOR, read)
+            if not isinstance(found, ExternalSystemError):
+                return found
+            self._status.set_text(str(found))
+        return None
+
+    def _show(self, found: KeyPage) -> None:
+        names = shown_states(found.items)
+        if names != self._names:
+            self._names = names
+            self._place.clear()
+            with self._place:
+                self._table = pieces.Table(
+                    [
+                        pieces.Column("key", "Key", slot=pieces.CHOOSE_SLOT.format(field="key")),
+                        pieces.Column("group", "Key group", number=True),
+                        *(
+                            pieces.Column(f"s{place}", name, slot=_CELL_SLOT.format(field=f"s{place}"))
+                            for place, name in enumerate(names)
+                        ),
+                        pieces.Column("size", "Size", number=True),
+                    ],
+                    key="key",
+                    page_rows=0,
+                    nothing="There is no such key",
+                )
+                self._table.on_choose(self._choose)
+        self._table.show(key_rows(found.items, names))
+        self._whole.set_visibility(False)
+        self._next.set_visibility(found.next is not None)
+        more = ", and there are more" if found.next is not None else ""
+        keys = "1 key" if len(found.items) == 1 else f"{len(found.items)} keys"
+        self._status.set_text(f"{keys} after micro-batch {found.batch}{more}.")
+
+    def _choose(self, key: str) -> None:
+        """Show all that a key holds."""
+        assert self._found is not None
+        for one in self._found.items:
+            if _told(one.key) == key:
+                held = {**(one.values or {}), "timers": one.timers, "windows": one.windows}
+                told = {name: value for name, value in held.items() if value is not None}
+                self._whole.set_text(f"{key}\n{json.dumps(told, indent=2, ensure_ascii=False)}")
+                self._whole.set_visibility(True)
+                self._key.set_value(key)
+
+
+class _Dumps:
+    """The dumps of a job, and a button that takes one."""
+
+    def __init__(self, visit: JobVisit) -> None:
+        self._visit = visit
+        self._checkpoint = "CHECKPOINT"
+        with pieces.card("Dumps", about="all states as files, which people and programs can read"):
+            with ui.element("div").classes("p-body"), ui.element("div").classes("p-toolbar"):
+                self._format = ui.select(_FORMATS, value="csv", label="Format").props("outlined dense")
+                self._format.classes("p-format")
+                pieces.action_button(
+                    visit, "Dump the state", "download", Role.OPERATOR, self._dump, primary=True
+                )
+            self._table = pieces.Table(
+                [
+                    pieces.Column("id", "Dump"),
+                    pieces.Column("at", "Asked for (UTC)"),
+                    pieces.Column("who", "By"),
+                    pieces.Column("batch", "Micro-batch", number=True),
+                    pieces.Column("format", "Format"),
+                    pieces.Column("rows", "Rows", number=True),
+                    pieces.Column("size", "Size", number=True),
+                    *(
+                        [
+                            pieces.Column("take", "", slot=_TAKE_SLOT),
+                            pieces.Column("delete", "", slot=_DELETE_SLOT),
+                        ]
+                        if visit.may(Role.OPERATOR)
+                        else []
+                    ),
+                ],
+                key="id",
+                page_rows=0,
+                nothing="No dump was taken yet",
+            )
+            self._table.on_choose(self._delete)
+            with ui.element("div").classes("p-body"):
+                self._same = pieces.same("")
+        self._format.on_value_change(self._say_same)
+        self._say_same()
+        visit.poll(visit.service.dumps, self._show, key="dumps")
+
+    def update(self, checkpoint: str) -> None:
+        """The checkpoint is known."""
+        self._checkpoint = checkpoint
+        self._say_same()
+
+    def _say_same(self) -> None:
+        self._same.set_text(same_state_commands.dump_state(self._checkpoint, self._format.value))
+
+    def _show(self, found: list[DumpInfo]) -> None:
+        mine = [dump for dump in found if dump.job == self._visit.job_id]
+        self._table.show(
+            [
+                {
+                    "id": dump.id,
+                    "at": clock_time(dump.created_ms),
+                    "who": dump.created_by,
+                    "batch": dump.batch,
+                    "format": _FORMATS.get(dump.format, dump.format),
+                    "rows": amount(dump.rows),
+                    "size": size(dump.bytes),
+                }
+                for dump in sorted(mine, key=lambda dump: -dump.created_ms)
+            ]
+        )
+
+    async def _dump(self) -> None:
+        form = self._format.value
+        await self._visit.carry_out(
+            Role.OPERATOR,
+            f"Dumping the state as {_FORMATS[form]}",
+            lambda who: self._visit.service.dump(self._visit.job_id, who, form=form),
+        )
+
+    async def _delete(self, dump_id: str) -> None:
+        if await pieces.ask(
+            "Delete this dump?",
+            "Its files are gone then. The job and its state are as they were.",
+            command=same_state_commands.delete_dump(self._visit.context.config.url, dump_id),
+            confirm="Delete the dump",
+            target=dump_id,
+        ):
+            await self._visit.act(Role.OPERATOR, lambda who: self._visit.service.delete_dump(dump_id, who))

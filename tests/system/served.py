@@ -1,0 +1,104 @@
+"""A server in a process of its own, with a job, and what asks it by HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from job_process import await_true, kill, processes_of
+
+__all__ = ["Served"]
+
+HERE = Path(__file__).parent
+
+
+class Served:
+    """A server, whose folder of definitions has one job.
+
+    Args:
+        root: an empty folder.
+        job_file: the file of the job, beside this one.
+        definition: its definition as text.
+        environment: variables beside those of the tests.
+        port: where it listens; 0 for a free port.
+
+    """
+
+    def __init__(
+        self, root: Path, job_file: str, definition: str, environment: Mapping[str, str], port: int = 0
+    ) -> None:
+        self.root = root
+        self.home = root / "home"
+        self.definitions = root / "definitions"
+        self.definitions.mkdir()
+        shutil.copy(HERE / job_file, self.definitions)
+        (self.definitions / f"{job_file.removesuffix('_job.py')}.yaml").write_text(definition)
+        self._environment = environment
+        self._port = port
+        self._tag = uuid.uuid4().hex
+        self.start()
+
+    def start(self) -> None:
+        """Start the server; the first one, or after it has ended."""
+        self.process = self._begin()
+        self.started: dict[str, Any] = json.loads(self._first_line())
+        self.client = httpx.Client(
+            base_url=self.started["url"],
+            headers={"Authorization": f"Bearer {self.started['token']}"},
+            timeout=30,
+        )
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "PENSTOCK_TEST_RUN": self._tag,
+            "SPARK_LOCAL_DIRS": str(self.root / "spark"),
+            **self._environment,
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "penstock.cli",
+            "serve",
+            "--bind",
+            f"127.0.0.1:{self._port}",
+            "-o",
+            "json",
+        ]
+        command += ["--jobs", str(self.definitions), "--home", str(self.home)]
+        working = self.root / "cwd"
+        working.mkdir(exist_ok=True)
+        with (self.root / "serve.out").open("wb") as out, (self.root / "serve.err").open("ab") as err:
+            return subprocess.Popen(
+                command, stdout=out, stderr=err, env=environment, cwd=working, start_new_session=True
+            )
+
+    def _first_line(self) -> str:
+        await_true(lambda: "\n" in (self.root / "serve.out").read_text(), self.log)
+        return (self.root / "serve.out").read_text().splitlines()[0]
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """What the server says of a job."""
+        found: dict[str, Any] = self.client.get(f"/v1/jobs/{job_id}").raise_for_status().json()
+        return found
+
+    def log(self) -> str:
+        """What server and runs have printed last."""
+        outputs = "".join(path.read_text()[-2000:] for path in self.home.rglob("output.log"))
+        return f"{(self.root / 'serve.err').read_text()[-3000:]}\n{outputs}"
+
+    def close(self) -> None:
+        """End all."""
+        self.client.close()
+        for pid in processes_of(self._tag):
+            kill(pid, signal.SIGKILL)
+        self.process.wait()

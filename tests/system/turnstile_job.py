@@ -1,0 +1,52 @@
+"""A job with a control, event time and two steps, which the dashboard is looked at with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import penstock as ps
+
+
+@dataclass
+class Visit:
+    """Somebody came through a gate, at a time in milliseconds since 1970."""
+
+    gate: str
+    at: int
+    people: int
+
+
+@dataclass
+class Crowd:
+    """More people have come through a gate than its limit."""
+
+    gate: str
+    people: int
+
+
+class Watch(ps.ProcessFunction):
+    """Tells when more people come through a gate than its limit, which a command sets."""
+
+    limit = ps.ValueState(int)
+    people = ps.ValueState(int)
+
+    @ps.on_command("limit")
+    def set_limit(self, limit: int, ctx: ps.CommandContext) -> None:
+        """Set the limit of a gate."""
+        self.limit.set(limit)
+
+    def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Crowd]:
+        """Count one visit."""
+        people = (self.people.get() or 0) + visit.people
+        self.people.set(people)
+        limit = self.limit.get()
+        if limit is not None and people > limit:
+            yield Crowd(visit.gate, people)
+
+
+job = ps.Job("turnstiles")
+visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("2s"))
+by_gate = visits.key_by("gate")
+by_gate.process("watch", Watch()).sink_to("crowds")
+by_gate.window(ps.TumblingWindows("5s")).sum("people-per-gate", "people").sink_to("people")
