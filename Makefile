@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-dump bench-windows bench-open-windows chaos first-contact clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-autoscaling bench-dump bench-windows bench-open-windows chaos first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,12 +23,15 @@ $(BIN)/uv:
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
+# Bytecode is made here, since many an environment lets Python keep none (PYTHONDONTWRITEBYTECODE): a job is some ten
+# processes, and each would compile what it imports.
 $(VENV)/.packages-stamp: pyproject.toml uv.lock scripts/java_extra | $(BIN)/uv
 	@echo "Installing the locked packages ..."
-	@UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --frozen --inexact --quiet $$(scripts/java_extra)
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --frozen --inexact --quiet --compile-bytecode $$(scripts/java_extra)
 	@touch $@
 
 $(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/local/jars.py src/penstock/local/class_archive.py
+	@$(BIN)/python -m compileall -q -x /template/ src
 	@$(BIN)/python -m penstock.local.setup
 	@touch $@
 
@@ -36,6 +39,7 @@ demo: setup ## the temperature-control job with simulated rooms and a live view 
 	@$(BIN)/penstock demo $(ARGS)
 
 test: setup ## all tests but the long ones
+	@$(BIN)/python -m compileall -q -x /template/ src tests/unit
 	@$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, types, imports
@@ -68,6 +72,9 @@ bench-windows: setup ## tumbling windows of 100k keys, beside Spark's own
 
 bench-open-windows: setup ## a micro-batch of equal size while 10k to 1M windows are open, and their end
 	@$(BIN)/python -m benchmarks.open_windows $(ARGS)
+
+bench-autoscaling: setup ## a load that rises fourfold and falls again, under penstock serve
+	@$(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)

@@ -1,4 +1,7 @@
-"""Make the pictures of the documentation: `python docs/make_pictures.py` runs the demo and draws its view."""
+"""Make the pictures of the documentation: `python docs/make_pictures.py` runs the demo and draws its view.
+
+`make bench-autoscaling ARGS="--picture docs/images/autoscaling.svg"` draws the other one.
+"""
 
 from __future__ import annotations
 

@@ -65,9 +65,12 @@ def spark_cluster(folder: Path) -> Iterator[str]:
             ),
             master_log.read_text,
         )
-        for name in ("worker-1", "worker-2"):
-            own = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir"]
-            log = start(name, f"{deploy}.worker.Worker", *own, str(folder / name), found[0])
+        own = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir"]
+        logs = [
+            start(name, f"{deploy}.worker.Worker", *own, str(folder / name), found[0])
+            for name in ("worker-1", "worker-2")
+        ]
+        for log in logs:
             await_true(
                 lambda log=log: "Successfully registered with master" in log.read_text(), log.read_text
             )

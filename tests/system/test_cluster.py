@@ -1,67 +1,148 @@
-"""A Spark standalone cluster, a master and two workers as real processes, gives what one process gives."""
+"""A Spark standalone cluster, a master and two workers as real processes: a managed job runs there, and is scaled."""
 
 from __future__ import annotations
 
-import json
+import os
+import shutil
+import signal
 import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
-from job_process import EXAMPLE, cli
-from rooms import Record, Rooms, write_file
+import pytest
+from job_process import EXAMPLE, await_true, kill, processes_of
+from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
 from spark_cluster import bare_python, spark_cluster
 
+from penstock.jobs.figures import newest_figures, read_figures
+from penstock.server.catalog import Catalog
+from penstock.server.home import Home
+from penstock.server.scaling import AUTOSCALER
+from penstock.server.service import JobService, Submission
+from penstock.server.statuses import JobStatus
+from penstock.server.store.connecting import sqlite_url
+from penstock.server.store.store import Store
 
-def test_a_cluster_gives_the_same_output(tmp_path: Path) -> None:
-    """The example's files are byte-identical, though nothing of penstock or the job was installed on the workers."""
-    rooms = Rooms(11)
-    write_file(tmp_path / "settings", "0.jsonl", rooms.first_settings())
-    for number in range(3):
-        readings: list[Record] = [reading for _ in range(50) for reading in rooms.readings()]
-        readings.insert(700, {"sensor_id": 1})
-        write_file(tmp_path / "readings", f"{number}.jsonl", readings)
-        write_file(tmp_path / "settings", f"{number + 1}.jsonl", rooms.settings())
+DEFINITION = """
+job: job.py
+bindings:
+  readings: jsonl:{root}/readings?max_files_per_batch=1
+  settings: jsonl:{root}/settings?max_files_per_batch=1
+  heaters: jsonl:{root}/heaters
+parallelism: 1
+master: {master}
+restart: none
+scaling:
+  least_tasks: 2
+spark:
+  spark.cores.max: "2"
+"""
 
-    def run(name: str, *more: str, **environment: str) -> tuple[dict[str, bytes], dict[str, object]]:
-        result = cli(
-            str(EXAMPLE),
-            "--bounded",
-            *(f"-D{s}=jsonl:{tmp_path / s}?max_files_per_batch=1" for s in ("readings", "settings")),
-            f"-Dheaters=jsonl:{tmp_path / name}",
-            f"--checkpoint={tmp_path / f'checkpoint-{name}'}",
-            "--parallelism=2",
-            "-ojson",
-            *more,
-            folder=tmp_path,
-            environment=environment,
-        )
-        assert result.code == 0, result
-        counts = {
-            key: value for key, value in result.summary.items() if key not in ("job_id", "dead_letters_at")
-        }
-        written = {path.name: path.read_bytes() for path in (tmp_path / name).glob("part-*.jsonl")}
-        return written, counts
 
-    python = bare_python(tmp_path)
+class Managed:
+    """The temperature-control job on a cluster, with a manager of its own."""
+
+    def __init__(self, root: Path, master: str, python: Path) -> None:
+        self._root = root
+        definitions = root / "definitions"
+        shutil.copytree(EXAMPLE.parent, definitions)
+        (definitions / "rooms.yaml").write_text(DEFINITION.format(root=root, master=master))
+        self.home = Home(root / "home")
+        self._tag = uuid.uuid4().hex
+        self._store = Store.open(sqlite_url(self.home.store))
+        self.service = JobService(self._store, Catalog([definitions]), self.home)
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        own = {"PENSTOCK_TEST_RUN": self._tag, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
+        program = Path(__file__).with_name("manager_program.py")
+        with (root / "manager.log").open("wb") as log:
+            self._manager = subprocess.Popen(
+                [sys.executable, str(program), str(self.home.root), str(definitions)],
+                stdout=log,
+                stderr=log,
+                env={**inherited, **own, "SPARK_LOCAL_DIRS": str(root / "spark")},
+                start_new_session=True,
+            )
+
+    def log(self) -> str:
+        outputs = "".join(path.read_text()[-2000:] for path in self.home.root.rglob("output.log"))
+        events = [(event.what, event.detail) for event in self._store.events()]
+        return f"{(self._root / 'manager.log').read_text()[-2000:]}\n{events}\n{outputs}"
+
+    def close(self) -> None:
+        self._manager.kill()
+        self._manager.wait()
+        for pid in processes_of(self._tag):
+            kill(pid, signal.SIGKILL)
+        self._store.close()
+
+
+@pytest.fixture
+def managed(tmp_path: Path) -> Iterator[Managed]:
     with spark_cluster(tmp_path) as master:
-        on_cluster, counts_on_cluster = run("cluster", f"--master={master}", PYSPARK_PYTHON=str(python))
-        # Both workers took part, and neither can import penstock by itself.
-        for worker in ("worker-1", "worker-2"):
-            assert list((tmp_path / worker).glob("app-*/*/penstock-code-*.zip")), f"{worker} got no code"
-        found = subprocess.run(
-            [str(python), "-c", "import pyarrow, penstock"],
-            env={"PENSTOCK_TEST_ON_WORKER": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert "No module named 'penstock'" in found.stderr
-    locally, counts_locally = run("local")
-    assert on_cluster == locally
-    assert counts_on_cluster == counts_locally
-    assert counts_locally["dead_letters"] == 3
-    assert sum(len(lines.splitlines()) for lines in locally.values()) > 50
-    assert all(
-        json.loads(line)["command"] in ("ON", "OFF")
-        for lines in locally.values()
-        for line in lines.splitlines()
+        made = Managed(tmp_path, master, bare_python(tmp_path))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def test_a_managed_job_is_scaled_out_on_a_cluster(managed: Managed, tmp_path: Path) -> None:
+    """By its policy, to both workers; what it emits before and after is what the reference says.
+
+    Nothing of penstock or the job is installed on the workers.
+    """
+    rooms = Rooms(11)
+    batches: list[tuple[list[Record], list[Record]]] = []
+
+    def send(settings: list[Record]) -> None:
+        readings: list[Record] = [reading for _ in range(50) for reading in rooms.readings()]
+        # Settings first: the fold has them before the readings, whichever micro-batch they come in.
+        write_file(tmp_path / "settings", f"{len(batches)}.jsonl", settings)
+        write_file(tmp_path / "readings", f"{len(batches)}.jsonl", readings)
+        batches.append((settings, readings))
+
+    def is_done() -> bool:
+        expected = sum(map(len, fold(batches).values()))
+        return len(read_folder(tmp_path / "heaters")) >= expected
+
+    (tmp_path / "heaters").mkdir()
+    send(rooms.first_settings())
+    submitted = managed.service.submit(Submission(definition="rooms"), "ann").result
+    assert submitted is not None
+    job_id: str = submitted["job"]
+    await_true(is_done, managed.log)
+    await_true(
+        lambda: any(event.what == "rescale is done" for event in managed.service.events(job_id)), managed.log
     )
+    for _ in range(2):
+        send(rooms.settings())
+    await_true(is_done, managed.log)
+
+    assert by_sensor(read_folder(tmp_path / "heaters")) == fold(batches)
+    (asked,) = (e for e in managed.service.events(job_id) if e.what == "asked for: rescale")
+    (done,) = (e for e in managed.service.events(job_id) if e.what == "rescale is done")
+    assert asked.who == AUTOSCALER
+    assert asked.detail["cause"] == "outside-limits"
+    assert (done.detail["before"], done.detail["after"]) == (1, 2)
+    assert 0 < done.detail["downtime_s"] < 60
+    checkpoint = managed.service.checkpoint(job_id)
+    await_true(lambda: len({f.parallelism for f in read_figures(checkpoint)}) == 2, managed.log)
+    newest = newest_figures(checkpoint)
+    assert newest is not None
+    assert (newest.parallelism, newest.cores) == (2, 2)
+    # Both workers took part, and neither can import penstock by itself.
+    for worker in ("worker-1", "worker-2"):
+        assert list((tmp_path / worker).glob("app-*/*/penstock-code-*.zip")), f"{worker} got no code"
+    found = subprocess.run(
+        [str(tmp_path / "bare-python"), "-c", "import pyarrow, penstock"],
+        env={"PENSTOCK_TEST_ON_WORKER": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "No module named 'penstock'" in found.stderr
+    assert managed.service.get(job_id).run == 1
+    managed.service.cancel(job_id, "ann")
+    await_true(lambda: managed.service.get(job_id).status is JobStatus.CANCELED, managed.log)

@@ -133,6 +133,45 @@ def test_where_locks_fail_the_second_driver_fences_the_first(tmp_path: Path) -> 
     assert json.loads((feed.checkpoint / "epoch.json").read_bytes())["epoch"] == 2
 
 
+def test_a_driver_that_stood_still_commits_nothing_when_it_goes_on(tmp_path: Path) -> None:
+    """Another took over meanwhile, where locks do not reach: the old one ends, and what is written stays as it is."""
+    feed = Feed(tmp_path)
+    feed.write(2)
+    stop = threading.Event()
+    with JobProcess(feed.arguments, tmp_path) as first:
+        feed.await_files(first, 2)
+        # In the midst of its work.
+        feeding = threading.Thread(target=feed_until, args=(feed, stop))
+        feeding.start()
+        try:
+            feed.await_files(first, 4)
+            family = [first.process.pid, *first.family()]
+            for pid in family:
+                kill(pid, signal.SIGSTOP)
+            (feed.checkpoint / LOCK).unlink()
+            with JobProcess(feed.arguments, tmp_path) as second:
+                feed.await_files(second, feed.files + 3)
+                stop.set()
+                feeding.join()
+                feed.await_files(second, feed.files)
+                await_true(lambda: batches(feed, "commits") == batches(feed, "offsets"), lambda: second.err)
+                written = content(feed.seen)
+                for pid in family:
+                    kill(pid, signal.SIGCONT)
+                result = first.wait()
+                first.await_end_of_family()
+                assert result.code == 2, result
+                assert "Another run has taken over the checkpoint" in result.err
+                assert content(feed.seen) == written
+                feed.write(1)
+                feed.await_files(second, feed.files)
+                stop_cleanly(second)
+        finally:
+            stop.set()
+            feeding.join()
+    feed.assert_exactly_once()
+
+
 def feed_until(feed: Feed, stop: threading.Event) -> None:
     while not stop.wait(0.3):
         feed.write(1)

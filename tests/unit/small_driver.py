@@ -18,6 +18,7 @@ import msgspec
 from penstock.durable import write_atomically
 from penstock.jobs.requests import Answer, Requests
 from penstock.server.driver import Launch
+from penstock.server.leases import LeaseKeeper
 from penstock.server.processes import (
     ALIVE_VARIABLE,
     BEGUN_FILE,
@@ -46,14 +47,19 @@ def main() -> None:
 
     def end(code: int, kind: str, why: str) -> NoReturn:
         (checkpoint / "at-work").unlink()
-        write_atomically(folder / ENDED_FILE, msgspec.json.encode(Ended(kind, why)))  # type: ignore[arg-type]
+        ended = Ended(kind, why)  # type: ignore[arg-type]
+        write_atomically(folder / ENDED_FILE, msgspec.json.encode(ended))
+        keeper.end(ended)
         sys.exit(code)
+
+    keeper = LeaseKeeper(checkpoint, launch.lease, beat_s=0.05).__enter__()
 
     signal.signal(
         signal.SIGTERM, signal.SIG_IGN if word == "is-stuck" else lambda *_: end(0, "stopped", "a signal")
     )
     requests = Requests(checkpoint, launch.run)
     write_atomically(folder / PROGRESS_FILE, b'{"batch_id": 7}')
+    keeper.working = True
     if word == "finishes":
         end(0, "finished", "all is done")
     if word == "fails":

@@ -53,7 +53,7 @@ def main() -> None:
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)
-    job = WaitingJob(checkpoint, Path(Path(str(launch.file)).read_text().strip()), f"wait-{launch.run}")
+    job = WaitingJob(checkpoint, Path(Path(str(launch.file)).read_text().strip()), launch.run)
     write_atomically(folder / PROGRESS_FILE, b"{}")
     while True:
         job.batch()
@@ -62,30 +62,33 @@ def main() -> None:
 class WaitingJob:
     """The job at work."""
 
-    def __init__(self, checkpoint: Checkpoint, load: Path, job_id: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, load: Path, run: int) -> None:
         self._checkpoint = checkpoint
         self._load = load
-        self._job_id = job_id
+        self._job_id = f"wait-{run}"
         self._tasks = checkpoint.known_lineage().parallelism
-        self._requests = Requests(checkpoint.folder)
+        self._requests = Requests(checkpoint.folder, run)
         self._writer = FiguresWriter(checkpoint.folder)
         self._waiting = 0.0
-        self._seen_s = time.time()
+        self._seen_s = self._begun_s = self._ended_s = time.time()
         self._totals = Totals(phases={}, records_in={"visits": 0})
 
     def batch(self) -> None:
-        """One micro-batch, the wait behind it, and what was asked meanwhile."""
-        begun_s = time.time()
+        """One micro-batch, and what was asked meanwhile.
+
+        Its times are those that it would have on a machine that is never busy; the clock is only waited for.
+        """
+        begun_s = max(self._begun_s + INTERVAL_S, self._ended_s)
         self._arrive(begun_s)
         records, self._waiting = int(self._waiting), self._waiting % 1
-        tasks_s = records / (TASK_RATE * min(self._tasks, CORES))
-        time.sleep(FIXED_S + tasks_s)
-        self._arrive(time.time())
-        self._write(begun_s, records, FIXED_S + tasks_s)
+        busy_s = FIXED_S + records / (TASK_RATE * min(self._tasks, CORES))
+        self._begun_s, self._ended_s = begun_s, begun_s + busy_s
+        self._arrive(self._ended_s)
+        time.sleep(max(0.0, self._ended_s - time.time()))
+        self._write(begun_s, records, busy_s)
         request = self._requests.next()
         if request is not None:
             self._rescale(request)
-        time.sleep(max(0.0, begun_s + INTERVAL_S - time.time()))
 
     def _arrive(self, now_s: float) -> None:
         self._waiting += (now_s - self._seen_s) * float(self._load.read_text())
@@ -93,7 +96,7 @@ class WaitingJob:
 
     def _rescale(self, request: Request) -> None:
         before = self._tasks
-        time.sleep(DOWNTIME_S)
+        self._ended_s += DOWNTIME_S
         lineage = msgspec.structs.replace(self._checkpoint.known_lineage(), parallelism=request.parallelism)
         self._checkpoint.begin(lineage)
         self._tasks = request.parallelism

@@ -33,6 +33,13 @@ def serve(
             help="The manager's folder: its store, and the checkpoints and savepoints of its jobs.",
         ),
     ] = Path("~/.penstock"),
+    shared: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where checkpoints and savepoints are, for servers on several machines. Default: in the home.",
+        ),
+    ] = None,
     store: Annotated[
         str | None,
         typer.Option(
@@ -91,6 +98,7 @@ def serve(
             bind=bind,
             jobs=tuple(jobs or ()),
             home=home,
+            shared=shared,
             store=store,
             tokens=tokens,
             hosts=tuple(host or ()),

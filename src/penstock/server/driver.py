@@ -17,7 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.durable import write_atomically
-from penstock.errors import BindingError, JobDefinitionError, PenstockError
+from penstock.errors import BindingError, FencedError, JobDefinitionError, PenstockError
+from penstock.server.leases import LeaseKeeper
 from penstock.server.processes import (
     ALIVE_VARIABLE,
     BEGUN_FILE,
@@ -40,11 +41,13 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """What a driver is to do: run the job of a file, `FILE[:ATTR]`, or of an entry point, with settings.
 
-    `settings` are the fields of RunSettings. `${NAME}` in a binding is a variable of the environment.
+    `settings` are the fields of RunSettings. `${NAME}` in a binding is a variable of the environment. `lease` is the
+    number of the run's lease on its checkpoint.
     """
 
     job_id: str
     run: int
+    lease: int
     file: str | None = None
     entry_point: str | None = None
     settings: dict[str, Any] = {}
@@ -56,19 +59,23 @@ def main() -> None:
     # What this process starts must not keep the run alive when this one has died.
     os.set_inheritable(int(os.environ.pop(ALIVE_VARIABLE)), False)
     write_atomically(folder / BEGUN_FILE, msgspec.json.encode(process_of(os.getpid())))
-    code, ended = _run(folder)
-    write_atomically(folder / ENDED_FILE, msgspec.json.encode(ended))
+    launch = msgspec.json.decode((folder / LAUNCH_FILE).read_bytes(), type=Launch)
+    with LeaseKeeper(Path(launch.settings["checkpoint"]), launch.lease) as keeper:
+        code, ended = _run(folder, launch, keeper)
+        write_atomically(folder / ENDED_FILE, msgspec.json.encode(ended))
+        keeper.end(ended)
     sys.exit(code)
 
 
-def _run(folder: Path) -> tuple[int, Ended]:
+def _run(folder: Path, launch: Launch, keeper: LeaseKeeper) -> tuple[int, Ended]:
     """Run the job to its end; gives the exit code and the last word."""
     try:
-        summary = _run_job(folder)
+        summary = _run_job(folder, launch, keeper)
     except PenstockError as e:
         # It is in the manager's events as well; but whoever reads the output looks here.
         print(f"Error: {e}", flush=True)  # noqa: T201
-        refused = e.fault == "user" and not e.retryable
+        # Whoever fenced it was a run that should not have been: the newest one may go on.
+        refused = e.fault == "user" and not e.retryable and not isinstance(e, FencedError)
         return e.exit_code, Ended("refused" if refused else "failed", str(e))
     except Exception as e:
         traceback.print_exc()
@@ -78,10 +85,9 @@ def _run(folder: Path) -> tuple[int, Ended]:
     return 0, Ended("stopped", f"Its driver stopped in order after {summary.batches} micro-batches.")
 
 
-def _run_job(folder: Path) -> Any:
+def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     from penstock.jobs.settings import RunSettings
 
-    launch = msgspec.json.decode((folder / LAUNCH_FILE).read_bytes(), type=Launch)
     settings = dict(launch.settings)
     settings["bindings"] = with_variables(settings.get("bindings", {}), os.environ)
     checked = RunSettings(**settings)
@@ -93,6 +99,7 @@ def _run_job(folder: Path) -> Any:
 
     def on_progress(progress: Progress) -> None:
         nonlocal written_s
+        keeper.working = True
         now_s = time.monotonic()
         if now_s - written_s >= _PROGRESS_S:
             written_s = now_s

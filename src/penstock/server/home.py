@@ -14,9 +14,13 @@ ADDRESS_FILE: Final = "server.json"
 
 @dataclass(frozen=True)
 class Home:
-    """The folder of a manager."""
+    """The folder of a manager.
+
+    With `shared` checkpoints and savepoints are there, for managers on other machines too.
+    """
 
     root: Path
+    shared: Path | None = None
 
     @property
     def store(self) -> Path:
@@ -26,7 +30,7 @@ class Home:
     @property
     def savepoints(self) -> Path:
         """The savepoints of all jobs, each in a folder by its id."""
-        return self.root / "savepoints"
+        return (self.shared or self.root) / "savepoints"
 
     @property
     def dumps(self) -> Path:
@@ -35,7 +39,7 @@ class Home:
 
     def checkpoint(self, job_id: str) -> Path:
         """The checkpoint of a job that has not taken over another's."""
-        return self.root / "jobs" / job_id / "checkpoint"
+        return (self.shared or self.root) / "jobs" / job_id / "checkpoint"
 
     def run(self, job_id: str, epoch: int) -> Path:
         """What is known of a run."""

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -23,21 +23,21 @@ from penstock.server.catalog import Catalog, JobSettings
 from penstock.server.decisions import Decision, Driver, DriverState, Effect, decide
 from penstock.server.driver import Launch
 from penstock.server.home import Home
+from penstock.server.keeping import Kept, keep_within
+from penstock.server.leases import Lease, LeaseWatch, lease_of, offer, revoke
 from penstock.server.operating import Operator
 from penstock.server.processes import (
-    Begun,
     Processes,
     begun_in,
     end_unbegun,
     kill_all,
     look_at,
-    look_without_folder,
     refuse,
     terminate,
     void,
 )
-from penstock.server.statuses import WITH_DRIVER
-from penstock.server.store.rows import JobRow, RunRow
+from penstock.server.statuses import WITH_DRIVER, JobStatus
+from penstock.server.store.rows import JobRow
 from penstock.server.store.store import Store
 
 __all__ = ["Manager", "ManagerSettings"]
@@ -46,6 +46,7 @@ _log: Final = logging.getLogger(__name__)
 _DRIVER: Final = (sys.executable, "-P", "-m", "penstock.server.driver")
 # A job takes a few steps from one status to the next that needs waiting.
 _MOST_STEPS: Final = 8
+_KEEP_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,16 @@ class ManagerSettings:
     """How a manager works.
 
     `poll_s` is how often it looks at the jobs, `scaling_s` how often at the figures of those with a scaling policy. It
-    leads for `lease_s`, and asks for it again in time; another manager waits as long when it has died.
+    leads for `lease_s`, and asks for it again in time; another manager waits as long when it has died. A run that
+    another machine started, and of which nothing is heard for `run_lease_s`, has died. What is left of runs and
+    operations is within `kept`.
     """
 
     poll_s: float = 0.5
     lease_s: float = 10.0
+    run_lease_s: float = 30.0
     scaling_s: float = 5.0
+    kept: Kept = field(default_factory=Kept)
 
 
 class Manager:
@@ -67,10 +72,12 @@ class Manager:
     Args:
         store: where it stands what they want.
         catalog: the definitions of jobs.
-        home: the folder of this manager. Only managers that share it find each other's drivers.
+        home: the folder of this manager. Managers of one machine that share it find each other's drivers by locks,
+            others by leases beside the checkpoints.
         settings: how it works.
         now_ms: the clock.
         on_lead: called when it comes to lead.
+        host: the name of this machine.
 
     """
 
@@ -82,6 +89,7 @@ class Manager:
         settings: ManagerSettings = ManagerSettings(),  # it is frozen
         now_ms: Callable[[], int] | None = None,
         on_lead: Callable[[], None] | None = None,
+        host: str | None = None,
     ) -> None:
         self._store: Final = store
         self._catalog: Final = catalog
@@ -89,7 +97,11 @@ class Manager:
         self._settings: Final = settings
         self._now_ms: Final = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._on_lead: Final = on_lead or (lambda: None)
-        self.name: Final = f"{os.uname().nodename}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._host: Final = host or os.uname().nodename
+        self.name: Final = f"{self._host}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._leases: Final = LeaseWatch(settings.run_lease_s)
+        # Which runs this machine has started from this folder.
+        self._here: dict[tuple[str, int], bool] = {}
         self._processes: Final = Processes()
         self._operator: Final = Operator(store, home)
         self._autoscaler: Final = Autoscaler(store, home, now_ms)
@@ -99,6 +111,7 @@ class Manager:
         self._asked: set[str] = set()
         self._leader: int | None = None
         self._lead_again_s = 0.0
+        self._keep_again_s = 0.0
         self._wakes: Final = threading.Event()
 
     @property
@@ -150,6 +163,7 @@ class Manager:
             self._reap()
             waits = [self._look_at(job) for job in self._store.live_jobs()]
             self._operator.work(self._leader)
+            self._keep()
         except LeadershipLostError as e:
             _log.warning("%s", e)
             self._leader = None
@@ -163,6 +177,15 @@ class Manager:
             _log.exception("The manager could not do all that there was to do")
             return self._settings.poll_s
         return min([self._settings.poll_s, *waits])
+
+    def _keep(self) -> None:
+        """Now and then, see to it that jobs do not fill the disk."""
+        now_s = time.monotonic()
+        if now_s >= self._keep_again_s:
+            self._keep_again_s = now_s + _KEEP_S
+            runs = [(job.id, job.epoch) for job in self._store.live_jobs() if job.epoch]
+            unfinished = {found.id for found in self._store.unfinished_operations(["savepoint", "rescale"])}
+            keep_within(self._home, self._settings.kept, runs, unfinished)
 
     def _reap(self) -> None:
         for folder, code in self._processes.reap().items():
@@ -222,11 +245,9 @@ class Manager:
         """What is seen of a job's newest run."""
         if job.epoch == 0:
             return Driver(DriverState.NONE)
-        if not folder.exists():
-            run = self._store.run(job.id, job.epoch)
-            return look_without_folder(_recorded(run), elsewhere=run.host != os.uname().nodename)
-        driver = look_at(folder)
-        if driver.state is DriverState.ALIVE and (job.id, job.epoch) not in self._noted:
+        is_here = self._is_here(job, folder)
+        driver = look_at(folder) if is_here else self._look_elsewhere(job)
+        if is_here and driver.state is DriverState.ALIVE and (job.id, job.epoch) not in self._noted:
             begun = begun_in(folder)
             if begun is not None:
                 assert self._leader is not None
@@ -241,13 +262,43 @@ class Manager:
         end = dataclasses.replace(driver.end, stop_done=True, stop_error=answer.error, details=answer.details)
         return dataclasses.replace(driver, end=end)
 
+    def _is_here(self, job: JobRow, folder: Path) -> bool:
+        """Whether the newest run of a job was started by this machine, from this folder."""
+        run = (job.id, job.epoch)
+        if run not in self._here:
+            lease = lease_of(Path(job.checkpoint), *run)
+            host = self._store.run(*run).host if lease is None else lease.host
+            mine = host == self._host and (lease is None or lease.home == str(self._home.root))
+            self._here[run] = mine and folder.exists()
+        return self._here[run]
+
+    def _look_elsewhere(self, job: JobRow) -> Driver:
+        """What is seen of a run that another machine has started."""
+        driver = self._leases.look(Path(job.checkpoint), job.id, job.epoch)
+        if driver.state is DriverState.UNKNOWN and (job.id, job.epoch) not in self._noted:
+            self._noted.add((job.id, job.epoch))
+            _log.warning(
+                "The run %s of the job %s was started on another machine, and its checkpoint %s is not shared with "
+                "this one; only a manager there can look after it.",
+                *(job.epoch, job.id, job.checkpoint),
+            )
+        return driver
+
+    def _prepare_run(self, job: JobRow) -> None:
+        """Before the next run of a job is on record: by its folder and its lease all know whose it is."""
+        self._home.run(job.id, job.epoch + 1).mkdir(parents=True, exist_ok=True, mode=0o700)
+        lease = Lease(job.id, job.epoch + 1, self._host, str(self._home.root))
+        offer(Path(job.checkpoint), lease)
+
     def _record(self, job: JobRow, driver: Driver, decision: Decision) -> JobRow:
         assert self._leader is not None
+        if decision.status is JobStatus.STARTING:
+            self._store.check_leader(self._leader)
+            self._prepare_run(job)
         if driver.end is not None and job.status in WITH_DRIVER:
             code = self._exit_codes.pop(self._home.run(job.id, job.epoch), None)
             self._store.note_end(self._leader, self._store.run(job.id, job.epoch), driver.end, code)
-        host = os.uname().nodename
-        after = self._store.record(self._leader, job, decision, host=host, end=driver.end)
+        after = self._store.record(self._leader, job, decision, host=self._host, end=driver.end)
         if decision.status is not None:
             _log.info("%s: %s -> %s: %s", job.id, job.status, after.status, after.reason)
         return after
@@ -262,13 +313,12 @@ class Manager:
             void(folder)
         elif effect is Effect.ASK_STOP:
             self._ask_stop(job)
+        elif not self._is_here(job, folder):
+            revoke(Path(job.checkpoint), job.id, job.epoch, kill=effect is Effect.KILL)
         else:
-            begun = begun_in(folder) or self._recorded_of(job)
+            begun = begun_in(folder)
             if begun is not None:
                 terminate(begun) if effect is Effect.TERMINATE else kill_all(begun)
-
-    def _recorded_of(self, job: JobRow) -> Begun | None:
-        return _recorded(self._store.run(job.id, job.epoch)) if job.epoch else None
 
     def _launch(self, job: JobRow, folder: Path) -> None:
         try:
@@ -277,9 +327,11 @@ class Manager:
         except (PenstockError, ValueError) as e:
             refuse(folder, str(e))
             return
+        lease = Lease(job.id, job.epoch, self._host, str(self._home.root))
         launch = Launch(
             job_id=job.id,
             run=job.epoch,
+            lease=offer(Path(job.checkpoint), lease),
             file=definition.file,
             entry_point=definition.entry_point,
             settings=settings,
@@ -312,10 +364,3 @@ def _stop_request(job: JobRow) -> Request:
         drain=stop.drain,
         run=job.epoch,
     )
-
-
-def _recorded(run: RunRow) -> Begun | None:
-    """The process of a run as the store knows it."""
-    if run.pid is None or run.started_ticks is None or run.boot is None:
-        return None
-    return Begun(run.pid, run.started_ticks, run.boot, run.host)

@@ -31,13 +31,13 @@ __all__ = [
     "Ended",
     "Processes",
     "begun_in",
+    "end_session",
     "end_unbegun",
     "is_alive",
     "job_environment",
     "kill_all",
     "launchable",
     "look_at",
-    "look_without_folder",
     "process_of",
     "refuse",
     "terminate",
@@ -218,22 +218,6 @@ def look_at(folder: Path) -> Driver:
     return Driver(DriverState.UNLAUNCHED)
 
 
-def look_without_folder(begun: Begun | None, *, elsewhere: bool) -> Driver:
-    """What is seen of a run that has no folder here, by its process as it was recorded.
-
-    It was never started, or its folder was deleted; or it is on another host, which nobody can know from here.
-    """
-    if elsewhere:
-        return Driver(DriverState.UNKNOWN)
-    if begun is None:
-        return Driver(DriverState.UNLAUNCHED)
-    if process_of(begun.pid) == begun:
-        return Driver(DriverState.ALIVE, working=True)
-    return Driver(
-        DriverState.ENDED, end=End(EndKind.KILLED, "Its process has ended, and its folder is gone.")
-    )
-
-
 def begun_in(folder: Path) -> Begun | None:
     """The process of a run, as it has made itself known; None when it has not."""
     try:
@@ -275,12 +259,29 @@ def kill_all(begun: Begun) -> None:
     if leader is not None and leader.started_ticks != begun.started_ticks:
         # The id is in use again, which it cannot be while anybody of the session lives.
         return
+    _kill_session(begun)
+
+
+def end_session() -> None:
+    """Kill all other processes of this one's session, and then this one."""
+    begun = process_of(os.getpid())
+    assert begun is not None
+    if os.getsid(0) == begun.pid:
+        _kill_session(begun)
+    os.kill(begun.pid, signal.SIGKILL)
+
+
+def _kill_session(leader: Begun) -> None:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or (fields := _stat(int(entry.name))) is None:
             continue
-        if int(fields[_SESSION_FIELD]) == begun.pid and int(fields[_START_FIELD]) >= begun.started_ticks:
+        if int(entry.name) != os.getpid() and _is_of_session(leader, fields):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(entry.name), signal.SIGKILL)
+
+
+def _is_of_session(leader: Begun, fields: list[str]) -> bool:
+    return int(fields[_SESSION_FIELD]) == leader.pid and int(fields[_START_FIELD]) >= leader.started_ticks
 
 
 def _signal(begun: Begun, number: signal.Signals) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import datetime as dt
+import os
 import re
 import shutil
 import uuid
@@ -15,14 +16,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.control.commands import Command
-from penstock.errors import JobDefinitionError, JobStateError, PenstockError, UnknownIdError
+from penstock.errors import JobDefinitionError, JobStateError, PenstockError, StoreError, UnknownIdError
 from penstock.jobs.control import ControlEntry
 from penstock.jobs.savepoints import dispose, new_id, savepoints
 from penstock.jobs.sending import command_binding, send_command
 from penstock.server.archives import zipped
 from penstock.server.catalog import Catalog, Changes, Problem, changed
 from penstock.server.home import Home
-from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE
+from penstock.server.keeping import delete_job_files
+from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE, is_alive
 from penstock.server.reading import JobReader, bound_place, shown_bindings, shown_settings
 from penstock.server.restarts import parse_strategy, strategy_text
 from penstock.server.scaling import ScalingDecision
@@ -259,6 +261,9 @@ class JobService:
                 size = file.seek(0, 2)
                 most = min(most_bytes, _MOST_OUTPUT_BYTES)
                 place = file.seek(max(0, size - most) if begin is None else min(begin, size))
+                if place < size:
+                    # The beginning of much output is not kept.
+                    place = file.seek(place, os.SEEK_DATA)
                 content = file.read(most)
         except FileNotFoundError:
             return Printed("", 0)
@@ -384,6 +389,23 @@ class JobService:
     def resume(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
         """Let a paused job go on from its checkpoint."""
         return _operation(self._store.want(job_id, Desired.RUNNING, Asked(who, "resume", {}, key)))
+
+    def delete(self, job_id: str, who: str, *, checkpoint: bool = False) -> None:
+        """Delete a job that is over, perhaps with its checkpoint; its events and savepoints stay.
+
+        JobStateError when it is not over, its driver lives still, or another job has the checkpoint.
+        """
+        found = self._store.job(job_id)
+        if is_alive(self._home.run(job_id, found.epoch)):
+            raise JobStateError(f"The driver of the job {job_id} is only ending. Try again in a moment.")
+        job = self._store.delete(job_id, who, checkpoint=checkpoint)
+        try:
+            delete_job_files(self._home, job.id, job.epoch, Path(job.checkpoint) if checkpoint else None)
+        except OSError as e:
+            raise StoreError(
+                f"The job {job_id} is deleted, and not all of its files are ({e.strerror}). Delete the rest of them in "
+                "the manager's folder."
+            ) from e
 
     def savepoint(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
         """Take a savepoint of a job, which goes on meanwhile, or of the checkpoint that it left.

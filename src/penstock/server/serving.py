@@ -62,6 +62,7 @@ class ServeSettings:
         bind: HOST:PORT; port 0 takes a free one.
         jobs: the folders with definitions of jobs.
         home: the folder of the manager.
+        shared: where checkpoints and savepoints are, for managers on several machines; without it they are in the home.
         store: the URL of the store; without one it is in the manager's folder.
         tokens: a file with lines NAME ROLE TOKEN.
         hosts: more names that requests may call the server by.
@@ -77,6 +78,7 @@ class ServeSettings:
     bind: str = "127.0.0.1:8081"
     jobs: Sequence[Path] = ()
     home: Path = Path("~/.penstock")
+    shared: Path | None = None
     store: str | None = None
     tokens: Path | None = None
     hosts: Sequence[str] = ()
@@ -127,7 +129,8 @@ def serve(
     token = new_token()
     given = _given_grants(settings, environment)
     check_bind(host, tls=tls, tokens=bool(given), insecure=settings.insecure_bind)
-    home = Home(settings.home.expanduser().absolute())
+    shared = None if settings.shared is None else settings.shared.expanduser().absolute()
+    home = Home(settings.home.expanduser().absolute(), shared)
     offers_demo = not settings.jobs if settings.demo is None else settings.demo
     catalog = Catalog(settings.jobs, [demo_definition()] if offers_demo else [])
     with contextlib.ExitStack() as stack:

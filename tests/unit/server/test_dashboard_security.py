@@ -127,7 +127,8 @@ def test_sockets_of_other_pages_are_refused(place: DashboardPlace) -> None:
     known = (b"cookie", f"{COOKIE}={cookie}".encode())
     host, own = (b"host", HOST.encode()), (b"origin", f"http://{HOST}".encode())
     with place.client.websocket_connect(
-        f"{SOCKET_PATH}?transport=websocket&EIO=4", headers={"Origin": f"http://{HOST}"}
+        f"ws://{HOST}{SOCKET_PATH}?transport=websocket&EIO=4",
+        headers={"Origin": f"http://{HOST}", "Cookie": f"{COOKIE}={cookie}", "Upgrade": "websocket"},
     ) as socket:
         assert socket.receive_text().startswith("0{")
     for headers in (

@@ -84,10 +84,13 @@ class Managed:
     def rescales(self) -> list[tuple[int, int]]:
         return [(o.arguments["before"], o.arguments["parallelism"]) for o in self.store.rescales(self.id)]
 
+    def story(self) -> list[Any]:
+        return [(event.what, event.detail) for event in self.service.events(self.id)]
+
     def until(self, done: Callable[[], bool], work: Callable[[], Any] = lambda: None) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not done():
-            assert time.monotonic() < deadline, (self.rescales(), self.service.get(self.id).scaling)
+            assert time.monotonic() < deadline, (self.story(), self.service.get(self.id).scaling)
             work()
             time.sleep(0.05)
 
@@ -125,12 +128,17 @@ def test_a_load_that_rises_fourfold_and_falls_again(managed: Any, tmp_path: Path
     assert job.rescales() == []
     level = 2 * 600 * waiting_driver.INTERVAL_S
 
-    load.write_text("2400")
+    def rewrite(rate: str) -> None:
+        # The driver reads it at any time, and must not find it empty.
+        load.with_suffix(".new").write_text(rate)
+        load.with_suffix(".new").rename(load)
+
+    rewrite("2400")
     job.until(lambda: bool(job.rescales()))
     job.start()
     job.until(lambda: job.figures().parallelism >= 4 and job.lag() < 4 * level)
 
-    load.write_text("600")
+    rewrite("600")
     job.until(lambda: len(job.rescales()) >= 2)
     job.start()
     job.until(lambda: job.figures().parallelism < 4 and job.lag() < level)

@@ -27,7 +27,6 @@ from penstock.server.processes import (
     is_alive,
     kill_all,
     look_at,
-    look_without_folder,
     process_of,
     refuse,
     terminate,
@@ -199,17 +198,6 @@ def test_another_process_with_the_same_id_is_left_alone(processes: Processes, fo
     time.sleep(0.2)
     assert is_alive(folder)
     terminate(msgspec.structs.replace(process, pid=2**22 - 3))
-
-
-def test_without_a_folder_the_record_tells(processes: Processes, folder: Path) -> None:
-    """Of the process: whether it lives; on another host nobody knows."""
-    processes.launch(folder, SLEEPS, b"{}")
-    process = begun(processes, folder)
-    assert look_without_folder(None, elsewhere=False).state is DriverState.UNLAUNCHED
-    assert look_without_folder(process, elsewhere=True).state is DriverState.UNKNOWN
-    assert look_without_folder(process, elsewhere=False).state is DriverState.ALIVE
-    gone = msgspec.structs.replace(process, started_ticks=1)
-    assert look_without_folder(gone, elsewhere=False).state is DriverState.ENDED
 
 
 def test_a_process_gets_none_of_the_managers_own_secrets(

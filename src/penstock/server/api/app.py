@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import Lifespan
 
 import penstock
-from penstock.server.api import jobs, reading, sessions, states, steering, watching
+from penstock.server.api import deleting, jobs, reading, sessions, states, steering, watching
 from penstock.server.api.access import Role
 from penstock.server.api.context import Context
 from penstock.server.api.guard import COOKIE, Guard
@@ -84,6 +84,7 @@ def create_app(
         sessions.login_router,
         sessions.router,
         jobs.router,
+        deleting.router,
         watching.router,
         steering.router,
         states.router,

@@ -76,7 +76,7 @@ def charts_page(visit: JobVisit) -> None:
         show,
         key=("figures read", visit.job_id),
     )
-    pieces.same(same_commands.show_metrics(visit.job_id))
+    pieces.same(same_commands.show_job(visit.job_id))
 
 
 class _ShownChart:

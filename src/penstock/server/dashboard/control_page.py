@@ -134,9 +134,7 @@ class _ControlPage:
                     pieces.Column("at", "Time (UTC)"),
                     pieces.Column("health", "Status", slot=pieces.HEALTH_SLOT, sort="health"),
                     pieces.Column("kind", "Kind"),
-                    pieces.Column(
-                        "target", "Target", slot='<div class="p-wrap">{{ props.row.target }}</div>'
-                    ),
+                    pieces.Column("target", "Target", slot=pieces.WRAP_SLOT),
                     pieces.Column("version", "Version", number=True),
                     pieces.Column("keys", "Keys", number=True),
                     pieces.Column("who", "Who"),

@@ -29,7 +29,7 @@ def overview(visit: JobVisit) -> None:
         "restarts": "Restarts",
     }
     with ui.element("div").classes("p-tiles"):
-        tiles = {name: _tile(title) for name, title in titles.items()}
+        tiles = {name: pieces.tile(title) for name, title in titles.items()}
     with pieces.card("Set-up"):
         table = pieces.Table(
             [pieces.Column("name", "Setting"), pieces.Column("value", "Value")], key="name", page_rows=0
@@ -43,12 +43,6 @@ def overview(visit: JobVisit) -> None:
 
     visit.poll(lambda: visit.service.get(visit.job_id), show, key=("job", visit.job_id))
     pieces.same(same_commands.show_job(visit.job_id))
-
-
-def _tile(title: str) -> ui.label:
-    with ui.element("div").classes("p-tile"):
-        ui.label(title).classes("p-muted p-small")
-        return ui.label("").classes("p-number")
 
 
 def _numbers(job: JobInfo) -> dict[str, str]:

@@ -18,6 +18,7 @@ __all__ = [
     "CHOOSE_SLOT",
     "HEALTH_SLOT",
     "JOB_SLOT",
+    "WRAP_SLOT",
     "Column",
     "Table",
     "action_button",
@@ -31,6 +32,7 @@ __all__ = [
     "name_target",
     "same",
     "text",
+    "tile",
 ]
 
 _COPY: Final = "(e) => window.penstock.copy(e)"
@@ -155,6 +157,13 @@ def _attribute(content: str) -> str:
     return content.replace("\\", "").replace('"', "'")
 
 
+def tile(title: str) -> TextElement:
+    """A number with its title, as one of a row within `p-tiles`."""
+    with ui.element("div").classes("p-tile"):
+        ui.label(title).classes("p-muted p-small")
+        return text("-").classes("p-number")
+
+
 def empty(icon: str, about: str) -> ui.element:
     """What stands where there is nothing yet."""
     with ui.element("div").classes("p-empty") as made:
@@ -201,8 +210,8 @@ class Table:
         self._table.classes("p-table").props(
             f'flat hide-selected-banner no-data-label="{_attribute(nothing)}"'
         )
-        if page_rows == 0:
-            self._table.props("hide-pagination")
+        self._page_rows: Final = page_rows
+        self._table.props("hide-pagination")
         for column in columns:
             if column.slot is not None:
                 self._table.add_slot(
@@ -215,13 +224,22 @@ class Table:
 
     def show(self, rows: list[dict[str, Any]]) -> None:
         """Show rows."""
-        if rows != self._table.rows:
-            self._table.rows = rows
+        if rows == self._table.rows:
+            return
+        if (len(rows) > self._page_rows > 0) == bool(self._table.props.get("hide-pagination")):
+            if len(rows) > self._page_rows > 0:
+                self._table.props(remove="hide-pagination")
+            else:
+                self._table.props("hide-pagination")
+        self._table.rows = rows
 
 
 JOB_SLOT: Final = f"""
 <a v-if="props.row.job" class="p-job" :href="'{DASHBOARD}/jobs/' + props.row.job">{{{{ props.row.job }}}}</a>"""
 """How a column shows the id of a job, from the field job."""
+
+WRAP_SLOT: Final = '<div class="p-wrap">{{ props.value }}</div>'
+"""How a column shows text that may be long."""
 
 CHOOSE_SLOT: Final = """
 <button type="button" class="p-choose" @click="() => $parent.$emit('choose', props.row.{field})">

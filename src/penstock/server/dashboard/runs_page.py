@@ -31,7 +31,7 @@ def runs(visit: JobVisit) -> None:
                 pieces.Column("lasted", "Lasted"),
                 pieces.Column("host", "Host"),
                 pieces.Column("process", "Process", number=True),
-                pieces.Column("why", "Why", slot='<div class="p-wrap">{{ props.row.why }}</div>'),
+                pieces.Column("why", "Why", slot=pieces.WRAP_SLOT),
             ],
             key="run",
             nothing="It was not started yet",

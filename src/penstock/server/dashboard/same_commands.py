@@ -18,7 +18,6 @@ __all__ = [
     "show_commands",
     "show_events",
     "show_job",
-    "show_metrics",
     "stop_job",
     "submit_job",
     "take_savepoint",
@@ -84,11 +83,6 @@ def take_savepoint(job_id: str) -> str:
 def show_events(job_id: str | None) -> str:
     """Show the events of a job, or of all."""
     return _said("events", *([] if job_id is None else [job_id]))
-
-
-def show_metrics(job_id: str) -> str:
-    """Show the metrics of a job."""
-    return _said("metrics", job_id)
 
 
 def show_commands(job_id: str) -> str:

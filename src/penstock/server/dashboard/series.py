@@ -63,7 +63,9 @@ def charts(found: Sequence[Figures], now: dt.datetime, window_s: float) -> list[
     """All charts of a job over a window that ends now, from figures in the order in which they were written."""
     buckets = _Buckets(now, window_s)
     since_s = now.timestamp() - window_s - buckets.width_s
-    inside = [figures for figures in found if figures.ended.timestamp() > since_s]
+    first = next((place for place, f in enumerate(found) if f.ended.timestamp() > since_s), len(found))
+    # With the one before, which tells since when the first of them has been under way.
+    inside = found[max(0, first - 1) :]
     lag_unit = _lag_unit(inside)
     return [
         Chart(
@@ -111,6 +113,10 @@ def _spread(
             for number, share in shares:
                 values[number] = values.get(number, 0.0) + amount * share / buckets.width_s
         before = figures
+    if before is not None:
+        # What is going on after the last micro-batch is not known yet.
+        known = buckets.of(before.ended)
+        lines = {name: {n: v for n, v in values.items() if n < known} for name, values in lines.items()}
     return _lines(lines, buckets)
 
 

@@ -246,6 +246,32 @@ class Store:
 
         return self._asked(asked, job_id, add)
 
+    def delete(self, job_id: str, who: str, *, checkpoint: bool) -> JobRow:
+        """Delete a job that is over; gives what it was. Its events stay.
+
+        With `checkpoint` its checkpoint is to be deleted too. JobStateError when the job is not over, or the checkpoint
+        is that of another job.
+        """
+        with writing(self._engine) as connection:
+            job = _job(connection, job_id, lock=True)
+            if job.status not in ENDED:
+                raise JobStateError(
+                    f"The job {job_id} is {job.status}. Cancel it first; only one that is over goes."
+                )
+            if checkpoint:
+                others = sa.select(jobs.c.id).where(jobs.c.checkpoint == job.checkpoint, jobs.c.id != job_id)
+                for other in connection.execute(others).scalars():
+                    raise JobStateError(
+                        f"The checkpoint is that of the job {other} as well. Delete {job_id} without its checkpoint, "
+                        f"or {other} first."
+                    )
+            for table in (operations, runs):
+                connection.execute(table.delete().where(table.c.job_id == job_id))
+            connection.execute(jobs.delete().where(jobs.c.id == job_id))
+            detail = {"name": job.name, "status": job.status, "checkpoint": checkpoint}
+            add_event(connection, self._now_ms(), job_id, who, "deleted", detail)
+        return job
+
     def _asked(
         self, asked: Asked, job_id: str | None, act: Callable[[sa.Connection], OperationRow]
     ) -> OperationRow:

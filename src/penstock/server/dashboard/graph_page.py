@@ -1,0 +1,210 @@
+"""The page with the graph of a job: its streams, steps and sinks, how fast records go, and where they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from nicegui import ui
+from nicegui.elements.mixins.text_element import TextElement
+
+from penstock.server.api.access import Role
+from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard.graph_layout import NODE_HEIGHT, NODE_WIDTH, Layout, laid_out
+from penstock.server.dashboard.health import BEHIND_S
+from penstock.server.dashboard.registry import job_tab
+from penstock.server.dashboard.texts import amount, size
+from penstock.server.dashboard.visits import JobVisit
+from penstock.server.metrics import MetricsInfo, StepMetrics, StreamMetrics
+from penstock.server.reading import PlanInfo, PlanNode
+
+__all__ = ["about_node", "graph", "node_figures"]
+
+_ICONS: Final = {
+    "data stream": "input",
+    "control stream": "tune",
+    "step": "memory",
+    "sink": "output",
+    "union": "call_merge",
+    "map": "functions",
+    "filter": "filter_alt",
+    "flat_map": "functions",
+    "event time": "schedule",
+}
+_HIGH_SKEW: Final = 2.0
+_NO_FIGURES: Final = ("", "", False)
+
+
+@job_tab("graph", "Graph", icon="account_tree", role=Role.VIEWER)
+def graph(visit: JobVisit) -> None:
+    """A job as it hangs together."""
+    _GraphPage(visit)
+
+
+def node_figures(node: PlanNode, found: MetricsInfo) -> tuple[str, str, bool]:
+    """What a part does: records per second, what waits or is held there, and whether that is too much."""
+    if node.kind in ("data stream", "control stream"):
+        stream = _named(found.streams, node.name)
+        return _NO_FIGURES if stream is None else _stream_figures(stream)
+    if node.kind == "step":
+        step = _named(found.steps, node.name)
+        return _NO_FIGURES if step is None else _step_figures(step)
+    if node.kind == "sink":
+        sink = _named(found.sinks, node.name)
+        return (
+            _NO_FIGURES
+            if sink is None
+            else (f"{amount(sink.per_second)}/s", f"{amount(sink.records)} in all", False)
+        )
+    return _NO_FIGURES
+
+
+def _stream_figures(stream: StreamMetrics) -> tuple[str, str, bool]:
+    lag = stream.lag
+    if lag is None:
+        return f"{amount(stream.per_second)}/s", "", False
+    units = {"records": lag.records, "files": lag.files}
+    waits = next((f"{amount(n)} {unit} wait" for unit, n in units.items() if n is not None), "")
+    if not waits and lag.bytes is not None:
+        waits = f"{size(lag.bytes)} wait"
+    since = "" if not lag.seconds or lag.seconds < 1 else f", for {amount(round(lag.seconds))} s"
+    return f"{amount(stream.per_second)}/s", waits + since, (lag.seconds or 0.0) > BEHIND_S
+
+
+def _step_figures(step: StepMetrics) -> tuple[str, str, bool]:
+    told = [f"{amount(step.keys)} keys", size(step.state_bytes)]
+    uneven = step.skew is not None and step.skew >= _HIGH_SKEW
+    if uneven:
+        told.append(f"skew {amount(step.skew)}")
+    if step.held_bytes:
+        told.append(f"holds {size(step.held_bytes)}")
+    return f"{amount(step.per_second)}/s", " · ".join(told), bool(step.held_bytes)
+
+
+def about_node(node: PlanNode) -> list[dict[str, str]]:
+    """All that is known of a part, as rows."""
+    told: dict[str, str] = {"kind": node.kind}
+    if node.binding is not None:
+        told["bound to"] = node.binding.uri
+    if node.function:
+        told["function"] = node.function
+    if node.key:
+        told["key"] = f"{', '.join(node.key)} ({node.key_type})"
+    if node.windows is not None:
+        told["windows"] = f"{node.windows.assigner}, {node.windows.trigger}, {node.windows.contents}"
+    if node.time:
+        told["event time"] = node.time
+    if node.watermarks is not None:
+        bound = node.watermarks.bound_ms
+        told["watermarks"] = node.watermarks.by + ("" if bound is None else f", {bound} ms behind")
+    for state in node.states:
+        told[f"state {state.name}"] = f"{state.kind} of {state.type}" + (
+            "" if state.keyed else ", once for the step"
+        )
+    for kind, scopes in node.commands.items():
+        told[f"command {kind}"] = f"for {', '.join(scopes)}"
+    for output, fields in node.records.items():
+        name = f"output {output}" if output else "records"
+        told[name] = ", ".join(f"{field} {kind}" for field, kind in fields.items())
+    return [{"name": name, "value": value} for name, value in told.items()]
+
+
+class _GraphPage:
+    def __init__(self, visit: JobVisit) -> None:
+        self._visit = visit
+        self._plan: PlanInfo | None = None
+        self._nodes: dict[str, _ShownNode] = {}
+        with ui.element("div").classes("p-tiles"):
+            self._busy = pieces.tile("Busy")
+            self._batch = pieces.tile("Mean micro-batch")
+            self._phases = pieces.tile("Longest part of the last one")
+            self._letters = pieces.tile("Dead letters")
+        with pieces.card(
+            "Graph", about="Choose a part to see more of it. Rates are those of the last minute."
+        ):
+            self._place = (
+                ui.element("div").classes("p-graph").props('role=group aria-label="Graph of the job"')
+            )
+        with pieces.card("") as self._chosen:
+            self._title = pieces.text("", "h2").classes("p-card-title p-body")
+            self._about = pieces.Table(
+                [pieces.Column("name", ""), pieces.Column("value", "", slot=pieces.WRAP_SLOT)],
+                key="name",
+                page_rows=0,
+            )
+        self._chosen.set_visibility(False)
+        pieces.same(same_commands.show_job(visit.job_id))
+        reader = visit.service.reader
+        visit.poll(lambda: reader.plan(visit.job_id), self._draw, key=("plan", visit.job_id), every_s=10.0)
+        visit.poll(lambda: reader.metrics(visit.job_id, 1), self._show, key=("metrics", visit.job_id))
+
+    def _draw(self, plan: PlanInfo) -> None:
+        if plan == self._plan:
+            return
+        self._plan = plan
+        nodes = {node.id: node for node in plan.nodes}
+        layout = laid_out(list(nodes), [(edge.source, edge.target) for edge in plan.edges])
+        self._place.clear()
+        self._place.style(f"width: {layout.width}px; height: {layout.height}px")
+        with self._place:
+            _draw_wires(layout, plan)
+            self._nodes = {
+                id_: _ShownNode(
+                    node, layout.places[id_].x, layout.places[id_].y, lambda n=node: self._choose(n)
+                )
+                for id_, node in nodes.items()
+            }
+
+    def _choose(self, node: PlanNode) -> None:
+        self._chosen.set_visibility(True)
+        self._title.set_text(node.name)
+        self._about.show(about_node(node))
+
+    def _show(self, found: MetricsInfo) -> None:
+        _set(self._busy, f"{found.utilisation:.0%}" if found.seconds else "-")
+        _set(self._batch, f"{found.mean_busy_s * 1000:,.0f} ms" if found.mean_busy_s else "-")
+        phases: Mapping[str, float] = found.batches[-1].phases if found.batches else {}
+        longest = max(phases, key=lambda name: phases[name], default=None)
+        _set(self._phases, "-" if longest is None else f"{longest} {phases[longest] * 1000:,.0f} ms")
+        _set(self._letters, amount(found.dead_letters))
+        for shown in self._nodes.values():
+            shown.show(found)
+
+
+class _ShownNode:
+    def __init__(self, node: PlanNode, x: int, y: int, choose: Any) -> None:
+        self._node = node
+        with ui.element("button").classes("p-node").props("type=button") as self._card:
+            self._card.style(f"left: {x}px; top: {y}px; width: {NODE_WIDTH}px; height: {NODE_HEIGHT}px")
+            self._card.classes(f"p-node-{node.kind.replace(' ', '-').replace('_', '-')}").on("click", choose)
+            with ui.element("span").classes("p-node-kind"):
+                ui.icon(_ICONS.get(node.kind, "functions")).props("aria-hidden=true")
+                pieces.text(node.kind, "span")
+            pieces.text(node.name, "span").classes("p-node-name")
+            self._rate = pieces.text("", "span").classes("p-node-rate")
+            self._more = pieces.text("", "span").classes("p-node-more")
+
+    def show(self, found: MetricsInfo) -> None:
+        """Show what it does now."""
+        rate, more, too_much = node_figures(self._node, found)
+        _set(self._rate, rate)
+        _set(self._more, more)
+        if too_much != ("p-too-much" in self._more.classes):
+            self._more.classes(toggle="p-too-much")
+
+
+def _draw_wires(layout: Layout, plan: PlanInfo) -> None:
+    with ui.element("svg").classes("p-wires") as drawing:
+        drawing.props(f"width={layout.width} height={layout.height} aria-hidden=true")
+        for edge, wire in zip(plan.edges, layout.wires, strict=True):
+            kind = "control" if edge.is_control else edge.kind
+            ui.element("path").classes(f"p-wire p-wire-{kind}").props(f'd="{wire.path}"')
+
+
+def _named(found: tuple[Any, ...], name: str) -> Any:
+    return next((one for one in found if one.name == name), None)
+
+
+def _set(shown: TextElement, text: str) -> None:
+    if shown.text != text:
+        shown.set_text(text)

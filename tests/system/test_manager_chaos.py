@@ -1,0 +1,31 @@
+"""Managers, drivers and Python workers are killed at random: no job is lost or doubled, outputs are exactly once."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from manager_chaos import Victim, run_chaos, write_results
+from postgres_server import PostgresServer
+
+SEED = 7
+VICTIMS: dict[Victim, int] = {"manager": 48, "worker": 32, "driver": 24}
+
+
+def test_a_few_kills(postgres: PostgresServer, tmp_path: Path) -> None:
+    """One of each, under load and commands."""
+    victims: list[Victim] = ["worker", "manager", "driver"]
+    results = run_chaos(tmp_path, postgres.new_schema(), 1, SEED, victims, continues=False)
+    assert results["kills"]["all"] == 3
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_a_hundred_kills(postgres: PostgresServer, tmp_path: Path) -> None:
+    """With three jobs; what was measured is written down."""
+    victims = [victim for victim, count in VICTIMS.items() for _ in range(count)]
+    random.Random(SEED).shuffle(victims)
+    results = run_chaos(tmp_path, postgres.new_schema(), 3, SEED, victims)
+    write_results(results, "make chaos ARGS='-k test_a_hundred_kills'")
+    assert results["kills"]["all"] >= 100

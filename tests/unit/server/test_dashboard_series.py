@@ -1,0 +1,124 @@
+"""What the charts of the dashboard show."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.jobs.figures import Figures, Lag, StepFigures, Totals
+from penstock.server.dashboard.series import POINTS, Chart, charts
+
+BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
+
+
+def at(seconds: float) -> dt.datetime:
+    return BEGUN + dt.timedelta(seconds=seconds)
+
+
+def figures(
+    ended_s: float, duration_s: float = 0.5, records: int = 100, run: str = "a", **more: object
+) -> Figures:
+    known = {
+        "records_in": {"visits": records},
+        "totals": Totals(),
+        "parallelism": 1,
+        "batch": int(ended_s * 10),
+    }
+    return Figures(
+        job="rooms", job_id=run, started=at(ended_s - duration_s), ended=at(ended_s), duration_s=duration_s,
+        **{**known, **more},  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def lines(found: list[Chart], name: str) -> dict[str, list[float]]:
+    chart = next(chart for chart in found if chart.name == name)
+    return {line.name: [value for _, value in line.points] for line in chart.lines}
+
+
+def unit_of_lag(found: list[Chart]) -> str:
+    return next(chart.unit for chart in found if chart.name == "lag")
+
+
+def test_a_steady_job_has_a_flat_line() -> None:
+    """100 records in each second are 100/s, however the window is cut; half of the time is 50 % busy."""
+    found = [figures(float(s)) for s in range(300)]
+    for window_s in (30.0, 77.0, 120.0):
+        made = charts(found, at(299.2), window_s)
+        values = lines(made, "throughput")["visits in"]
+        assert len(values) >= POINTS - 5
+        assert max(abs(value - 100) for value in values) < 0.01
+        assert set(lines(made, "busy")["at work"]) == {50.0}
+        assert set(lines(made, "batch")["longest"]) == {0.5}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.05, 20), st.integers(0, 1000), st.floats(0.01, 1)), min_size=1, max_size=30
+    ),
+    st.sampled_from([60.0, 600.0, 3600.0]),
+)
+def test_no_record_is_lost_or_shown_twice(batches: list[tuple[float, int, float]], window_s: float) -> None:
+    """What the line of throughput covers is all that was read within the window."""
+    found, now_s = [], 0.0
+    for gap_s, records, share in batches:
+        now_s += gap_s
+        found.append(figures(now_s, duration_s=gap_s * share, records=records))
+    # One that reads nothing ends the last stretch of time.
+    after_s = now_s + 2 * window_s / POINTS
+    found.append(figures(after_s, duration_s=after_s - now_s, records=0))
+    made = charts(found, at(after_s + window_s / POINTS), window_s)
+    covered = sum(lines(made, "throughput").get("visits in", [0.0])) * window_s / POINTS
+    if after_s < window_s * 0.9:
+        assert abs(covered - sum(records for _, records, _ in batches)) < 1
+    else:
+        assert covered <= sum(records for _, records, _ in batches) + 1
+
+
+def test_points_stay_where_they_are() -> None:
+    """As time goes on, old points move out, and none of the others changes."""
+    found = [figures(float(s), records=s) for s in range(200)]
+    before, after = (
+        dict(next(c for c in charts(found, at(now_s), 60.0) if c.name == "throughput").lines[0].points)
+        for now_s in (150.0, 160.0)
+    )
+    both = before.keys() & after.keys()
+    assert len(both) > POINTS / 2
+    assert all(before[time] == after[time] for time in both)
+
+
+def test_a_pause_between_runs_has_no_throughput() -> None:
+    """The first micro-batch of a run is not spread over the time in which nothing ran."""
+    found = [figures(10.0), figures(100.0, run="b")]
+    made = charts(found, at(103.0), 120.0)
+    points = next(c for c in made if c.name == "throughput").lines[0].points
+    assert all(not 11 < time / 1000 - BEGUN.timestamp() < 99 for time, _ in points)
+
+
+def test_lag_event_time_and_state_are_the_last_values() -> None:
+    """In the unit that sources tell; a step without a watermark has no line."""
+    steps = {
+        "a": StepFigures(state_bytes=10, watermark=at(9.0)),
+        "b": StepFigures(state_bytes=20),
+    }
+    more = {"steps": steps, "lag": {"visits": Lag(records=7, seconds=3.0), "files": Lag(files=2)}}
+    made = charts([figures(10.0, **more)], at(13.0), 60.0)
+    assert unit_of_lag(made) == "records"
+    assert lines(made, "lag") == {"visits": [7]}
+    assert lines(made, "watermark") == {"a": [1.0]}
+    assert lines(made, "state") == {"a": [10], "b": [20]}
+    assert (
+        next(
+            c for c in charts([figures(1.0, lag={"s": Lag(seconds=2.0)})], at(3.0), 60.0) if c.name == "lag"
+        ).unit
+        == "s"
+    )
+
+
+def test_without_figures_there_are_charts_without_lines() -> None:
+    """So that the page has its place for each."""
+    made = charts([], at(0), 60.0)
+    assert len(made) == 6
+    assert all(chart.lines == [] for chart in made)
