@@ -139,6 +139,7 @@ def serve(
         store = Store.open(settings.store or sqlite_url(home.store))
         stack.callback(store.close)
         service = JobService(store, catalog, home)
+        stack.callback(service.reader.close)
         started = _started(host, listening.getsockname()[1], token, tls=tls)
         if offers_demo:
             started = msgspec.structs.replace(started, demo=submit_once(service))
@@ -149,8 +150,6 @@ def serve(
         )
         announcement = Announcement(home, started)
         manager = Manager(store, catalog, home, settings.manager, on_lead=announcement.write)
-        service = JobService(store, catalog, home)
-        stack.callback(service.reader.close)
         context = Context(
             service=service,
             door=door,
