@@ -422,3 +422,41 @@ def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     writer.close()
     following.kill()
     following.wait()
+
+
+def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
+    """By the policy of the definition, where that has one."""
+    place.define("scaled", "scaling:\n  most_tasks: 8")
+    at = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
+    for definition in ("small", "scaled"):
+        job_id = place.submit(definition)
+        checkpoint = place.start(job_id).folder
+        writer = FiguresWriter(checkpoint)
+        for batch in range(30):
+            begun = at + dt.timedelta(seconds=batch)
+            writer.append(
+                Figures(
+                    job="drawn",
+                    job_id="drawn-1",
+                    batch=batch,
+                    started=begun,
+                    ended=begun + dt.timedelta(seconds=0.9),
+                    duration_s=0.9,
+                    phases={"addBatch": 0.9},
+                    parallelism=2,
+                    cores=4,
+                    records_in={"readings-0": 1000},
+                    steps={"step 0": StepFigures(records=1000, keys=4)},
+                    totals=Totals(batches=batch + 1, records_in={"readings-0": 1000 * (batch + 1)}),
+                )
+            )
+        writer.close()
+        found = told(penstock(place, "advise", job_id, "-ojson"))
+        assert ("decision" in found) == (definition == "scaled")
+        found.pop("decision", None)
+        if definition == "small":
+            assert found == told(penstock(place, "advise", checkpoint, "-ojson"))
+            assert penstock(place, "advise", job_id).stdout == penstock(place, "advise", checkpoint).stdout
+        else:
+            assert "The policy would decide" in penstock(place, "advise", job_id).stdout
+    refused(penstock(place, "advise", job_id, "--policy=x"), "--policy goes with a checkpoint")
