@@ -447,7 +447,7 @@ def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
     at = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
     for definition in ("small", "scaled"):
         job_id = place.submit(definition)
-        checkpoint = place.start(job_id).folder
+        checkpoint = place.begin(job_id).folder
         writer = FiguresWriter(checkpoint)
         for batch in range(30):
             begun = at + dt.timedelta(seconds=batch)
