@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from job_process import await_true, kill, processes_of
+from job_process import await_true, kill, processes_of, workers_among
 from rooms import read_folder, write_file
 
 from penstock.jobs.receipts import read_receipts
 from penstock.server.catalog import Catalog
 from penstock.server.home import Home
-from penstock.server.processes import begun_in
+from penstock.server.processes import begun_in, process_of
 from penstock.server.service import JobService, Submission
 from penstock.server.statuses import JobStatus
 from penstock.server.store.store import Store
@@ -86,11 +86,9 @@ class Load:
 
     def is_done(self) -> bool:
         """Whether all readings and commands have come out."""
+        time.sleep(0.2)
         good = sum(command["payload"] > 0 for command in self.commands)
-        return (
-            len(read_folder(self.folders["seen"])) >= self.read
-            and len(read_folder(self.folders["sums"])) >= good
-        )
+        return _lines(self.folders["seen"]) >= self.read and _lines(self.folders["sums"]) >= good
 
     def check(self, checkpoint: Path) -> None:
         """Each command and each reading once, in receipts and outputs, and the sums are those of plain Python."""
@@ -219,7 +217,7 @@ class Arena:
 
     def _guarded(self, work: Any) -> None:
         try:
-            while not self._stop.wait(0.4):
+            while not self._stop.wait(0.5):
                 work()
         except BaseException as e:
             self._failed.append(e)
@@ -283,15 +281,21 @@ class Arena:
     def driver(self, job_id: str) -> int | None:
         """The driver of a job, if it lives."""
         begun = begun_in(self.home.run(job_id, self.store.job(job_id).epoch))
-        return begun.pid if begun is not None and begun.pid in self.processes() else None
+        return begun.pid if begun is not None and process_of(begun.pid) == begun else None
 
     def workers(self, job_id: str) -> list[int]:
         """The Python processes of a job in which its tasks run."""
         driver = self.driver(job_id)
-        python = {pid for pid, command in self.processes().items() if "daemon pyspark.worker" in command}
-        return (
-            [pid for pid in python if os.getsid(pid) == driver and _parent(pid) in python] if driver else []
-        )
+        return workers_among(self._session(driver)) if driver is not None else []
+
+    def _session(self, driver: int) -> list[int]:
+        """All processes of a run."""
+        found = []
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(pid) == driver:
+                    found.append(pid)
+        return found
 
     def log(self) -> str:
         jobs = [(job.id, job.status, job.reason, self.commits(job.id)) for job in self.service.list_jobs()]
@@ -358,6 +362,8 @@ class Arena:
                 if pid is not None:
                     found.append((job_id, pid))
                     return True
+            # Looking takes time that the jobs need.
+            time.sleep(0.2)
             return False
 
         await_true(find, lambda: f"no {victim} to kill: {self.log()}")
@@ -384,11 +390,7 @@ class Arena:
         driver = self.driver(job_id)
         if driver is None:
             return
-        family = []
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                if os.getsid(pid) == driver:
-                    family.append(pid)
+        family = self._session(driver)
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in family:
                 kill(pid, number)
@@ -495,8 +497,6 @@ def write_results(results: dict[str, Any], command: str) -> None:
         (Path(folder) / "job_manager.json").write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return -1
+def _lines(folder: Path) -> int:
+    """How many records the files of a sink have, without a look at them."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("part-*.jsonl"))
