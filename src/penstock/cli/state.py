@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 
 from penstock.bindings import redacted
+from penstock.cli.managed_state import fetch_dump, id_in_path, value_on_server
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
 from penstock.cli.target import (
     DEFAULT_HOME,
@@ -30,6 +31,7 @@ from penstock.cli.target import (
     print_json,
     refuse_options,
 )
+from penstock.errors import CheckpointError
 
 if TYPE_CHECKING:
     from penstock.jobs.checkpoint import Checkpoint
@@ -64,13 +66,21 @@ class DumpFormat(StrEnum):
 def dump(
     job: JobArgument,
     to: Annotated[
-        str, typer.Option(metavar="URI", help="A folder, or s3://bucket/prefix, that has no snapshot.")
+        str,
+        typer.Option(
+            metavar="URI",
+            help="A folder, or s3://bucket/prefix, that has no snapshot; of a server's job a new folder here.",
+        ),
     ],
     form: Annotated[DumpFormat, typer.Option("--format", help="The format of the tables.")] = DumpFormat.csv,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
+    timeout: TimeoutOption = 600.0,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Dump the state of a job, which may be running, after a micro-batch that is committed.
@@ -78,8 +88,17 @@ def dump(
     The same micro-batch gives the same bytes. The dump exists when its manifest does, which is written last.
     """
     with errors_as_sentences():
-        manifest, seconds = _captured(_only_checkpoint(job), "dump", to, form.value, batch=batch)
-        _tell_snapshot(manifest, to, seconds, output)
+        if is_checkpoint(job):
+            manifest, seconds = _captured(checkpoint_of(job), "dump", to, form.value, batch=batch)
+            _tell_snapshot(manifest, to, seconds, output)
+            return
+        with Servers(server, home, ca).job(job) as (asked, job_id):
+            wanted = {"format": form.value} | ({} if batch is None else {"batch": batch})
+            dump_id = fetch_dump(asked, job_id, wanted, Path(to), timeout)
+        if output is Output.json:
+            print_json({"job": job_id, "id": dump_id, "uri": to})
+        else:
+            print(to)
 
 
 @state_app.command()
@@ -123,15 +142,22 @@ def get(
         int | None,
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with errors_as_sentences():
-        from penstock.jobs.reading_session import reading_session
-        from penstock.jobs.state_listing import value_of_key
+        if is_checkpoint(job):
+            from penstock.jobs.reading_session import reading_session
+            from penstock.jobs.state_listing import value_of_key
 
-        with reading_session() as session:
-            found = value_of_key(session, _opened(_only_checkpoint(job)), step, key, batch)
+            with reading_session() as session:
+                found = value_of_key(session, _opened(checkpoint_of(job)), step, key, batch)
+        else:
+            with Servers(server, home, ca).job(job) as (asked, job_id):
+                found = value_on_server(asked, job_id, step, key, batch)
         if output is Output.json:
             print(msgspec.json.encode(found).decode())
         elif found is None:
@@ -261,7 +287,8 @@ def savepoint(
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="List the savepoints there instead.")] = False,
     dispose: Annotated[
-        str | None, typer.Option(metavar="ID", help="Delete a savepoint, by its id or place, instead.")
+        str | None,
+        typer.Option(metavar="ID", help="Delete a savepoint instead, by its id or its place."),
     ] = None,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
@@ -281,12 +308,19 @@ def savepoint(
             _savepoint_of_checkpoint(checkpoint_of(job), to, dispose, output, show=show)
             return
         refuse_options(context, ("to",), _NO_PLACES)
-        refuse_options(context, ("dispose",), "goes with a checkpoint: a server deletes no savepoints.")
         with Servers(server, home, ca).job(job) as (asked, job_id):
+            if dispose is not None:
+                asked.change("DELETE", f"/v1/savepoints/{id_in_path(dispose)}")
+                stderr.print(f"Deleted {escaped(dispose)}.")
+                return
             if show:
                 from penstock.client.jobs import savepoints_of
 
                 _tell_places(savepoints_of(asked, job_id), output)
+                return
+            if dispose is not None:
+                asked.change("DELETE", f"/v1/savepoints/{dispose}")
+                stderr.print(f"Deleted the savepoint {escaped(dispose)}.")
                 return
             operation = asked.change("POST", f"/v1/jobs/{job_id}/savepoints")
             result = asked_for(asked, operation, wait=not no_wait, timeout_s=timeout, output=output)
@@ -431,14 +465,6 @@ def register_state(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def _only_checkpoint(job: str) -> Path:
-    if is_checkpoint(job):
-        return checkpoint_of(job)
-    from penstock.errors import CheckpointError
-
-    raise CheckpointError(f"There is no folder {job}. Name the folder of a checkpoint.")
-
-
 def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any]:
     import threading
 
@@ -473,7 +499,6 @@ def _opened(checkpoint: Path) -> Checkpoint:
 
 
 def _check_running(checkpoint: Path) -> None:
-    from penstock.errors import CheckpointError
     from penstock.jobs.requests import is_running
 
     opened = _opened(checkpoint)
@@ -514,7 +539,6 @@ def _captured(
 
 def _record(folder: Path, kind: EventKind, details: dict[str, Any], batch: int | None = None) -> None:
     """Write down in the checkpoint of a job what was done there, by whom. What is done stays done if that fails."""
-    from penstock.errors import CheckpointError
     from penstock.jobs.checkpoint import Checkpoint
     from penstock.jobs.events import Event, record_event, user_name
 
