@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from turnstile_pages import (
     OPERATOR,
     PATIENCE_MS,
+    PICTURES,
     VIEWER,
     Turnstiles,
     Visitor,
@@ -24,9 +24,6 @@ from turnstile_pages import (
 )
 
 __all__ = ["browser", "place", "visit"]
-
-PICTURES = os.environ.get("PENSTOCK_DOCS_IMAGES", "")
-"""Where screenshots for the docs are written; none are when it is not set."""
 
 
 def test_the_list_shows_the_job(place: Turnstiles, visit: Callable[..., Visitor]) -> None:

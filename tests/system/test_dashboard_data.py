@@ -8,7 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
-from turnstile_pages import PATIENCE_MS, VIEWER, Turnstiles, Visitor, browser, job_page, place, visit
+from turnstile_pages import (
+    PATIENCE_MS,
+    PICTURES,
+    VIEWER,
+    Turnstiles,
+    Visitor,
+    browser,
+    job_page,
+    place,
+    visit,
+)
 
 __all__ = ["browser", "place", "visit"]
 
@@ -17,6 +27,12 @@ def find(page: Page) -> None:
     page.get_by_role("button", name="Find").click()
     # A process of its own starts a Spark.
     expect(page.get_by_role("status")).to_contain_text("after micro-batch", timeout=2 * PATIENCE_MS)
+
+
+def picture(page: Page, name: str) -> None:
+    """A screenshot for the docs, when they are wanted."""
+    if PICTURES:
+        page.screenshot(path=Path(PICTURES) / f"dashboard-{name}.png")
 
 
 def test_keys_are_found_with_what_they_hold(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
@@ -40,6 +56,7 @@ def test_keys_are_found_with_what_they_hold(place: Turnstiles, visit: Callable[.
     row.get_by_role("button", name="gate-3").click()
     expect(page.locator("pre").filter(has_text="gate-3")).to_contain_text('"people":')
     expect(page.locator("code", has_text="state get")).to_contain_text("--step watch --key gate-3")
+    picture(page, "state")
     page.get_by_label("Key", exact=True).fill("attic")
     page.get_by_label("Contains").fill("")
     page.get_by_role("button", name="Find").click()
@@ -103,6 +120,7 @@ def test_a_savepoint_is_taken_begun_with_and_deleted(
     name.click()
     expect(page.get_by_role("row").filter(has_text="people-per-gate").first).to_be_visible()
     expect(page.get_by_role("button", name="Delete")).to_be_disabled()
+    picture(page, "savepoints")
     page.get_by_role("button", name="Begin a job with it").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(f"penstock run --detached turnstile --from-savepoint {savepoint}")
@@ -141,6 +159,7 @@ def test_what_could_not_be_processed_is_shown(place: Turnstiles, visit: Callable
     row = page.get_by_role("row").filter(has_text="noon")
     expect(row).to_have_count(1, timeout=PATIENCE_MS)
     row.get_by_role("button").click()
+    picture(page, "errors")
     expect(page.locator("pre")).to_contain_text('{"gate": "gate-1", "at": "noon"}')
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import threading
@@ -21,6 +22,7 @@ from served import Served
 __all__ = [
     "OPERATOR",
     "PATIENCE_MS",
+    "PICTURES",
     "VIEWER",
     "Turnstiles",
     "Visitor",
@@ -44,6 +46,9 @@ master: local[2]
 """
 VIEWER = secrets.token_urlsafe(32)
 OPERATOR = secrets.token_urlsafe(32)
+PICTURES = os.environ.get("PENSTOCK_DOCS_IMAGES", "")
+"""Where screenshots for the docs are written; none are when it is not set."""
+
 CHROMIUM = "/usr/bin/chromium"
 # Nothing but what the pages themselves do.
 FLAGS = [

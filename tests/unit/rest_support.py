@@ -87,7 +87,7 @@ class RestPlace:
         job_id: str = answer.json()["job"]
         return job_id
 
-    def start(self, job_id: str, **bindings: str) -> Checkpoint:
+    def begin(self, job_id: str, **bindings: str) -> Checkpoint:
         """Write what a driver writes at its start, of a job with one step, into the checkpoint of a job."""
         checkpoint = Checkpoint.open(str(self.service.checkpoint(job_id)))
         source = self.root / "in"

@@ -30,8 +30,10 @@ from penstock.cli.target import (
     print_json,
     refuse_options,
 )
+from penstock.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from penstock.client.asking import Server
     from penstock.jobs.checkpoint import Checkpoint
     from penstock.jobs.events import EventKind
     from penstock.snapshots.manifest import Manifest
@@ -123,15 +125,18 @@ def get(
         int | None,
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with errors_as_sentences():
-        from penstock.jobs.reading_session import reading_session
-        from penstock.jobs.state_listing import value_of_key
-
-        with reading_session() as session:
-            found = value_of_key(session, _opened(_only_checkpoint(job)), step, key, batch)
+        if is_checkpoint(job):
+            found = _held_in_checkpoint(checkpoint_of(job), step, key, batch)
+        else:
+            with Servers(server, home, ca).job(job) as (asked, job_id):
+                found = held_by_key(asked, job_id, step, key, batch)
         if output is Output.json:
             print(msgspec.json.encode(found).decode())
         elif found is None:
@@ -261,7 +266,8 @@ def savepoint(
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="List the savepoints there instead.")] = False,
     dispose: Annotated[
-        str | None, typer.Option(metavar="ID", help="Delete a savepoint, by its id or place, instead.")
+        str | None,
+        typer.Option(metavar="ID", help="Delete a savepoint instead, by its id or its place."),
     ] = None,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
@@ -281,12 +287,15 @@ def savepoint(
             _savepoint_of_checkpoint(checkpoint_of(job), to, dispose, output, show=show)
             return
         refuse_options(context, ("to",), _NO_PLACES)
-        refuse_options(context, ("dispose",), "goes with a checkpoint: a server deletes no savepoints.")
         with Servers(server, home, ca).job(job) as (asked, job_id):
             if show:
                 from penstock.client.jobs import savepoints_of
 
                 _tell_places(savepoints_of(asked, job_id), output)
+                return
+            if dispose is not None:
+                asked.change("DELETE", f"/v1/savepoints/{dispose}")
+                stderr.print(f"Deleted the savepoint {escaped(dispose)}.")
                 return
             operation = asked.change("POST", f"/v1/jobs/{job_id}/savepoints")
             result = asked_for(asked, operation, wait=not no_wait, timeout_s=timeout, output=output)
@@ -431,11 +440,32 @@ def register_state(app: typer.Typer) -> None:
         app.command()(command)
 
 
+def _held_in_checkpoint(checkpoint: Path, step: str, key: str, batch: int | None) -> dict[str, Any] | None:
+    from penstock.jobs.reading_session import reading_session
+    from penstock.jobs.state_listing import value_of_key
+
+    with reading_session() as session:
+        return value_of_key(session, _opened(checkpoint), step, key, batch)
+
+
+def held_by_key(server: Server, job_id: str, step: str, key: str, batch: int | None) -> dict[str, Any] | None:
+    """What a step of a server's job holds for a key, by the names of its states; None for nothing."""
+    path = f"/v1/jobs/{job_id}/state/keys"
+    items = server.patient_get(path, step=step, key=key, batch=batch)["items"]
+    if not items:
+        return None
+    (found,) = items
+    if found["values"] is None:
+        raise CheckpointError(
+            f"The key {key} holds {found['bytes']:,} bytes, which is more than a server shows. Take a dump."
+        )
+    inner = {f"@{name}": found[name] for name in ("timers", "windows") if found[name] is not None}
+    return {**found["values"], **inner}
+
+
 def _only_checkpoint(job: str) -> Path:
     if is_checkpoint(job):
         return checkpoint_of(job)
-    from penstock.errors import CheckpointError
-
     raise CheckpointError(f"There is no folder {job}. Name the folder of a checkpoint.")
 
 
@@ -473,7 +503,6 @@ def _opened(checkpoint: Path) -> Checkpoint:
 
 
 def _check_running(checkpoint: Path) -> None:
-    from penstock.errors import CheckpointError
     from penstock.jobs.requests import is_running
 
     opened = _opened(checkpoint)
@@ -514,7 +543,6 @@ def _captured(
 
 def _record(folder: Path, kind: EventKind, details: dict[str, Any], batch: int | None = None) -> None:
     """Write down in the checkpoint of a job what was done there, by whom. What is done stays done if that fails."""
-    from penstock.errors import CheckpointError
     from penstock.jobs.checkpoint import Checkpoint
     from penstock.jobs.events import Event, record_event, user_name
 

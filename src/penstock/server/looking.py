@@ -74,22 +74,24 @@ class StateReader:
         if reader is None or reader.is_overdue() or not reader.lives():
             self.close()
             reader = self._reader = _Reader(self._program, self._output, self._longest_s)
-        if not reader.is_ready(deadline_s):
-            if reader.lives():
-                raise _busy("the process that reads state is starting or at work")
-            raise CheckpointError(
-                f"The process that reads state cannot start; {self._output} says why. penstock doctor looks for the "
-                "cause."
-            )
         told = reader.ask(line, deadline_s)
         if told is None:
-            if reader.lives():
-                raise _busy("the state is large")
-            raise CheckpointError(f"The process that reads state has died; {self._output} says why.")
+            raise self._no_answer(reader)
         answer = msgspec.json.decode(told, type=Answer)
         if answer.page is not None:
             return answer.page
         raise (UnknownIdError if answer.unknown else CheckpointError)(answer.error)
+
+    def _no_answer(self, reader: _Reader) -> CheckpointError | ExternalSystemError:
+        if reader.lives():
+            return _busy(
+                "the state is being read" if reader.has_started else "the process that reads it starts"
+            )
+        if reader.has_started:
+            return CheckpointError(f"The process that reads state has died; {self._output} says why.")
+        return CheckpointError(
+            f"The process that reads state cannot start; {self._output} says why. penstock doctor looks for the cause."
+        )
 
 
 def _busy(why: str) -> ExternalSystemError:
@@ -99,7 +101,7 @@ def _busy(why: str) -> ExternalSystemError:
 
 
 class _Reader:
-    """A process that reads state. An answer that nobody waited for any longer is dropped."""
+    """A process that reads state."""
 
     def __init__(self, program: Sequence[str], output: Path, longest_s: float) -> None:
         output.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -116,7 +118,8 @@ class _Reader:
         self._begun: Final = process_of(self._process.pid)
         self._lines: Final[queue.Queue[bytes]] = queue.Queue()
         self._longest_s: Final = longest_s
-        # When what is being waited for was begun: the start, or a question.
+        # What is being waited for, and since when: a question, or before the first one the start.
+        self._line: bytes | None = None
         self._since_s: float | None = time.monotonic()
         assert self._process.stdout is not None
         threading.Thread(
@@ -131,14 +134,25 @@ class _Reader:
         """Whether it has been silent for longer than it may be."""
         return self._since_s is not None and time.monotonic() - self._since_s > self._longest_s
 
-    def is_ready(self, deadline_s: float) -> bool:
-        """Wait until it has nothing more to say: it has started, and every question is answered."""
-        return self._since_s is None or self._next(deadline_s) is not None
+    @property
+    def has_started(self) -> bool:
+        """Whether it answers questions."""
+        return self._line is not None
 
     def ask(self, line: bytes, deadline_s: float) -> bytes | None:
-        """The answer, None when it did not come in time, or never will."""
+        """The answer, None when it did not come in time, or never will.
+
+        Whoever asks the same again gets the answer that came too late before.
+        """
+        if self._since_s is not None:
+            late = self._next(deadline_s)
+            if late is None:
+                return None
+            if line == self._line:
+                self._line = b""
+                return late
         assert self._process.stdin is not None
-        self._since_s = time.monotonic()
+        self._since_s, self._line = time.monotonic(), line
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line)
             self._process.stdin.flush()
@@ -168,6 +182,7 @@ class _Reader:
                 self._process.wait(1)
             return None
         self._since_s = None
+        self._line = self._line or b""
         return line
 
     def _read(self, output: IO[bytes]) -> None:

@@ -305,7 +305,8 @@ def _plan_states(step: DescribedStep) -> tuple[PlanState, ...]:
         PlanState(name=name, kind=found.kind, type=str(found.schema.field("value").type), keyed=keyed)
         for keyed, group in ((True, step.states), (False, step.shared))
         for name, found in group.items()
-        if not name.startswith("__")
+        # What a step keeps for itself, its windows and timers, is told by them.
+        if not name.startswith(("__", "@"))
     )
 
 

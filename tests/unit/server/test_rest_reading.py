@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> Iterator[RestPlace]:
 def started(place: RestPlace) -> str:
     """A job whose checkpoint has what a driver writes at its start."""
     job_id = place.submit()
-    place.start(job_id, receipts=f"kafka://127.0.0.1:9092/told?sasl.password={SECRET}")
+    place.begin(job_id, receipts=f"kafka://127.0.0.1:9092/told?sasl.password={SECRET}")
     return job_id
 
 

@@ -349,7 +349,7 @@ spark:
         f"job: secret.py\nbindings: {CANARY}-5\nspark: [{CANARY}-6]\n"
     )
     job_id = place.submit("secret")
-    checkpoint = place.start(job_id, receipts=f"kafka://127.0.0.1:9092/told?sasl.password={CANARY}-7")
+    checkpoint = place.begin(job_id, receipts=f"kafka://127.0.0.1:9092/told?sasl.password={CANARY}-7")
     masked = msgspec.structs.replace(
         read_control_entry(checkpoint.folder), commands="amqp://guest:***@127.0.0.1:1/%2F/steering"
     )

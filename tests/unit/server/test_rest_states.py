@@ -39,7 +39,7 @@ def place(tmp_path: Path) -> Iterator[RestPlace]:
 def committed(place: RestPlace) -> str:
     """A job that has committed a micro-batch."""
     job_id = place.submit()
-    checkpoint = place.start(job_id)
+    checkpoint = place.begin(job_id)
     assert place.ask("GET", f"/v1/jobs/{job_id}/state/keys?step=step 0").json() == NO_BATCH
     (checkpoint.spark_folder / "commits").mkdir()
     (checkpoint.spark_folder / "commits" / "0").write_text("v1")

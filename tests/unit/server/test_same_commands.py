@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from penstock.cli import app
-from penstock.server.dashboard import same_commands
+from penstock.server.dashboard import same_commands, same_state_commands
 from penstock.server.dashboard.same_commands import SentControl
 
 SHOWN = {
@@ -35,6 +35,14 @@ SHOWN = {
     same_commands.show_events(None): {"job": None},
     same_commands.show_events("rooms-1"): {"job": "rooms-1"},
     same_commands.show_commands("rooms-1"): {"job": "rooms-1"},
+    same_commands.submit_job("rooms", {"from_savepoint": "sp-1"}): {"from_savepoint": "sp-1"},
+    same_state_commands.list_states("rooms-1"): {"job": "rooms-1"},
+    same_state_commands.show_key("rooms-1", "warm up", '[1, "a"]'): {"step": "warm up", "key": '[1, "a"]'},
+    same_state_commands.dump_state("/a/checkpoint", "csv"): {"job": "/a/checkpoint", "to": "FOLDER"},
+    same_state_commands.list_savepoints("rooms-1"): {"job": "rooms-1", "show": True},
+    same_state_commands.delete_savepoint("rooms-1", "sp-1"): {"job": "rooms-1", "dispose": "sp-1"},
+    same_state_commands.follow_log("rooms-1", 2, follow=True): {"run": 2, "follow": True},
+    same_state_commands.follow_log("rooms-1", None, follow=False): {"run": None, "follow": False},
     same_commands.send_control("rooms-1", SentControl("trace", "*")): {"kind": "trace", "target": "*"},
     same_commands.send_control(
         "rooms-1", SentControl("set", "thermostat/5", '{"desired": "it\'s 21.5"}', 3, 60)

@@ -38,7 +38,7 @@ def checkpoints(visit: JobVisit) -> None:
     with pieces.card("Committed micro-batches", about="to which the job can go back, newest first"):
         table = pieces.Table(
             [
-                pieces.Column("batch", "Micro-batch", number=True),
+                pieces.Column("batch", "Micro-batch"),
                 pieces.Column("at", "Committed (UTC)"),
                 pieces.Column("took", "Took", number=True),
                 pieces.Column("keys", "Keys", number=True),

@@ -69,7 +69,7 @@ class _LettersPage:
         with pieces.card("Runs that failed"):
             runs = pieces.Table(
                 [
-                    pieces.Column("run", "Run", number=True),
+                    pieces.Column("run", "Run"),
                     pieces.Column("at", "Ended (UTC)"),
                     pieces.Column("end", "End"),
                     pieces.Column("reason", "Why", slot=_WHY_SLOT),
@@ -81,8 +81,8 @@ class _LettersPage:
         with pieces.card("Reasons", about=f"of the newest {_MOST} dead letters"):
             self._reasons = pieces.Table(
                 [
-                    pieces.Column("count", "Records", number=True),
                     pieces.Column("reason", "Reason", slot=_WHY_SLOT),
+                    pieces.Column("count", "Records", number=True),
                     pieces.Column("step", "Step"),
                     pieces.Column("stream", "Stream"),
                 ],

@@ -20,9 +20,9 @@ def list_states(job_id: str) -> str:
     return shlex.join(["penstock", "state", "ls", job_id])
 
 
-def show_key(checkpoint: str, step: str, key: str) -> str:
+def show_key(job_id: str, step: str, key: str) -> str:
     """Show what a step holds for a key."""
-    return shlex.join(["penstock", "state", "get", checkpoint, "--step", step, "--key", key])
+    return shlex.join(["penstock", "state", "get", job_id, "--step", step, "--key", key])
 
 
 def dump_state(checkpoint: str, form: str) -> str:

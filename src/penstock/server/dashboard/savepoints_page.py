@@ -57,12 +57,12 @@ class _SavepointsPage:
             self._tables = pieces.Table(
                 [
                     pieces.Column("step", "Step"),
-                    pieces.Column("name", "Table"),
+                    pieces.Column("name", "State"),
                     pieces.Column("kind", "Kind"),
                     pieces.Column("rows", "Rows", number=True),
                     pieces.Column("size", "Size", number=True),
                 ],
-                key="name",
+                key="row",
                 page_rows=0,
                 nothing="It holds no state",
             )
@@ -91,8 +91,9 @@ class _SavepointsPage:
         self._tables.show(
             [
                 {
+                    "row": table.name,
                     "step": table.step,
-                    "name": table.name.removeprefix(f"{table.step}/"),
+                    "name": table.name.removeprefix(f"{table.step}/").removeprefix("@"),
                     "kind": table.kind,
                     "rows": amount(table.rows),
                     "size": size(table.bytes),
@@ -109,7 +110,7 @@ class _SavepointsPage:
         if await pieces.ask(
             "Delete this savepoint?",
             "It cannot be taken back: no job can begin with it any more.",
-            command=same_state_commands.delete_savepoint(seen.job_name, seen.id),
+            command=same_state_commands.delete_savepoint("JOB", seen.id),
             confirm="Delete the savepoint",
             target=f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})",
         ):

@@ -22,10 +22,11 @@ _ROWS: Final = 25
 _TRIES: Final = 8
 _LONGEST_CELL: Final = 160
 _STATES_EVERY_S: Final = 3.0
-_CELL_SLOT: Final = '<code class="p-detail">{{{{ props.row.{field} }}}}</code>'
+_CELL_SLOT: Final = '<code class="p-detail p-value">{{{{ props.row.{field} }}}}</code>'
 _TAKE_SLOT: Final = """<a class="p-job" :href="'/v1/dumps/' + props.row.id" download>Download</a>"""
 _DELETE_SLOT: Final = """
 <button type="button" class="p-choose" @click="() => $parent.$emit('choose', props.row.id)">Delete</button>"""
+_INNER: Final = "@"
 _FORMATS: Final = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
 
 
@@ -60,7 +61,7 @@ def state(visit: JobVisit) -> None:
         table.show(_state_rows(steps))
         dumps.update(checkpoint)
         if browser is not None:
-            browser.update(checkpoint, steps)
+            browser.update(steps)
 
     def read() -> tuple[str, list[dict[str, Any]]]:
         return str(visit.service.checkpoint(visit.job_id)), visit.service.reader.states(visit.job_id)
@@ -79,9 +80,10 @@ def _state_rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "step": step["step"] if first else "",
                     "keys": amount(step["keys"]) if first else "",
                     "key": step["key"] if first else "",
-                    "state": one["name"],
+                    "state": one["name"].removeprefix(_INNER),
                     "kind": one["kind"],
-                    "type": one["type"],
+                    # How windows and timers are kept is nobody's business.
+                    "type": "" if one["name"].startswith(_INNER) else one["type"],
                 }
             )
     return rows
@@ -124,9 +126,10 @@ class _Keys:
 
     def __init__(self, visit: JobVisit) -> None:
         self._visit = visit
-        self._checkpoint = "CHECKPOINT"
         self._found: KeyPage | None = None
         self._names: list[str] | None = None
+        self._shown_step = ""
+        self._chosen = ""
         with pieces.card("Keys", about="after the newest micro-batch that is committed"):
             with ui.element("div").classes("p-body"):
                 with ui.element("form").classes("p-row p-keys") as form:
@@ -136,8 +139,10 @@ class _Keys:
                     self._contains = ui.input("Contains", placeholder="a part of the key")
                     for field in (self._step, self._key, self._contains):
                         field.props("outlined dense").on_value_change(self._say_same)
-                    button = pieces.action_button(visit, "Find", "search", Role.OPERATOR, None, primary=True)
-                    button.props("type=submit")
+                    self._button = pieces.action_button(
+                        visit, "Find", "search", Role.OPERATOR, None, primary=True
+                    )
+                    self._button.props("type=submit")
                 self._status = ui.label("Find shows the keys in the order of their key groups.")
                 self._status.classes("p-muted").props("role=status")
             self._place = ui.element("div")
@@ -150,17 +155,15 @@ class _Keys:
                 self._same = pieces.same("")
         self._say_same()
 
-    def update(self, checkpoint: str, found: list[dict[str, Any]]) -> None:
+    def update(self, found: list[dict[str, Any]]) -> None:
         """The steps are known, or have changed."""
-        self._checkpoint = checkpoint
-        self._say_same()
         steps = [step["step"] for step in found]
         if steps != self._step.options:
             self._step.set_options(steps, value=self._step.value or next(iter(steps), None))
 
     def _say_same(self) -> None:
-        key = self._key.value or "KEY"
-        self._same.set_text(same_state_commands.show_key(self._checkpoint, self._step.value or "STEP", key))
+        key = self._key.value or self._chosen or "KEY"
+        self._same.set_text(same_state_commands.show_key(self._visit.job_id, self._step.value or "STEP", key))
 
     async def _find(self) -> None:
         await self._show_page(None)
@@ -179,15 +182,28 @@ class _Keys:
             most=_ROWS,
             after=after,
         )
-        self._next.disable()
+        if self._shown_step != wanted.step:
+            self._forget(wanted.step)
         self._status.set_text("Reading the state. The first look takes some seconds ...")
+        for button in (self._button, self._next):
+            button.disable()
         found = await self._read(wanted)
-        self._next.enable()
+        for button in (self._button, self._next):
+            button.enable()
         if found is None:
             self._status.set_text("The state cannot be shown now. Find again, or take a dump.")
             return
         self._found = found
         self._show(found)
+
+    def _forget(self, step: str) -> None:
+        """What is shown of another step is not what this one holds."""
+        self._shown_step = step
+        self._names, self._chosen = None, ""
+        self._place.clear()
+        self._whole.set_visibility(False)
+        self._next.set_visibility(False)
+        self._say_same()
 
     async def _read(self, wanted: KeysWanted) -> KeyPage | None:
         """The keys. While they are being read, ask again and again."""
@@ -242,7 +258,8 @@ class _Keys:
                 told = {name: value for name, value in held.items() if value is not None}
                 self._whole.set_text(f"{key}\n{json.dumps(told, indent=2, ensure_ascii=False)}")
                 self._whole.set_visibility(True)
-                self._key.set_value(key)
+                self._chosen = key
+                self._say_same()
 
 
 class _Dumps:
