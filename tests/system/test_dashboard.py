@@ -108,6 +108,24 @@ def test_a_dialog_that_is_dismissed_does_nothing(place: Turnstiles, visit: Calla
         expect(dialog).to_contain_text(f"penstock cancel {place.job_id}")
         dismiss()
         expect(dialog).to_have_count(0)
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator("code", has_text="penstock stop")).to_have_text(
+        f"penstock stop {place.job_id} --savepoint"
+    )
+    page.get_by_role("checkbox", name="Take a savepoint").click()
+    page.get_by_role("checkbox", name="Drain").click()
+    expect(page.locator("code", has_text="penstock stop")).to_have_text(
+        f"penstock stop {place.job_id} --drain"
+    )
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Rescale", exact=True).click()
+    page.get_by_label("Parallelism").fill("3")
+    expect(page.locator("code", has_text="rescale")).to_have_text(
+        f"penstock rescale {place.job_id} --parallelism 3"
+    )
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
     assert place.asked() == ["asked for: submit"]
     assert place.served.job(place.job_id)["desired"] == "RUNNING"
 
