@@ -16,12 +16,14 @@ __all__ = [
     "PARAMETERS",
     "Binding",
     "ConsoleBinding",
+    "DiscardBinding",
     "FilesBinding",
     "KafkaBinding",
     "Parameter",
     "QueueBinding",
     "RabbitStreamBinding",
     "RabbitVirtualHost",
+    "RateBinding",
     "Role",
     "SocketBinding",
     "allowed_forms",
@@ -140,8 +142,32 @@ class ConsoleBinding:
     uri: str
 
 
+@dataclass(frozen=True)
+class RateBinding:
+    """Numbers that come at an even rate, in records per second."""
+
+    stream: str
+    uri: str
+    rate: int
+
+
+@dataclass(frozen=True)
+class DiscardBinding:
+    """Nowhere."""
+
+    stream: str
+    uri: str
+
+
 Binding: TypeAlias = (
-    FilesBinding | KafkaBinding | SocketBinding | QueueBinding | RabbitStreamBinding | ConsoleBinding
+    FilesBinding
+    | KafkaBinding
+    | SocketBinding
+    | QueueBinding
+    | RabbitStreamBinding
+    | ConsoleBinding
+    | RateBinding
+    | DiscardBinding
 )
 
 
@@ -562,6 +588,20 @@ def _parse_console(uri: _Uri) -> ConsoleBinding:
     return ConsoleBinding(uri.stream, uri.uri)
 
 
+def _parse_rate(uri: _Uri) -> RateBinding:
+    uri.known()
+    if not re.fullmatch(r"[0-9]{1,9}", uri.rest) or int(uri.rest) == 0:
+        raise ValueError(f"{uri.rest!r} is no whole number of records per second")
+    return RateBinding(uri.stream, uri.uri, int(uri.rest))
+
+
+def _parse_discard(uri: _Uri) -> DiscardBinding:
+    if uri.rest:
+        raise ValueError(f"discard: takes nothing behind it, but there is {uri.rest!r}")
+    uri.known()
+    return DiscardBinding(uri.stream, uri.uri)
+
+
 def _authority(rest: str) -> tuple[str, str, str]:
     if not rest.startswith("//"):
         raise ValueError("it needs // before the host")
@@ -598,7 +638,9 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     "rabbitmq-stream": _Scheme(
         "rabbitmq-stream://USER:PASS@HOST:PORT/VHOST/STREAM", _SOURCES, _parse_rabbit_stream
     ),
+    "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     "console": _Scheme("console:", ("sink",), _parse_console),
+    "discard": _Scheme("discard:", ("sink",), _parse_discard),
 }
 
 

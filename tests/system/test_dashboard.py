@@ -70,6 +70,11 @@ class Turnstiles:
         self._stop = threading.Event()
         self._feeding = threading.Thread(target=self._feed)
         self._feeding.start()
+        await_true(self._works, self.served.log)
+
+    def _works(self) -> bool:
+        progress = self.served.job(self.job_id)["progress"]
+        return progress is not None and progress["rows_per_s"] > 0
 
     def _feed(self) -> None:
         number = 0
@@ -91,11 +96,12 @@ class Turnstiles:
         return url
 
     def asked(self) -> list[str]:
-        """What was asked of the job so far."""
+        """What was asked of the job so far, commands aside."""
         events = self.served.client.get("/v1/events", params={"job": self.job_id, "limit": 1000}).json()[
             "items"
         ]
-        return [event["what"] for event in events if event["what"].startswith("asked for")]
+        asked = [event["what"] for event in events if event["what"].startswith("asked for")]
+        return [what for what in asked if what != "asked for: command"]
 
     def close(self) -> None:
         """End all."""
@@ -200,6 +206,21 @@ def test_charts_get_points(place: Turnstiles, visit: Callable[..., Visitor]) -> 
     )
 
 
+def test_the_graph_shows_what_goes_where(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
+    """Streams, steps and sinks with their rates; a part that is chosen tells what it takes and holds."""
+    page = job_page(place, visit(VIEWER), "/graph")
+    graph = page.get_by_role("group", name="Graph of the job")
+    parts = graph.get_by_role("button")
+    expect(parts).to_have_count(5)
+    expect(graph.locator("path")).to_have_count(4)
+    watch = parts.filter(has_text="watch")
+    expect(watch).to_contain_text(re.compile(r"[1-9][\d,.]*/s"), timeout=PATIENCE_MS)
+    watch.click()
+    row = page.get_by_role("row").filter(has_text="command limit")
+    expect(row).to_contain_text("key")
+    expect(page.get_by_role("row").filter(has_text="state people")).to_contain_text("int64")
+
+
 def test_a_command_is_sent_and_applied(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
     """The form says the command line that does the same; receipts come by themselves, and the history has it."""
     page = job_page(place, visit(), "/control")
@@ -284,6 +305,54 @@ def test_a_page_ends_with_its_session(place: Turnstiles, visit: Callable[..., Vi
     expect(page).to_have_url(f"{place.url}/dashboard/jobs")
     # Pages that have just lost their session may see that they are refused.
     visitor.complaints[:] = [text for text in visitor.complaints if "401" not in text and "403" not in text]
+
+
+def test_pictures_for_the_docs(place: Turnstiles, browser: Browser) -> None:
+    """Light and dark, of pages with something on them; only when they are asked for."""
+    if not PICTURES:
+        pytest.skip("PENSTOCK_DOCS_IMAGES says no folder")
+    folder = Path(PICTURES).absolute()
+    others(place)
+    for name, scheme, path in (
+        ("jobs", "light", "/dashboard/jobs"),
+        ("graph", "light", f"/dashboard/jobs/{place.job_id}/graph"),
+        ("charts", "dark", f"/dashboard/jobs/{place.job_id}/charts"),
+        ("control", "dark", f"/dashboard/jobs/{place.job_id}/control"),
+    ):
+        context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
+        page = Visitor(context, place.url, OPERATOR).page
+        page.goto(f"{place.url}{path}")
+        expect(page.get_by_text("Healthy").first).to_be_visible(timeout=PATIENCE_MS)
+        if name == "control":
+            page.get_by_label("Kind").fill("limit")
+            page.get_by_label("Kind").press("Enter")
+            page.get_by_label("Target").fill("watch/gate-1,gate-2")
+            page.get_by_label("Payload (JSON)").fill("250")
+            page.get_by_label("Version").fill("4")
+            page.get_by_role("button", name="Send").click()
+            expect(page.get_by_role("list", name="Receipts")).to_contain_text("APPLIED", timeout=PATIENCE_MS)
+            expect(page.locator(".q-notification")).to_have_count(0, timeout=PATIENCE_MS)
+        page.wait_for_timeout(2500)
+        path_of = folder / f"dashboard-{name}.png"
+        page.screenshot(path=path_of)
+        assert path_of.stat().st_size < 150_000
+        context.close()
+
+
+def others(place: Turnstiles) -> None:
+    """Jobs that are not running, so that the list has more to show."""
+    for name, desired in (("nightly-report", "CANCELED"), ("door-alerts", "PAUSED")):
+        asked = place.served.client.post("/v1/jobs", json={"definition": "turnstile", "name": name})
+        job_id = asked.raise_for_status().json()["job"]
+        place.served.client.patch(f"/v1/jobs/{job_id}", json={"desired": desired}).raise_for_status()
+        await_true(lambda: place.served.job(job_id)["status"] == desired, place.served.log)  # noqa: B023
+    (place.served.definitions / "archive.yaml").write_text(
+        "job: turnstile_job.py\nbindings:\n  visits: jsonl:/nowhere\n  crowds: jsonl:/nowhere\n"
+        "  people: jsonl:/nowhere\nrestart: none\nmaster: local[1]\n"
+    )
+    asked = place.served.client.post("/v1/jobs", json={"definition": "archive"})
+    job_id = asked.raise_for_status().json()["job"]
+    await_true(lambda: place.served.job(job_id)["status"] == "FAILED", place.served.log)
 
 
 def test_the_keyboard_is_enough(place: Turnstiles, visit: Callable[..., Visitor], browser: Browser) -> None:

@@ -29,9 +29,9 @@ class ServedRest(RestPlace):
         self._manager: Manager | None = None
         self._threads: list[threading.Thread] = []
         self._server: uvicorn.Server | None = None
-        self.start()
+        self.listen()
 
-    def start(self) -> None:
+    def listen(self) -> None:
         """Listen, again after an end."""
         config = uvicorn.Config(self.app, port=self.port, log_level="error", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from penstock.bindings import (
     PARAMETERS,
     ConsoleBinding,
+    DiscardBinding,
     FilesBinding,
     KafkaBinding,
     QueueBinding,
     RabbitStreamBinding,
     RabbitVirtualHost,
+    RateBinding,
     Role,
     SocketBinding,
     allowed_forms,
@@ -103,6 +105,12 @@ def test_socket_and_console() -> None:
     assert parse_binding("r", "console:", "sink") == ConsoleBinding("r", "console:")
 
 
+def test_a_rate_and_nowhere() -> None:
+    """A rate is a number of records per second."""
+    assert parse_binding("r", "rate:200", "data") == RateBinding("r", "rate:200", 200)
+    assert parse_binding("r", "discard:", "sink") == DiscardBinding("r", "discard:")
+
+
 def test_queues_and_streams_of_rabbitmq() -> None:
     """Names, users and passwords are unescaped; a stream starts like a topic of Kafka's."""
     queue = parse_binding("r", "amqp://gu%40est:p%2Fw%3A@h:5672/%2F/my%20queue", "control")
@@ -185,6 +193,13 @@ WRONG: list[tuple[str, Role, str]] = [
     ("amqp://u:@h:1/v/q", "sink", "only for data streams and control streams"),
     ("console:", "control", "only for sinks"),
     ("console:x", "sink", "nothing behind it"),
+    ("discard:x", "sink", "nothing behind it"),
+    ("discard:", "data", "only for sinks"),
+    ("rate:0", "data", "no whole number"),
+    ("rate:", "data", "no whole number"),
+    ("rate:1.5", "data", "no whole number"),
+    ("rate:1?x=1", "data", "unknown parameter 'x'"),
+    ("rate:1", "control", "only for data streams"),
 ]
 
 

@@ -34,6 +34,7 @@ from penstock.cli.target import (
     print_json,
     refuse_options,
 )
+from penstock.cli.texts import shown_instant
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, CommandRefusedError
 from penstock.jobs.events import user_name
@@ -313,7 +314,7 @@ def _show_receipt(receipt: Receipt) -> None:
 def _print_receipt(show: Callable[..., None], receipt: Receipt) -> None:
     """One line for a receipt."""
     colour = _COLOURS.get(receipt.status, "default")
-    parts = [_shown(receipt.at), f"[{colour}]{receipt.status:<9}[/]", f"batch {receipt.batch}"]
+    parts = [shown_instant(receipt.at), f"[{colour}]{receipt.status:<9}[/]", f"batch {receipt.batch}"]
     if receipt.key_groups:
         parts.append(f"key groups {receipt.key_groups:,}, keys {receipt.keys:,}")
     if receipt.degraded:
@@ -348,7 +349,7 @@ def _table(stories: list[Story]) -> Table:
     for receipt in (story.last for story in stories):
         texts = (receipt.id, receipt.kind, receipt.target)
         table.add_row(
-            _shown(receipt.at),
+            shown_instant(receipt.at),
             *map(escaped, texts),
             "" if receipt.version is None else str(receipt.version),
             escaped(receipt.issued_by),
@@ -359,7 +360,3 @@ def _table(stories: list[Story]) -> Table:
             escaped(receipt.reason),
         )
     return table
-
-
-def _shown(at: dt.datetime) -> str:
-    return at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

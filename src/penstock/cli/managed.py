@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -23,6 +22,7 @@ from penstock.cli.target import (
     asked_for,
     print_json,
 )
+from penstock.cli.texts import instant_text
 from penstock.server.statuses import ENDED, JobStatus
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _table_of(jobs: list[dict[str, Any]]) -> Table:
             escaped(job["id"]),
             escaped(job["name"]),
             status,
-            _instant(job["since_ms"]),
+            instant_text(job["since_ms"]),
             f"{job['restarts']:,}",
             rate,
             _waiting(progress),
@@ -231,12 +231,12 @@ def _tell(job: dict[str, Any]) -> None:
     lines = {
         "id": job["id"],
         "name": job["name"],
-        "status": f"{job['status']} since {_instant(job['since_ms'])}: {job['reason'] or 'as a user wants'}",
+        "status": f"{job['status']} since {instant_text(job['since_ms'])}: {job['reason'] or 'as a user wants'}",
         "wanted": job["desired"],
         "definition": job["definition"],
-        "submitted": f"{_instant(job['created_ms'])} by {job['created_by']}",
+        "submitted": f"{instant_text(job['created_ms'])} by {job['created_by']}",
         "restarts": f"{job['restarts']:,}, by {job['restart']}"
-        + ("" if started is None else f"; the next at {_instant(started)}"),
+        + ("" if started is None else f"; the next at {instant_text(started)}"),
         "settings": _pairs({k: v for k, v in job["settings"].items() if v not in (None, {}, False)}),
         **{f"-D {name}": uri for name, uri in job["bindings"].items()},
     }
@@ -270,16 +270,12 @@ def _tell_runs(runs: list[dict[str, Any]]) -> None:
         return
     table = Table("run", "begun (UTC)", "ended (UTC)", "how", box=None, pad_edge=False)
     for run in runs:
-        ended = "" if run["ended_ms"] is None else _instant(run["ended_ms"])
+        ended = "" if run["ended_ms"] is None else instant_text(run["ended_ms"])
         how = ": ".join(text for text in (run["end_kind"], run["why"]) if text)
-        table.add_row(str(run["run"]), _instant(run["created_ms"]), ended, escaped(how))
+        table.add_row(str(run["run"]), instant_text(run["created_ms"]), ended, escaped(how))
     stdout.print("")
     stdout.print(table)
 
 
 def _pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
-
-
-def _instant(ms: int) -> str:
-    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -16,9 +17,9 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from penstock.cli.managed_metrics import print_metrics, show_metrics
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stdout
 from penstock.cli.target import (
-    CHECKPOINT_VARIABLE,
     DEFAULT_HOME,
     CaOption,
     HomeOption,
@@ -29,6 +30,7 @@ from penstock.cli.target import (
     is_checkpoint,
     print_json,
 )
+from penstock.cli.texts import bytes_text, instant_text, shown_instant
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.events import Event, NewEvents, newest_events
@@ -40,15 +42,6 @@ from penstock.jobs.requests import is_running
 __all__ = ["register_metrics"]
 
 _WATCH_S: Final = 1.0
-
-CheckpointArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CHECKPOINT",
-        envvar=CHECKPOINT_VARIABLE,
-        help="The folder that penstock run --checkpoint was given.",
-    ),
-]
 
 
 class MetricsOutput(StrEnum):
@@ -66,7 +59,7 @@ def register_metrics(app: typer.Typer) -> None:
 
 
 def metrics(
-    checkpoint: CheckpointArgument,
+    job: OptionalJobArgument = None,
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Go on, with each micro-batch, until Ctrl-C."),
@@ -74,6 +67,9 @@ def metrics(
     window: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="Over how many seconds rates are taken.")
     ] = WINDOW_S,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: Annotated[
         MetricsOutput,
         typer.Option("-o", "--output", help="Print tables, one JSON line, or Prometheus' text format."),
@@ -84,7 +80,18 @@ def metrics(
     With --watch and -o json each micro-batch is a line as it is committed.
     """
     with errors_as_sentences():
-        folder = _opened(checkpoint)
+        if job is None:
+            raise CheckpointError("No job is named. Give a job of the server, or a checkpoint folder.")
+        if not is_checkpoint(job):
+            if output is MetricsOutput.prometheus:
+                raise CheckpointError(
+                    "-o prometheus goes with a checkpoint. A server has the metrics of all its jobs at /metrics."
+                )
+            with Servers(server, home, ca).job(job) as (asked, job_id):
+                show = print_metrics if output is MetricsOutput.json else show_metrics
+                show(asked, job_id, math.ceil(window), watch=watch)
+            return
+        folder = _opened(checkpoint_of(job))
         if output is MetricsOutput.prometheus:
             if watch:
                 raise CheckpointError(
@@ -200,7 +207,7 @@ def _parts(newest: Figures, running: bool, found: Rates) -> Iterator[RenderableT
         lag = newest.lag.get(name)
         amounts = {} if lag is None else {"records": lag.records, "files": lag.files, "bytes": lag.bytes}
         waiting = " ".join(
-            _bytes(amount) if unit == "bytes" else f"{amount:,} {unit}"
+            bytes_text(amount) if unit == "bytes" else f"{amount:,} {unit}"
             for unit, amount in amounts.items()
             if amount
         )
@@ -232,9 +239,10 @@ def _overview(newest: Figures, running: bool, found: Rates) -> RenderableType:
     }
     use = newest.memory
     if use is not None:
+        heap = f"heap {bytes_text(use.heap_used_bytes)} of {bytes_text(use.heap_max_bytes)}"
         lines["memory"] = (
-            f"driver {_bytes(use.driver_bytes)}, JVM {_bytes(use.jvm_bytes)} (heap {_bytes(use.heap_used_bytes)} of "
-            f"{_bytes(use.heap_max_bytes)}), workers {_bytes(use.workers_bytes)}; garbage {use.gc_seconds:.1f} s"
+            f"driver {bytes_text(use.driver_bytes)}, JVM {bytes_text(use.jvm_bytes)} ({heap}), workers "
+            f"{bytes_text(use.workers_bytes)}; garbage {use.gc_seconds:.1f} s"
         )
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, text in lines.items():
@@ -252,10 +260,10 @@ def _steps(newest: Figures, found: Rates) -> Table:
             f"{found.step_records.get(name, 0):,.1f}",
             "-" if step.skew is None else f"{step.skew:.2f}",
             f"{step.keys:,}",
-            _bytes(step.state_bytes),
-            _bytes(step.held_bytes) if step.held_bytes else "-",
+            bytes_text(step.state_bytes),
+            bytes_text(step.held_bytes) if step.held_bytes else "-",
             f"{lost:,}" if lost else "-",
-            "-" if step.watermark is None else _shown(step.watermark),
+            "-" if step.watermark is None else shown_instant(step.watermark),
         )
     return table
 
@@ -267,19 +275,6 @@ def _table(*titles: str) -> Table:
     return table
 
 
-def _bytes(size: float) -> str:
-    """A size as people read it.
-
-    >>> _bytes(0), _bytes(1536), _bytes(5 << 30)
-    ('0 B', '1.5 KiB', '5.0 GiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
 # -- events --
 
 
@@ -287,7 +282,12 @@ def _print_event(event: Event, output: Output) -> None:
     if output is Output.json:
         print(msgspec.json.encode(event).decode(), flush=True)
         return
-    parts = [_shown(event.at), f"{event.event:<17}", escaped(event.by or "-"), escaped(event.job_id or "-")]
+    parts = [
+        shown_instant(event.at),
+        f"{event.event:<17}",
+        escaped(event.by or "-"),
+        escaped(event.job_id or "-"),
+    ]
     if event.batch is not None:
         parts.append(f"batch {event.batch}")
     if event.details:
@@ -313,8 +313,12 @@ def _print_server_event(event: dict[str, Any], output: Output) -> None:
     if output is Output.json:
         print_json(event)
         return
-    at = dt.datetime.fromtimestamp(event["at_ms"] / 1000, dt.UTC)
-    parts = [_shown(at), escaped(event["job_id"] or "-"), escaped(event["who"]), escaped(event["what"])]
+    parts = [
+        instant_text(event["at_ms"]),
+        escaped(event["job_id"] or "-"),
+        escaped(event["who"]),
+        escaped(event["what"]),
+    ]
     if event["detail"]:
         parts.append(escaped(_told(event["detail"])))
     stdout.print("  ".join(parts), soft_wrap=True)
@@ -332,7 +336,3 @@ def _pairs(prefix: str, found: dict[str, Any]) -> Iterable[str]:
         else:
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             yield f"{prefix}{name}={msgspec.json.encode(text).decode() if ' ' in text else text}"
-
-
-def _shown(at: dt.datetime) -> str:
-    return at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

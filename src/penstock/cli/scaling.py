@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from rich.table import Table
 
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stdout
+from penstock.cli.target import (
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    JobArgument,
+    ServerOption,
+    Servers,
+    checkpoint_of,
+    is_checkpoint,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from penstock.jobs.scaling.advising import Advice
@@ -19,15 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["advise"]
 
-# For how long before the newest figures older ones tell of skew and of rescales.
-_PAST: Final = dt.timedelta(hours=6)
-
 
 def advise(
-    checkpoint: Annotated[
-        Path,
-        typer.Argument(metavar="CHECKPOINT", help="The folder that penstock run --checkpoint was given."),
-    ],
+    context: typer.Context,
+    job: JobArgument,
     window: Annotated[
         float,
         typer.Option(
@@ -48,37 +54,48 @@ def advise(
             metavar="FILE", help="A scaling policy, to advise by and to say what it would decide now."
         ),
     ] = None,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Say which parallelism, batch interval and number of cores a job wants, and why. Changes nothing.
 
-    The job may be running or not; what counts is the figures in its checkpoint.
+    The job may be running or not; what counts is the figures in its checkpoint. A job of a server is
+    advised by the policy of its definition, if that has one.
     """
     with errors_as_sentences():
-        from penstock.jobs.checkpoint import Checkpoint
-        from penstock.jobs.figures import newest_figures, read_figures
-        from penstock.jobs.scaling import advising
-        from penstock.jobs.scaling.autoscaling import decide, rescales_of
-        from penstock.jobs.scaling.capacity import Bounds
-        from penstock.jobs.scaling.policy import DEFAULT_POLICY
+        advice: Advice
+        decision: Decision | None
+        if is_checkpoint(job):
+            from penstock.jobs.advice import advice_on
 
-        by = DEFAULT_POLICY if policy is None else _policy(policy)
-        newest = newest_figures(checkpoint)
-        key_groups = Checkpoint(checkpoint.expanduser().absolute()).known_lineage().key_groups
-        # Figures have 0 where Spark does not tell.
-        bounds = Bounds(key_groups, cores or (newest.cores if newest is not None else 0) or None)
-        found = [] if newest is None else list(read_figures(checkpoint, newest.ended - _PAST))
-        advice = advising.advise(by, found, bounds, window)
-        decision = None
-        if policy is not None and newest is not None:
-            decision = decide(by, rescales_of(found), found, bounds, newest.ended)
+            by = None if policy is None else _policy(policy)
+            advice, decision = advice_on(checkpoint_of(job), by, window, cores)
+            has_policy = policy is not None
+        else:
+            refuse_options(
+                context, ("policy",), "goes with a checkpoint: the definition of a server's job has it."
+            )
+            with Servers(server, home, ca).job(job) as (asked, job_id):
+                given = asked.get(f"/v1/jobs/{job_id}/advice", window_s=math.ceil(window), cores=cores)
+            advice, decision, has_policy = _from_server(given)
         if output is Output.json:
             told = msgspec.to_builtins(advice)
-            if policy is not None:
+            if has_policy:
                 told["decision"] = msgspec.to_builtins(decision)
             print(msgspec.json.encode(told).decode())
         else:
             _tell(advice, decision)
+
+
+def _from_server(given: dict[str, Any]) -> tuple[Advice, Decision | None, bool]:
+    """Advice and decision as a server tells them, and whether the job has a policy."""
+    from penstock.jobs.scaling.advising import Advice
+    from penstock.jobs.scaling.autoscaling import Decision
+
+    decision = None if given["decision"] is None else msgspec.convert(given["decision"], Decision)
+    return msgspec.convert(given["advice"], Advice), decision, given["has_policy"]
 
 
 def _policy(path: Path) -> ScalingPolicy:

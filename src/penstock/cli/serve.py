@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, stderr
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
 
 if TYPE_CHECKING:
     from penstock.server.serving import Started
@@ -69,6 +69,14 @@ def serve(
         bool,
         typer.Option("--insecure-bind", help="Let other machines reach the server without tokens or TLS."),
     ] = False,
+    demo: Annotated[
+        bool | None,
+        typer.Option(
+            "--demo/--no-demo",
+            help="Offer a demo job, and run it in an empty home. Default: where no --jobs is given.",
+            show_default=False,
+        ),
+    ] = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Run the job manager with its REST API, until it is told to end by SIGTERM or Ctrl-C. Jobs go on then.
@@ -83,7 +91,10 @@ def serve(
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         # They tell of each migration, which is no news.
         logging.getLogger("alembic").setLevel(logging.WARNING)
+        # A job would only fail.
+        has_java = _has_java()
         settings = ServeSettings(
+            demo=demo if has_java else False,
             bind=bind,
             jobs=tuple(jobs or ()),
             home=home,
@@ -119,8 +130,28 @@ def token(
             print(line)
 
 
+def _has_java() -> bool:
+    """Whether jobs can run here; what is missing is told as the doctor tells it."""
+    from penstock.doctor.software import check_java
+
+    java = check_java()
+    if java.status == "failed":
+        stderr.print(
+            f"[yellow]No job can run here:[/] {escaped(java.found)}. {escaped(java.remedy)} Then start again; penstock "
+            "doctor looks at everything else.",
+            soft_wrap=True,
+        )
+    return java.status != "failed"
+
+
 def _tell(started: Started, output: Output) -> None:
     if output is Output.json:
         print(msgspec.json.encode(started).decode(), flush=True)
-    else:
-        print(f"penstock listens at {started.url}. Open {started.login}", flush=True)
+        return
+    print(f"penstock listens at {started.url}. Open in a browser:\n\n    {started.login}\n", flush=True)
+    if started.demo is not None:
+        print(
+            f"A demo job starts: {started.demo}. See it with penstock info {started.demo}, end it with penstock cancel "
+            f"{started.demo}.\nJobs of your own: penstock serve --jobs FOLDER (docs/jobs.md).",
+            flush=True,
+        )

@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 
 from penstock.bindings import redacted
+from penstock.cli.managed_state import fetch_dump, id_in_path, value_on_server
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
 from penstock.cli.target import (
     DEFAULT_HOME,
@@ -33,7 +34,6 @@ from penstock.cli.target import (
 from penstock.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from penstock.client.asking import Server
     from penstock.jobs.checkpoint import Checkpoint
     from penstock.jobs.events import EventKind
     from penstock.snapshots.manifest import Manifest
@@ -66,13 +66,21 @@ class DumpFormat(StrEnum):
 def dump(
     job: JobArgument,
     to: Annotated[
-        str, typer.Option(metavar="URI", help="A folder, or s3://bucket/prefix, that has no snapshot.")
+        str,
+        typer.Option(
+            metavar="URI",
+            help="A folder, or s3://bucket/prefix, that has no snapshot; of a server's job a new folder here.",
+        ),
     ],
     form: Annotated[DumpFormat, typer.Option("--format", help="The format of the tables.")] = DumpFormat.csv,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
+    timeout: TimeoutOption = 600.0,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Dump the state of a job, which may be running, after a micro-batch that is committed.
@@ -80,8 +88,17 @@ def dump(
     The same micro-batch gives the same bytes. The dump exists when its manifest does, which is written last.
     """
     with errors_as_sentences():
-        manifest, seconds = _captured(_only_checkpoint(job), "dump", to, form.value, batch=batch)
-        _tell_snapshot(manifest, to, seconds, output)
+        if is_checkpoint(job):
+            manifest, seconds = _captured(checkpoint_of(job), "dump", to, form.value, batch=batch)
+            _tell_snapshot(manifest, to, seconds, output)
+            return
+        with Servers(server, home, ca).job(job) as (asked, job_id):
+            wanted = {"format": form.value} | ({} if batch is None else {"batch": batch})
+            dump_id = fetch_dump(asked, job_id, wanted, Path(to), timeout)
+        if output is Output.json:
+            print_json({"job": job_id, "id": dump_id, "uri": to})
+        else:
+            print(to)
 
 
 @state_app.command()
@@ -133,10 +150,14 @@ def get(
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with errors_as_sentences():
         if is_checkpoint(job):
-            found = _held_in_checkpoint(checkpoint_of(job), step, key, batch)
+            from penstock.jobs.reading_session import reading_session
+            from penstock.jobs.state_listing import value_of_key
+
+            with reading_session() as session:
+                found = value_of_key(session, _opened(checkpoint_of(job)), step, key, batch)
         else:
             with Servers(server, home, ca).job(job) as (asked, job_id):
-                found = held_by_key(asked, job_id, step, key, batch)
+                found = value_on_server(asked, job_id, step, key, batch)
         if output is Output.json:
             print(msgspec.json.encode(found).decode())
         elif found is None:
@@ -288,6 +309,10 @@ def savepoint(
             return
         refuse_options(context, ("to",), _NO_PLACES)
         with Servers(server, home, ca).job(job) as (asked, job_id):
+            if dispose is not None:
+                asked.change("DELETE", f"/v1/savepoints/{id_in_path(dispose)}")
+                stderr.print(f"Deleted {escaped(dispose)}.")
+                return
             if show:
                 from penstock.client.jobs import savepoints_of
 
@@ -438,35 +463,6 @@ def register_state(app: typer.Typer) -> None:
     app.add_typer(state_app, name="state")
     for command in (savepoint, stop, rescale):
         app.command()(command)
-
-
-def _held_in_checkpoint(checkpoint: Path, step: str, key: str, batch: int | None) -> dict[str, Any] | None:
-    from penstock.jobs.reading_session import reading_session
-    from penstock.jobs.state_listing import value_of_key
-
-    with reading_session() as session:
-        return value_of_key(session, _opened(checkpoint), step, key, batch)
-
-
-def held_by_key(server: Server, job_id: str, step: str, key: str, batch: int | None) -> dict[str, Any] | None:
-    """What a step of a server's job holds for a key, by the names of its states; None for nothing."""
-    path = f"/v1/jobs/{job_id}/state/keys"
-    items = server.patient_get(path, step=step, key=key, batch=batch)["items"]
-    if not items:
-        return None
-    (found,) = items
-    if found["values"] is None:
-        raise CheckpointError(
-            f"The key {key} holds {found['bytes']:,} bytes, which is more than a server shows. Take a dump."
-        )
-    inner = {f"@{name}": found[name] for name in ("timers", "windows") if found[name] is not None}
-    return {**found["values"], **inner}
-
-
-def _only_checkpoint(job: str) -> Path:
-    if is_checkpoint(job):
-        return checkpoint_of(job)
-    raise CheckpointError(f"There is no folder {job}. Name the folder of a checkpoint.")
 
 
 def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 import httpx
 
@@ -122,6 +122,18 @@ class Server:
                 if time.monotonic() - gone_s > _GONE_S:
                     raise self._no_answer(e) from None
             time.sleep(_PAUSE_S)
+
+    def download(self, path: str, file: IO[bytes]) -> None:
+        """Write what is at a path to a file."""
+        try:
+            with self._client.stream("GET", path) as response:
+                if response.status_code != httpx.codes.OK:
+                    response.read()
+                    self._content(response)
+                for part in response.iter_bytes():
+                    file.write(part)
+        except httpx.TransportError as e:
+            raise self._no_answer(e) from None
 
     def patient_get(self, path: str, **parameters: Any) -> Any:
         """What is at a path of a server that may be started again meanwhile."""

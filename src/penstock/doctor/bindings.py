@@ -12,7 +12,6 @@ from typing import Final
 
 from penstock.bindings import (
     Binding,
-    ConsoleBinding,
     FilesBinding,
     KafkaBinding,
     QueueBinding,
@@ -105,8 +104,9 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
 
         check_stream(binding)
         return f"{binding.virtual_host} has the stream {binding.name}"
-    assert isinstance(binding, ConsoleBinding)
-    return "standard output"
+    return {"console": "standard output", "rate": "numbers by the clock", "discard": "nowhere"}[
+        binding.uri.partition(":")[0].lower()
+    ]
 
 
 def _resolved(check: str, binding: SocketBinding) -> Finding:

@@ -16,10 +16,12 @@ from penstock.bindings import (
     LINE_FORMATS,
     Binding,
     ConsoleBinding,
+    DiscardBinding,
     FilesBinding,
     KafkaBinding,
     QueueBinding,
     RabbitStreamBinding,
+    RateBinding,
     SocketBinding,
     missing_binding,
     parse_binding,
@@ -45,6 +47,7 @@ from penstock.runtime.sealed import Sealed
 from penstock.runtime.starting import START_NODE, StartReader
 from penstock.sinks.base import Sink
 from penstock.sinks.console import ConsoleSink
+from penstock.sinks.discard import DiscardSink
 from penstock.sinks.files import FilesSink
 from penstock.sinks.kafka import KafkaSink
 from penstock.sources import kafka
@@ -52,6 +55,7 @@ from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.files import FileLog
 from penstock.sources.journal import JournalLog, JournalWriter
+from penstock.sources.rate import RateLog, check_schema
 from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
 from penstock.sources.starts import StartLog
@@ -225,7 +229,9 @@ def _cores(master: str) -> int:
 
 def _has_raw(binding: Binding) -> bool:
     """Whether the source has bytes for each record."""
-    return not isinstance(binding, FilesBinding) or binding.format in LINE_FORMATS
+    if isinstance(binding, FilesBinding):
+        return binding.format in LINE_FORMATS
+    return not isinstance(binding, RateBinding)
 
 
 @dataclass(frozen=True)
@@ -249,8 +255,11 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
         files = FileLog(binding, where / f"{node.name}.files")
         files.check()
         log, name = files, _file_format(node, binding)
+    elif isinstance(binding, RateBinding):
+        check_schema(node.name, node.record_type)
+        log = RateLog(binding)
     else:
-        assert not isinstance(binding, ConsoleBinding)
+        assert not isinstance(binding, ConsoleBinding | DiscardBinding)
         folder = where / f"{node.name}.journal"
         receiver = _receiver(binding, folder, bounded=place.bounded)
         log = JournalLog(folder)
@@ -278,7 +287,7 @@ def _receiver(
 
 def _command_source(source: BoundSource, binding: Binding, place: _Place, most_bytes: int) -> BoundSource:
     """The source of commands, whose records become orders."""
-    form = "json" if isinstance(binding, FilesBinding | SocketBinding | ConsoleBinding) else binding.format
+    form = getattr(binding, "format", "json")
     known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
     if form not in known or (isinstance(binding, FilesBinding) and binding.format != "jsonl"):
         raise BindingError(
@@ -323,5 +332,7 @@ def _sink(binding: Binding, record_type: RecordType, protobuf: ProtobufSource | 
         return FilesSink(binding)
     if isinstance(binding, KafkaBinding):
         return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
+    if isinstance(binding, DiscardBinding):
+        return DiscardSink()
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)

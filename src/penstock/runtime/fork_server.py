@@ -136,7 +136,7 @@ class _Server:
                     if request is not None:
                         return request
                 else:
-                    self._end_process(key.fd)
+                    self._end_process(key.data)
 
     def _fork(self) -> _Request | None:
         """Start a process for a client; gives the request in that process, and None in this one."""
@@ -154,7 +154,8 @@ class _Server:
         for file in request.files:
             os.close(file)
         self._clients[pid] = client
-        self._selector.register(client, selectors.EVENT_READ)
+        # By its process, for a descriptor may belong to another client before its event is looked at.
+        self._selector.register(client, selectors.EVENT_READ, pid)
         return None
 
     def _close(self) -> None:
@@ -183,12 +184,12 @@ class _Server:
                 client.sendall(struct.pack("!I", code if code >= 0 else 128 - code))
             client.close()
 
-    def _end_process(self, file: int) -> None:
-        """End the process whose client was ended."""
-        (pid,) = (pid for pid, client in self._clients.items() if client.fileno() == file)
-        self._selector.unregister(file)
-        # A process that has ended is awaited before its client is forgotten, so this is no other.
-        os.kill(pid, signal.SIGTERM)
+    def _end_process(self, pid: int) -> None:
+        """End a process whose client was ended."""
+        # Both may have ended at once, and a process that was awaited is no longer the one of that id.
+        if pid in self._clients:
+            self._selector.unregister(self._clients[pid])
+            os.kill(pid, signal.SIGTERM)
 
 
 def _run(request: _Request) -> None:

@@ -136,12 +136,8 @@ def _jvm_has_ended(session: SparkSession) -> bool:
 def _start(settings: SessionSettings) -> SparkSession:
     _check_master(settings.master)
     os.environ["JAVA_HOME"] = str(find_java().home)
-    # Workers must run on this interpreter, or they lack penstock's dependencies.
+    os.environ.setdefault("PYSPARK_PYTHON", _worker_python(settings))
     is_local = settings.master.startswith("local")
-    # Of itself Spark heeds this setting only where it starts the driver.
-    named = settings.more.get("spark.pyspark.python")
-    own = str(_quick_python()) if is_local else sys.executable
-    os.environ.setdefault("PYSPARK_PYTHON", named or own)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
@@ -160,6 +156,17 @@ def _start(settings: SessionSettings) -> SparkSession:
     session.sparkContext.setLogLevel("WARN")
     _silence(session)
     return session
+
+
+def _worker_python(settings: SessionSettings) -> str:
+    """The interpreter of workers, which must have penstock's dependencies: this one, unless a setting names another.
+
+    Of itself Spark heeds that setting only when it starts the driver.
+    """
+    named = settings.more.get("spark.pyspark.python")
+    if named is not None:
+        return named
+    return str(_quick_python()) if settings.master.startswith("local") else sys.executable
 
 
 def _quick_python() -> Path:

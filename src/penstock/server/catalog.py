@@ -136,10 +136,11 @@ class Catalog:
     """The definitions in some folders, looked for anew each time, so that a file that is added counts at once.
 
     A file counts when it ends in .yaml or .yml and has `job` or `entry_point`. The id of its definition is its path in
-    the folder, with dots, without its ending. No code of a job is run here.
+    the folder, with dots, without its ending. `built_in` are definitions beside them. No code of a job is run here.
     """
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], built_in: Sequence[Definition] = ()) -> None:
+        self._built_in: Final = {definition.id: definition for definition in built_in}
         self._folders: Final = tuple(folder.expanduser().resolve() for folder in folders)
         for folder in self._folders:
             if not folder.is_dir():
@@ -147,7 +148,7 @@ class Catalog:
 
     def definitions(self) -> tuple[dict[str, Definition], list[Problem]]:
         """The definitions by their ids, and what is wrong with others."""
-        found: dict[str, Definition] = {}
+        found: dict[str, Definition] = dict(self._built_in)
         twice: set[str] = set()
         problems = []
         for root in self._folders:

@@ -190,24 +190,25 @@ class Manager:
     def _reap(self) -> None:
         for folder, code in self._processes.reap().items():
             self._exit_codes[folder] = code
-            # One that ended before it began would be started again and again.
-            end_unbegun(
-                folder, f"Its process ended with code {code} before it began. See the output of the run."
-            )
+            # One that ended before it began would be started again and again. That of a deleted job has no folder.
+            if folder.exists():
+                end_unbegun(
+                    folder, f"Its process ended with code {code} before it began. See the output of the run."
+                )
 
     def _leading(self) -> bool:
         """Whether this manager leads. The lease is asked for again when a third of it is over."""
         now_s = time.monotonic()
         if self._leader is None or now_s >= self._lead_again_s:
-            before = self._leader
-            self._leader = self._store.lead(self.name, int(self._settings.lease_s * 1000))
-            self._lead_again_s = now_s + self._settings.lease_s / 3
-            if self._leader is not None and self._leader != before:
-                detail = {"manager": self.name, "epoch": self._leader}
-                self._store.add_event(None, "a manager leads", detail)
+            leader = self._store.lead(self.name, int(self._settings.lease_s * 1000))
+            if leader is not None and leader != self._leader:
+                # It acts only when that is on record; else it asks for the same lease again.
+                self._store.add_event(None, "a manager leads", {"manager": self.name, "epoch": leader})
                 self._on_lead()
-            if self._leader is None and before is not None:
+            if leader is None and self._leader is not None:
                 _log.warning("Another manager leads; this one leads again when the other ends.")
+            self._leader = leader
+            self._lead_again_s = now_s + self._settings.lease_s / 3
         return self._leader is not None
 
     # One job

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.bindings import parse_binding, redacted
 from penstock.instants import instant_of
+from penstock.jobs.advice import advice_on
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import StepEntry, read_control_entry
 from penstock.jobs.dead_letters import FoundLetter, newest_letters
@@ -24,6 +25,7 @@ from penstock.jobs.figures import Figures, last_figures, newest_figures
 from penstock.jobs.measuring import measured
 from penstock.jobs.ownership import newest_epoch
 from penstock.jobs.rates import WINDOW_S
+from penstock.jobs.scaling.policy import policy_of
 from penstock.jobs.sending import MASK
 from penstock.jobs.state_pages import KeyPage, KeysWanted, described_step, key_of_text
 from penstock.runtime.cuts import batch_numbers
@@ -40,6 +42,7 @@ from penstock.server.store.store import Store
 from penstock.streams.graph import DEAD_LETTERS
 
 __all__ = [
+    "AdviceInfo",
     "CheckpointInfo",
     "CheckpointsInfo",
     "JobReader",
@@ -121,6 +124,14 @@ class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
     is_default: bool
 
 
+class AdviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job wants, as `penstock.jobs.scaling.advising.Advice`, and what its policy would decide, if it has one."""
+
+    has_policy: bool
+    advice: dict[str, Any]
+    decision: dict[str, Any] | None
+
+
 class JobReader:
     """What there is to know of jobs. It changes nothing, needs no Spark, and opens only what a job is known to have.
 
@@ -172,6 +183,18 @@ class JobReader:
         """At most so many of the newest micro-batches of a job behind another, oldest first."""
         checkpoint = Path(self._store.job(job_id).checkpoint)
         return [batch_info(found) for found in last_figures(checkpoint, most, after=after)]
+
+    def advice(self, job_id: str, window_s: float, cores: int | None = None) -> AdviceInfo:
+        """Which parallelism, batch interval and cores a job wants, by the policy of its definition, if it has one."""
+        job = self._store.job(job_id)
+        given = job.settings.get("scaling")
+        policy = None if given is None else policy_of(given)
+        advice, decision = advice_on(Path(job.checkpoint), policy, window_s, cores)
+        return AdviceInfo(
+            has_policy=policy is not None,
+            advice=msgspec.to_builtins(advice),
+            decision=None if decision is None else msgspec.to_builtins(decision),
+        )
 
     def exposition(self) -> bytes:
         """The metrics of all jobs that are not over, in the text format of Prometheus, by the ids of the jobs."""

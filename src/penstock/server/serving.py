@@ -36,6 +36,7 @@ from penstock.server.api.guard import Door
 from penstock.server.api.models import ServerConfig
 from penstock.server.catalog import Catalog
 from penstock.server.dashboard.mounting import DashboardMount, dashboard_lifespan
+from penstock.server.demo_job import demo_definition, submit_once
 from penstock.server.home import ADDRESS_FILE, Home
 from penstock.server.manager import Manager, ManagerSettings
 from penstock.server.processes import process_of
@@ -69,6 +70,7 @@ class ServeSettings:
         tls_key: a file with the key.
         tls_proxy: a proxy in front of the server speaks TLS, so that browsers know it by https.
         insecure_bind: let other machines reach the server without tokens or TLS.
+        demo: offer the demo job, and submit it in an empty home; without a word only where there are no folders.
         manager: how the manager works.
 
     """
@@ -84,16 +86,21 @@ class ServeSettings:
     tls_key: Path | None = None
     tls_proxy: bool = False
     insecure_bind: bool = False
+    demo: bool | None = None
     manager: ManagerSettings = field(default_factory=ManagerSettings)
 
 
 class Started(msgspec.Struct, frozen=True):
-    """Where the server is: its URL, the URL to open in a browser, and a token for programs of the same user."""
+    """Where the server is: its URL, the URL to open in a browser, and a token for programs of the same user.
+
+    `demo` is the id of the demo job, if it was submitted now.
+    """
 
     url: str
     login: str
     token: str
     pid: int
+    demo: str | None = None
 
 
 class _Server(uvicorn.Server):
@@ -124,13 +131,18 @@ def serve(
     check_bind(host, tls=tls, tokens=bool(given), insecure=settings.insecure_bind)
     shared = None if settings.shared is None else settings.shared.expanduser().absolute()
     home = Home(settings.home.expanduser().absolute(), shared)
-    catalog = Catalog(settings.jobs)
+    offers_demo = not settings.jobs if settings.demo is None else settings.demo
+    catalog = Catalog(settings.jobs, [demo_definition()] if offers_demo else [])
     with contextlib.ExitStack() as stack:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         listening = stack.enter_context(_listening(host, port))
         store = Store.open(settings.store or sqlite_url(home.store))
         stack.callback(store.close)
+        service = JobService(store, catalog, home)
+        stack.callback(service.reader.close)
         started = _started(host, listening.getsockname()[1], token, tls=tls)
+        if offers_demo:
+            started = msgspec.structs.replace(started, demo=submit_once(service))
         door = Door(
             TokenBook([*given, Grant(Principal("owner", Role.ADMIN), hash_of(token))]),
             _hosts(host, settings),
@@ -138,8 +150,6 @@ def serve(
         )
         announcement = Announcement(home, started)
         manager = Manager(store, catalog, home, settings.manager, on_lead=announcement.write)
-        service = JobService(store, catalog, home)
-        stack.callback(service.reader.close)
         context = Context(
             service=service,
             door=door,

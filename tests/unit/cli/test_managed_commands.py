@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import Result
 from control_checkpoint import make_checkpoint, receipts, write_receipts
@@ -19,6 +21,7 @@ from served_rest import ServedRest
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.jobs.figures import Figures, FiguresWriter, Lag, StepFigures, Totals
 from penstock.server.api.access import Role
 from penstock.server.statuses import JobStatus
 
@@ -204,7 +207,10 @@ def test_places_are_not_for_clients(place: ServedRest) -> None:
     job_id, folder = place.submit(), place.root
     refused(penstock(place, "stop", job_id, "--savepoint-path=/tmp/x"), "--savepoint-path names a place")
     refused(penstock(place, "savepoint", job_id, "--to=/tmp/x"), "--to names a place")
-    refused(penstock(place, "savepoint", job_id, "--dispose=x"), "--dispose goes with a checkpoint")
+    refused(penstock(place, "savepoint", job_id, "--dispose=/etc/x"), "is no id")
+    refused(penstock(place, "savepoint", job_id, "--dispose=sp-x"), "There is no savepoint 'sp-x'")
+    refused(penstock(place, "state", "dump", job_id, f"--to={folder}"), "is not empty")
+    refused(penstock(place, "state", "dump", job_id, f"--to={folder}/new"), "was never started")
     refused(penstock(place, "stop", folder, "--no-wait"), "--no-wait goes with a job of a server")
     refused(
         penstock(place, "control", "send", job_id, "--kind=x", "-Dcommands=jsonl:x"), "goes with a checkpoint"
@@ -372,3 +378,85 @@ def test_help_and_checkpoints_load_no_web_client(place: ServedRest) -> None:
     checkpoint = make_checkpoint(place.root / "checkpoint")
     for arguments in (["--help"], ["control", "history", str(checkpoint)]):
         subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
+
+
+def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As tables, as JSON, and going on; none before the first micro-batch."""
+    job_id = place.submit()
+    empty = penstock(place, "metrics", job_id)
+    assert (empty.exit_code, "has no figures yet" in empty.stdout) == (0, True), empty.output
+    ended = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
+    figures = Figures(
+        job="rooms",
+        job_id="run-1",
+        batch=7,
+        started=ended,
+        ended=ended,
+        duration_s=0.25,
+        phases={"addBatch": 0.2},
+        parallelism=2,
+        cores=2,
+        records_in={"[hits]": 10},
+        lag={"[hits]": Lag(files=3, bytes=2048)},
+        steps={"count": StepFigures(records=10, keys=3, state_bytes=4096)},
+        totals=Totals(
+            batches=8, records_in={"[hits]": 1234}, records_out={"tallies": 99}, step_records={"count": 1234}
+        ),
+    )
+    place.service.checkpoint(job_id).mkdir(parents=True)
+    writer = FiguresWriter(place.service.checkpoint(job_id))
+    writer.append(figures)
+    text = penstock(place, "metrics", job_id).stdout
+    for part in ("[hits]", "1,234", "3 files 2.0 KiB", "4.0 KiB", "newest micro-batch  7"):
+        assert part in text
+    found = told(penstock(place, "metrics", job_id, "--window=10", "-ojson"))
+    assert (found["batches"][0]["batch"], found["sinks"][0]["records"]) == (7, 99)
+    refused(penstock(place, "metrics", job_id, "-oprometheus"), "at /metrics")
+    refused(penstock(place, "metrics"), "No job is named")
+
+    following = follow(place, "metrics", job_id, "--watch", "-ojson")
+    assert following.stdout is not None
+    assert json.loads(following.stdout.readline())["batches"][0]["batch"] == 7
+    writer.append(msgspec.structs.replace(figures, batch=8))
+    assert json.loads(following.stdout.readline())["batch"] == 8
+    writer.close()
+    following.kill()
+    following.wait()
+
+
+def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
+    """By the policy of the definition, where that has one."""
+    place.define("scaled", "scaling:\n  most_tasks: 8")
+    at = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
+    for definition in ("small", "scaled"):
+        job_id = place.submit(definition)
+        checkpoint = place.start(job_id).folder
+        writer = FiguresWriter(checkpoint)
+        for batch in range(30):
+            begun = at + dt.timedelta(seconds=batch)
+            writer.append(
+                Figures(
+                    job="drawn",
+                    job_id="drawn-1",
+                    batch=batch,
+                    started=begun,
+                    ended=begun + dt.timedelta(seconds=0.9),
+                    duration_s=0.9,
+                    phases={"addBatch": 0.9},
+                    parallelism=2,
+                    cores=4,
+                    records_in={"readings-0": 1000},
+                    steps={"step 0": StepFigures(records=1000, keys=4)},
+                    totals=Totals(batches=batch + 1, records_in={"readings-0": 1000 * (batch + 1)}),
+                )
+            )
+        writer.close()
+        found = told(penstock(place, "advise", job_id, "-ojson"))
+        assert ("decision" in found) == (definition == "scaled")
+        found.pop("decision", None)
+        if definition == "small":
+            assert found == told(penstock(place, "advise", checkpoint, "-ojson"))
+            assert penstock(place, "advise", job_id).stdout == penstock(place, "advise", checkpoint).stdout
+        else:
+            assert "The policy would decide" in penstock(place, "advise", job_id).stdout
+    refused(penstock(place, "advise", job_id, "--policy=x"), "--policy goes with a checkpoint")

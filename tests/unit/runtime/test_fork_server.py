@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runtime.fork_server import ADDRESS, CLIENT
+from penstock.runtime.fork_server import ADDRESS, CLIENT, _Server
 
 _DRIVER = """
 import os, sys
@@ -134,10 +135,35 @@ def test_the_program_ends_with_its_fork(server: Server) -> None:
     assert process.returncode == 128 + signal.SIGKILL
 
 
+def test_programs_and_forks_that_end_at_once_cost_nothing_else(server: Server) -> None:
+    """A query that ends takes several of both with it."""
+    processes = [server.start("sleeping") for _ in range(6)]
+    pids = [int(process.stdout.readline()) for process in processes if process.stdout is not None]
+    os.kill(server.pid, signal.SIGSTOP)
+    for process, pid in zip(processes, pids, strict=True):
+        os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+    os.kill(server.pid, signal.SIGCONT)
+    _await(lambda: not any(map(_lives, pids)))
+    process = server.start("answering", "0")
+    process.communicate(b"", timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_process_that_was_awaited_is_not_ended() -> None:
+    """Its id may be that of any other process by now."""
+    other = subprocess.Popen(["sleep", "600"])
+    with socket.socket(socket.AF_UNIX) as listener:
+        _Server(listener)._end_process(other.pid)
+    with pytest.raises(subprocess.TimeoutExpired):
+        other.wait(0.1)
+    other.kill()
+    other.wait()
+
+
 def test_a_broken_request_costs_nothing_else(server: Server) -> None:
     """What connects and goes away is no reason to end."""
-    import socket
-
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(server.address))
     process = server.start("answering", "0")

@@ -22,6 +22,8 @@ from penstock.server.api.access import (
     new_token,
     origin_problem,
 )
+from penstock.server.scaling import AUTOSCALER
+from penstock.server.store.asking import MANAGER
 
 ANN = Principal("ann", Role.OPERATOR)
 HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -76,6 +78,13 @@ def test_a_wrong_line_is_told_without_its_token(line: str, told: str) -> None:
     assert secret not in str(raised.value)
     with pytest.raises(AccessError, match="another line has too"):
         grants_of([f"a viewer {secret}", f"b admin {hash_of(secret)}"], "tokens.txt")
+
+
+@pytest.mark.parametrize("name", [MANAGER, AUTOSCALER, "owner"])
+def test_nobody_has_a_name_of_the_server(name: str) -> None:
+    """Otherwise a rescale by such a person would pass for one of the policy."""
+    with pytest.raises(AccessError, match=f"the name {name}, under which the server itself acts"):
+        grants_of([f"{name} operator {new_token()}"], "tokens.txt")
 
 
 def test_sessions_end() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import small_driver
 
-from penstock.errors import JobStateError
+from penstock.errors import JobStateError, StoreError
 from penstock.jobs.requests import Request
 from penstock.server import manager as manager_module
 from penstock.server import operating
@@ -426,3 +426,38 @@ def test_a_leader_that_stands_still_in_the_midst_of_an_act_changes_nothing_later
         second.look()
     assert len(place.service.events(job_id)) == seen
     assert place.runs(job_id) == (["1", "2"] if effect == "ASK_STOP" else ["1"])
+
+
+def test_a_manager_leads_when_that_is_on_record(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store fails in between: it does not act before the event is there, which is there once."""
+    broken, add_event = True, place.store.add_event
+
+    def fails(*arguments: Any) -> None:
+        if broken:
+            raise StoreError("The store is away.")
+        add_event(*arguments)
+
+    monkeypatch.setattr(place.store, "add_event", fails)
+    job_id = place.submit("works")
+    for _ in range(3):
+        place.manager.look()
+    assert not place.manager.leads
+    assert place.service.get(job_id).status is JobStatus.CREATED
+    broken = False
+    place.until(job_id, JobStatus.RUNNING)
+    assert [event.what for event in place.service.events()].count("a manager leads") == 1
+
+
+def test_nothing_is_left_of_a_job_that_is_deleted_before_its_process_is_awaited(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manager awaits it, and makes no folder anew."""
+    job_id = place.submit("finishes")
+    with monkeypatch.context() as patch:
+        patch.setattr(Processes, "reap", lambda _: {})
+        place.until(job_id, JobStatus.FINISHED)
+        place.work(lambda: not is_alive(place.home.run(job_id, 1)))
+        place.service.delete(job_id, "ann", checkpoint=True)
+    runs = place.home.run(job_id, 1).parent
+    place.work(lambda: not place.manager._processes._started)
+    assert not runs.exists()

@@ -254,3 +254,26 @@ def test_streams_of_clients_that_are_gone_are_closed(settings: ServeSettings) ->
         return statuses
 
     assert served(settings, ask) == [200] * 60
+
+
+def test_a_server_without_folders_offers_a_demo(
+    settings: ServeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And submits it in an empty home; with folders, or told not to, it does not."""
+    # The job itself is not to be started.
+    monkeypatch.setattr(Manager, "run", lambda _, stop: stop.wait())
+
+    def ask(started: Started) -> tuple[Started, list[str], int]:
+        definitions = get(started, started.token, "/v1/definitions").json()["items"]
+        jobs = get(started, started.token, "/v1/jobs").json()["items"]
+        return started, [one["id"] for one in definitions], len(jobs)
+
+    for more, offered, submitted in (
+        ({}, [], 0),
+        ({"jobs": (), "demo": False}, [], 0),
+        ({"demo": True}, ["demo"], 1),
+        ({"jobs": ()}, ["demo"], 1),
+    ):
+        started, definitions, jobs = served(dataclasses.replace(settings, **more), ask)
+        assert (definitions, jobs) == (offered, submitted)
+        assert (started.demo is not None) == (more == {"demo": True})

@@ -37,6 +37,8 @@ _LEAST_TOKEN: Final = 32
 _HASHED: Final = "sha256:"
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+# Events of these would not tell a person from the server.
+_OWN_NAMES: Final = frozenset({"autoscaler", "manager", "owner"})
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _LARGEST_PORT: Final = 65535
 # One way to write each path: no escapes, no dots that lead up, nothing empty in between.
@@ -127,6 +129,8 @@ def _problem_of(words: list[str]) -> str | None:
     name, role, token = words
     if not _NAME.fullmatch(name):
         return "begins with no name (letters, digits and . _ @ -)"
+    if name in _OWN_NAMES:
+        return f"has the name {name}, under which the server itself acts"
     if role not in list(Role):
         return f"has no role that there is ({', '.join(Role)})"
     if token.startswith(_HASHED):

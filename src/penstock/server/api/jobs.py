@@ -31,7 +31,7 @@ from penstock.server.service import JobService, OperationInfo
 from penstock.server.service import Submission as Submitted
 from penstock.server.statuses import Desired, JobStatus
 
-__all__ = ["router"]
+__all__ = ["router", "submission_of"]
 
 # More than any time has, and fewer than any store can compare with.
 _MOST_DIGITS = 18
@@ -81,9 +81,7 @@ def submit_job(
     key: IdempotencyKey = None,
 ) -> Operation:
     """Run a job by its definition. The operation is done at once; `job` is the id of the job, as in Location."""
-    given = submission.model_dump(exclude_none=True)
-    changes = Changes(**{name: given.pop(name) for name in Changes.model_fields if name in given})
-    done = service.submit(Submitted(changes=changes, **given), asker.name, key)
+    done = service.submit(submission_of(submission), asker.name, key)
     response.headers["Location"] = f"/v1/jobs/{done.job}"
     wake()
     return Operation.model_validate(done)
@@ -221,6 +219,13 @@ def get_log(
     number = service.get(job_id).run if run is None else run
     text, end = service.printed(job_id, number, most_bytes, begin) if number else ("", 0)
     return Log(run=number, text=text, end=end)
+
+
+def submission_of(submission: Submission) -> Submitted:
+    """What is asked of the service for what a client sends."""
+    given = submission.model_dump(exclude_none=True)
+    changes = Changes(**{name: given.pop(name) for name in Changes.model_fields if name in given})
+    return Submitted(changes=changes, **given)
 
 
 def _asked(

@@ -14,6 +14,7 @@ from penstock.jobs.dead_letters import FoundLetter, readable
 from penstock.server.api.access import Role
 from penstock.server.api.context import Reader, Service
 from penstock.server.api.reading_models import (
+    Advice,
     Batch,
     Checkpoints,
     DeadLetter,
@@ -64,6 +65,22 @@ def get_metrics(
     return Metrics.model_validate(
         reader.metrics(job_id, limit, after=after, since_ms=since_ms, window_s=window_s)
     )
+
+
+@router.get("/jobs/{job_id}/advice", summary="Get advice on a job", openapi_extra=needs(Role.VIEWER))
+def get_advice(
+    job_id: JobId,
+    reader: Reader,
+    window_s: Annotated[
+        int, Query(ge=1, le=86_400, description="Over how many seconds the rate of what arrives is taken.")
+    ] = 600,
+    cores: Annotated[
+        int | None,
+        Query(ge=1, le=1 << 16, description="Cores that its tasks have. Default: as in its figures."),
+    ] = None,
+) -> Advice:
+    """Which parallelism, batch interval and number of cores a job wants, and why. It changes nothing."""
+    return Advice.model_validate(reader.advice(job_id, window_s, cores))
 
 
 @router.get(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "Advice",
     "Batch",
     "BatchStep",
     "Checkpoint",
@@ -243,6 +244,16 @@ class Metrics(_Read):
     steps: list[StepMetrics]
     sinks: list[SinkMetrics]
     batches: list[Batch] = Field(description="The newest micro-batches that were asked for, oldest first.")
+
+
+class Advice(_Read):
+    """What a job wants, as `penstock advise -o json` tells it."""
+
+    has_policy: bool = Field(
+        description="Whether its definition has a scaling policy, by which it is advised."
+    )
+    advice: dict[str, Any]
+    decision: dict[str, Any] | None = Field(description="What the policy would decide now.")
 
 
 class Checkpoint(_Read):

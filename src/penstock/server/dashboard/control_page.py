@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import pydantic
 from nicegui import ui
 
 from penstock.control.receipts import FINAL
-from penstock.errors import CommandRefusedError
 from penstock.jobs.control import ControlEntry, read_control_entry
 from penstock.jobs.history import Story, newest_stories, story_of
 from penstock.jobs.receipts import kept_receipts, plain
@@ -21,6 +19,7 @@ from penstock.server.api.access import Role
 from penstock.server.api.models import Command
 from penstock.server.api.steering import issue
 from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard.forms import WrongInputError, checked
 from penstock.server.dashboard.health import Level
 from penstock.server.dashboard.registry import job_tab
 from penstock.server.dashboard.same_commands import SentControl
@@ -69,24 +68,14 @@ class StoriesTail:
 
 
 def command_of(said: SentControl, now: dt.datetime) -> Command:
-    """The command that a form says. Raises CommandRefusedError for what is none."""
+    """The command that a form says. Raises WrongInputError for what is none."""
     try:
         payload = json.loads(said.payload) if said.payload else None
     except ValueError as e:
-        raise CommandRefusedError(f"The payload is no JSON: {e}.") from None
-    try:
-        return Command(
-            kind=said.kind,
-            target=said.target,
-            keys=None,
-            payload=payload,
-            id=None,
-            version=said.version,
-            expires_at=None if said.expires_in_s is None else now + dt.timedelta(seconds=said.expires_in_s),
-        )
-    except pydantic.ValidationError as e:
-        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in e.errors())
-        raise CommandRefusedError(f"This is no command: {told}.") from None
+        raise WrongInputError(f"The payload is no JSON: {e}.") from None
+    expires_at = None if said.expires_in_s is None else now + dt.timedelta(seconds=said.expires_in_s)
+    values = {"kind": said.kind, "target": said.target, "payload": payload, "version": said.version}
+    return checked(Command, {**values, "expires_at": expires_at})
 
 
 def story_row(story: Story) -> dict[str, Any]:

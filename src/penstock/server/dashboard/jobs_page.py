@@ -10,13 +10,15 @@ from nicegui import ui
 
 from penstock.server.api.access import Role
 from penstock.server.api.guard import DASHBOARD
-from penstock.server.catalog import Changes
+from penstock.server.api.jobs import submission_of
+from penstock.server.api.models import Submission
 from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard.forms import checked
 from penstock.server.dashboard.health import ATTENTION, Level, health_of, lag_of, throughput_of
 from penstock.server.dashboard.registry import page
 from penstock.server.dashboard.texts import amount, duration
 from penstock.server.dashboard.visits import Visit
-from penstock.server.service import JobInfo, JobService, Submission
+from penstock.server.service import JobInfo, JobService, OperationInfo
 from penstock.server.statuses import ENDED, WITH_DRIVER
 
 __all__ = ["job_row", "jobs", "read_jobs"]
@@ -183,12 +185,12 @@ class _JobsPage:
         dialog.delete()
         if answer is None or not answer[0]:
             return
-        given = answer[1]
-        submission = Submission(
-            definition=answer[0],
-            name=given.get("name"),
-            changes=Changes(**{k: v for k, v in given.items() if k != "name"}),
-        )
-        done = await self._visit.act(Role.OPERATOR, lambda who: self._visit.service.submit(submission, who))
+        service = self._visit.service
+
+        def submit(who: str) -> OperationInfo:
+            asked = checked(Submission, {"definition": answer[0], **answer[1]})
+            return service.submit(submission_of(asked), who)
+
+        done = await self._visit.act(Role.OPERATOR, submit)
         if done is not None:
             ui.navigate.to(f"/jobs/{done.job}")

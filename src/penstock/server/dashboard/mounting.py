@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import re
 import secrets
@@ -216,24 +217,32 @@ def _guard_sockets() -> None:
     def guarded(event: str) -> Any:
         handle = known[event]
 
-        async def answer(sid: str, said: dict[str, Any]) -> Any:
-            page = Client.instances.get(str(said.get("client_id")))
-            if page is None or not _speaks_for(sid, page):
+        async def answer(sid: str, said: Any = None, *_: Any) -> Any:
+            if not _is_own(sid, said):
                 return False
-            result = handle(sid, said)
-            return await result if hasattr(result, "__await__") else result
+            try:
+                result = handle(sid, said)
+                return await result if inspect.isawaitable(result) else result
+            except (KeyError, TypeError, ValueError, AttributeError) as e:
+                _log.warning("A browser has sent a %s that cannot be read (%s).", event, type(e).__name__)
+                return False
 
         return answer
 
-    def told(sid: str, said: dict[str, Any]) -> None:
-        page = Client.instances.get(str(said.get("client_id")))
-        if page is not None and _speaks_for(sid, page):
+    def told(sid: str, said: Any = None, *_: Any) -> None:
+        if _is_own(sid, said):
             _log.warning("A browser says: %r", str(said.get("message"))[:_MOST_SAID])
 
     sio.on("connect", guarded_connect)
     for event in _EVENTS:
         sio.on(event, guarded(event))
     sio.on("log", told)
+
+
+def _is_own(sid: str, said: Any) -> bool:
+    """Whether what a socket says is about a page of its own session."""
+    page = Client.instances.get(str(said.get("client_id"))) if isinstance(said, dict) else None
+    return page is not None and _speaks_for(sid, page)
 
 
 def _speaks_for(sid: str, page: Client) -> bool:

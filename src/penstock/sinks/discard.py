@@ -1,0 +1,39 @@
+"""Discard sink: records are counted, as in every sink, and kept nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.records import RecordType
+from penstock.sinks.base import SinkTask, TaskContext
+
+__all__ = ["DiscardSink"]
+
+
+class DiscardSink:
+    """Takes records and keeps none."""
+
+    exactly_once = True
+
+    def prepare(self, lineage: str, checkpoint_folder: str) -> None:
+        """Nothing to prepare."""
+
+    def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # all tasks are alike
+        """A task that takes records."""
+        return _DiscardTask()
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
+        """Nothing to make visible."""
+
+
+class _DiscardTask:
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
+        """Let them go."""
+
+    def finish(self) -> bytes:
+        return b""
+
+    def abort(self) -> None:
+        """Nothing to undo."""

@@ -1,0 +1,59 @@
+"""First contact: an empty home, one command, and a demo job runs whose figures can be seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pytest
+from first_contact import FirstContact
+from job_process import await_true
+
+ROOT = Path(__file__).parents[2]
+MOST_S = 60.0
+
+
+def test_a_demo_runs_in_an_empty_home(tmp_path: Path) -> None:
+    """The URL leads to a page; the job runs and tells figures. It uses no disk for its input and output."""
+    met = FirstContact([sys.executable, "-m", "penstock.cli"], tmp_path)
+    try:
+        page = met.open()
+        assert page.is_success
+        assert page.headers["Content-Type"].startswith("text/html")
+        await_true(lambda: met.records() > 0, met.log)
+        print(f"\nfigures after {met.seconds:.1f} s")
+        assert {path.name for path in met.home.iterdir()} <= {"jobs", "server.json"} | {
+            path.name for path in met.home.glob("store.db*")
+        }
+    finally:
+        met.close()
+
+
+@pytest.mark.chaos
+def test_from_an_empty_environment(tmp_path: Path) -> None:
+    """`pip install .`, `penstock serve`, open the URL: a running job with figures in under 60 s from the start."""
+    begun_s = time.monotonic()
+    venv.create(tmp_path / "venv", with_pip=True)
+    programs = tmp_path / "venv" / "bin"
+    install = [str(programs / "python"), "-m", "pip", "install", "--quiet", str(ROOT)]
+    subprocess.run(install, check=True, cwd=tmp_path)
+    installed_s = time.monotonic() - begun_s
+    met = FirstContact([str(programs / "penstock")], tmp_path)
+    try:
+        listens_s = met.seconds
+        assert met.open().is_success
+        opened_s = met.seconds
+        await_true(lambda: met.records() > 0, met.log)
+        seconds = met.seconds
+    finally:
+        met.close()
+    print(
+        f"\npip install: {installed_s:.0f} s; penstock serve listens after {listens_s:.1f} s, the page is there after "
+        f"{opened_s:.1f} s, figures of the running demo after {seconds:.1f} s (load {os.getloadavg()[0]:.1f} on "
+        f"{os.cpu_count()} cores)"
+    )
+    assert seconds < MOST_S

@@ -1,0 +1,79 @@
+"""The command line with a server, as users have it: from the submission of a job to its end, and on in another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_process import await_true
+from rooms import read_folder, write_file
+from served import Served
+
+DEFINITION = """
+job: tally_job.py
+bindings:
+  hits: jsonl:{hits}
+  tallies: jsonl:{tallies}
+parallelism: 2
+master: local[2]
+"""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    for folder in ("hits", "tallies"):
+        (tmp_path / folder).mkdir()
+    definition = DEFINITION.format(hits=tmp_path / "hits", tallies=tmp_path / "tallies")
+    made = Served(tmp_path, "tally_job.py", definition, {})
+    yield made
+    made.close()
+
+
+def penstock(served: Served, *arguments: str) -> str:
+    """The command line in a process; what it has printed. The home says where the server is."""
+    command = [sys.executable, "-m", "penstock.cli", *arguments, "--home", str(served.home)]
+    known = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_SERVER")}
+    done = subprocess.run(command, env=known, cwd=served.root, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}\n{served.log()}"
+    return done.stdout
+
+
+def told(served: Served, *arguments: str) -> Any:
+    return json.loads(penstock(served, *arguments, "-o", "json"))
+
+
+def test_a_job_lives_by_the_command_line(served: Served) -> None:
+    """Submitted, listed, steered, stopped with a savepoint; another begins with it, and is canceled within 10 s."""
+    write_file(served.root / "hits", "0.jsonl", [{"page": "a", "number": n} for n in range(10)])
+    job_id = penstock(served, "run", "--detached", "tally", "--name", "first").strip()
+    await_true(lambda: len(read_folder(served.root / "tallies")) == 10, served.log)
+    [job] = told(served, "list")
+    assert (job["id"], job["status"], job["progress"]["records_in"]) == (job_id, "RUNNING", {"hits": 10})
+    assert "RUNNING since" in penstock(served, "info", "first")
+    sent = told(served, "control", "send", "first", "--kind", "trace", "--target", "count", "--wait")
+    assert sent["status"] == "APPLIED"
+    assert sent["issued_by"] == "owner"
+
+    savepoint = penstock(served, "stop", job_id, "--savepoint").strip()
+    assert told(served, "list", "--status", "FINISHED")[0]["id"] == job_id
+    assert [one["id"] for one in told(served, "savepoint", job_id, "--list")] == [savepoint]
+
+    write_file(served.root / "hits", "1.jsonl", [{"page": "a", "number": 10}])
+    penstock(served, "run", "--detached", "tally", "--name", "second", "--from-savepoint", savepoint)
+    await_true(lambda: len(read_folder(served.root / "tallies")) == 11, served.log)
+    # It goes on from what the first one knew.
+    assert max(tally["hits"] for tally in read_folder(served.root / "tallies")) == 11
+    begun_s = time.monotonic()
+    penstock(served, "cancel", "second")
+    seconds = time.monotonic() - begun_s
+    print(f"canceled within {seconds:.1f} s")
+    assert told(served, "info", "second")["status"] == "CANCELED"
+    assert seconds < 10
+    assert "asked for: cancel" in penstock(served, "events", "second")

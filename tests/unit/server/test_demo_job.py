@@ -1,0 +1,44 @@
+"""The demo job: offered and submitted where a server has nothing else to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import UnknownIdError
+from penstock.server.catalog import Catalog, JobSettings
+from penstock.server.demo_job import DEMO, demo_definition, submit_once
+from penstock.server.home import Home
+from penstock.server.service import JobService
+from penstock.server.store.connecting import sqlite_url
+from penstock.server.store.store import Store
+
+
+def test_it_is_submitted_once_in_an_empty_home(tmp_path: Path) -> None:
+    """And never again, also when it is over."""
+    home = Home(tmp_path)
+    store = Store.open(sqlite_url(home.store))
+    service = JobService(store, Catalog([], [demo_definition()]), home)
+    job_id = submit_once(service)
+    assert job_id is not None
+    job = service.get(job_id)
+    assert (job.definition, job.name, job.created_by) == (DEMO, DEMO, "penstock serve")
+    assert submit_once(service) is None
+    assert [one.id for one in service.list_jobs()] == [job_id]
+    store.close()
+
+
+def test_it_is_a_definition_beside_others(tmp_path: Path) -> None:
+    """Whose file is in the package; a file of the same id in a folder is told as one that hides it."""
+    assert Path(str(demo_definition().file)).is_file()
+    assert JobSettings(**demo_definition().settings).bindings == {"ticks": "rate:200", "heaters": "discard:"}
+    with pytest.raises(UnknownIdError, match="There are: none"):
+        Catalog([tmp_path]).definition(DEMO)
+    catalog = Catalog([tmp_path], [demo_definition()])
+    assert catalog.definition(DEMO) == demo_definition()
+    (tmp_path / "job.py").write_text("")
+    (tmp_path / "demo.yaml").write_text("job: job.py\n")
+    found, problems = catalog.definitions()
+    assert found == {}
+    assert "has the id 'demo' too" in problems[0].problem
