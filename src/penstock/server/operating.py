@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.errors import LeadershipLostError, StoreError
 from penstock.jobs.requests import Request, answer_to, post
+from penstock.server.dumps import note_dump
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, Processes, is_alive
 from penstock.server.scaling import outdone_by_users
@@ -130,6 +131,7 @@ class Operator:
                 shutil.rmtree(place, ignore_errors=True)
             else:
                 result = {**result, "id": operation.id}
+                note_dump(self._home, operation)
         if result is not None:
             self._store.end_operation(leader, operation, result=result)
         else:

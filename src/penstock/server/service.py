@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import datetime as dt
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -16,12 +14,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.control.commands import Command
-from penstock.errors import JobDefinitionError, JobStateError, PenstockError, StoreError, UnknownIdError
+from penstock.errors import JobDefinitionError, JobStateError, StoreError, UnknownIdError
 from penstock.jobs.control import ControlEntry
 from penstock.jobs.savepoints import dispose, new_id, savepoints
 from penstock.jobs.sending import command_binding, send_command
-from penstock.server.archives import zipped
 from penstock.server.catalog import Catalog, Changes, Problem, changed
+from penstock.server.dumps import DumpInfo, archive_of_dump, delete_dump, dump_info, list_dumps
 from penstock.server.home import Home
 from penstock.server.keeping import delete_job_files
 from penstock.server.processes import OUTPUT_FILE, PROGRESS_FILE, is_alive
@@ -33,7 +31,6 @@ from penstock.server.store.asking import Asked, new_operation_id
 from penstock.server.store.rows import EventRow, JobRow, NewJob, OperationRow, RunRow, Stop
 from penstock.server.store.store import Store
 from penstock.snapshots.formats import SnapshotFormat
-from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.reading import read_manifest
 from penstock.snapshots.stores import open_store
 from penstock.streams.graph import COMMANDS
@@ -136,20 +133,6 @@ class SavepointInfo(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     created_at: str | None
     uri: str
-
-
-class DumpInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A dump of the state of a job. Its id is that of the operation that made it."""
-
-    id: str
-    job: str
-    job_name: str
-    batch: int
-    format: str
-    created_ms: int
-    created_by: str
-    rows: int
-    bytes: int
 
 
 class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,20 +302,11 @@ class JobService:
 
     def dumps(self) -> list[DumpInfo]:
         """The dumps that there are, in the order of their ids."""
-        if not self._home.dumps.exists():
-            return []
-        found = []
-        for dump_id in sorted(path.parent.name for path in self._home.dumps.glob(f"*/{MANIFEST}")):
-            # What is damaged is no dump to take away, and another store does not know it.
-            with contextlib.suppress(PenstockError):
-                found.append(self._dump(dump_id))
-        return found
+        return list_dumps(self._home)
 
     def dump_archive(self, dump_id: str) -> Iterator[bytes]:
         """The files of a dump as a zip archive, in pieces."""
-        manifest = self._dump_manifest(dump_id)
-        tables = [name for table in manifest.tables for name in (table.schema_file, *table.files)]
-        return zipped(self._home.dumps / dump_id, [MANIFEST, *(file.path for file in tables)])
+        return archive_of_dump(self._home, dump_id)
 
     # Doing
 
@@ -430,10 +404,9 @@ class JobService:
 
     def delete_dump(self, dump_id: str, who: str) -> None:
         """Delete a dump for good."""
-        found = self._dump(dump_id)
+        found = dump_info(self._home, dump_id)
         self._store.add_event(found.job, "asked for: delete dump", {"dump": found.id}, who)
-        dispose(str(self._home.dumps / found.id))
-        shutil.rmtree(self._home.dumps / found.id, ignore_errors=True)
+        delete_dump(self._home, found.id)
 
     def delete_savepoint(self, savepoint_id: str, who: str) -> None:
         """Delete a savepoint for good. JobStateError while a job that is not over has begun with it."""
@@ -482,29 +455,6 @@ class JobService:
                 f"There is no savepoint {savepoint_id!r}. There are: {', '.join(found) or 'none'}."
             )
         return found[savepoint_id]
-
-    def _dump(self, dump_id: str) -> DumpInfo:
-        manifest = self._dump_manifest(dump_id)
-        operation = self._store.operation(dump_id)
-        return DumpInfo(
-            id=dump_id,
-            job=operation.job_id,
-            job_name=manifest.job,
-            batch=manifest.batch,
-            format=manifest.format,
-            created_ms=operation.created_ms,
-            created_by=operation.created_by,
-            rows=sum(table.rows for table in manifest.tables if table.kind != "internal"),
-            bytes=sum(file.bytes for table in manifest.tables for file in table.files),
-        )
-
-    def _dump_manifest(self, dump_id: str) -> Manifest:
-        """The manifest of a dump, which is looked up by its operation before anything is opened."""
-        known = self._store.operation(dump_id)
-        place = self._home.dumps / known.id
-        if known.kind != "dump" or not (place / MANIFEST).exists():
-            raise UnknownIdError(f"There is no dump {dump_id!r}.")
-        return read_manifest(open_store(str(place)))
 
     def _jobs_from(self, savepoint: SavepointInfo) -> tuple[str, ...]:
         """The jobs that are not over and began with a savepoint."""

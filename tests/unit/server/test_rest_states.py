@@ -186,6 +186,21 @@ def test_a_dump_is_taken_away(place: RestPlace, ran: str) -> None:
     ]
 
 
+def test_a_dump_outlives_its_job(place: RestPlace, ran: str) -> None:
+    """And is deleted by itself, in the name of who asks."""
+    asked = place.ask("POST", f"/v1/jobs/{ran}/state/dumps", json={}).json()
+    dump_id = done(place, asked)["id"]
+    with contextlib.closing(sqlite3.connect(place.home.store)) as store:
+        store.execute("UPDATE jobs SET status = 'CANCELED', epoch = 0")
+        store.commit()
+    place.service.delete(ran, "ann")
+    (listed,) = place.ask("GET", "/v1/dumps").json()["items"]
+    assert (listed["id"], listed["job"]) == (dump_id, ran)
+    assert place.ask("GET", f"/v1/dumps/{dump_id}").status_code == 200
+    assert place.ask("DELETE", f"/v1/dumps/{dump_id}").status_code == 204
+    assert list(place.home.dumps.iterdir()) == []
+
+
 def test_a_dump_that_fails_leaves_nothing(place: RestPlace, ran: str) -> None:
     """But the reason; and the id of another operation is that of no dump."""
     asked = place.ask("POST", f"/v1/jobs/{ran}/state/dumps", json={"batch": 3}).json()
