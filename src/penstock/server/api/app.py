@@ -126,6 +126,9 @@ def _with_problems(made: dict[str, Any]) -> None:
         for method in _METHODS & path.keys():
             operation = path[method]
             for status, meaning in _PROBLEMS.items():
-                operation["responses"][status] = {"description": meaning, "content": content}
+                own = operation["responses"].get(status, {}).get("content", {})
+                # Pages are told as well; what the framework says of its own errors does not hold.
+                kept = {kind: what for kind, what in own.items() if kind == "text/html"}
+                operation["responses"][status] = {"description": meaning, "content": {**content, **kept}}
             public = operation[ROLE_FIELD] == PUBLIC
             operation["security"] = [] if public else [{"token": []}, {"session": []}]
