@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["EXAMPLE", "JobProcess", "Result", "await_true", "cli", "kill", "processes_of"]
+__all__ = ["EXAMPLE", "JobProcess", "Result", "await_true", "cli", "kill", "processes_of", "workers_among"]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "temperature_control" / "job.py"
 
@@ -130,9 +130,7 @@ class JobProcess:
         python = [pid for pid, command in family.items() if any(module in command for module in modules)]
         if any_kind:
             return python
-        tasks = [pid for pid in python if _name(pid) == "worker"]
-        # The first process of that name forks one for each task.
-        return [pid for pid in tasks if _parent(pid) in tasks]
+        return workers_among(python)
 
     def await_end_of_family(self, timeout_s: float = 60.0) -> None:
         """Fail if a process of the run is still there after some time."""
@@ -155,6 +153,13 @@ def await_true(
     while not condition():
         assert time.monotonic() < deadline, otherwise()
         time.sleep(0.05)
+
+
+def workers_among(pids: Iterable[int]) -> list[int]:
+    """The processes in which tasks run, of some."""
+    tasks = [pid for pid in pids if _name(pid) == "worker"]
+    # The first process of that name forks one for each task.
+    return [pid for pid in tasks if _parent(pid) in tasks]
 
 
 def processes_of(tag: str) -> dict[int, str]:

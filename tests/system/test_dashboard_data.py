@@ -8,7 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
-from test_dashboard import PATIENCE_MS, PICTURES, VIEWER, Turnstiles, Visitor, browser, job_page, place, visit
+from turnstile_pages import (
+    PATIENCE_MS,
+    PICTURES,
+    VIEWER,
+    Turnstiles,
+    Visitor,
+    browser,
+    job_page,
+    place,
+    visit,
+)
 
 __all__ = ["browser", "place", "visit"]
 

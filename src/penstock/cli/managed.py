@@ -226,6 +226,15 @@ def _waiting(progress: dict[str, Any] | None) -> str:
     return ", ".join(shown) if progress is None or shown else "-"
 
 
+def _scaling(scaling: dict[str, Any] | None) -> dict[str, str]:
+    """How a job is scaled, and what was decided last."""
+    if scaling is None:
+        return {}
+    decision = scaling["decision"]
+    last = "nothing was decided yet" if decision is None else decision["reason"]
+    return {"scaling": f"{_pairs(scaling['policy']) or 'as by default'}; {last}"}
+
+
 def _tell(job: dict[str, Any]) -> None:
     started = job["next_start_ms"]
     lines = {
@@ -237,8 +246,11 @@ def _tell(job: dict[str, Any]) -> None:
         "submitted": f"{instant_text(job['created_ms'])} by {job['created_by']}",
         "restarts": f"{job['restarts']:,}, by {job['restart']}"
         + ("" if started is None else f"; the next at {instant_text(started)}"),
-        "settings": _pairs({k: v for k, v in job["settings"].items() if v not in (None, {}, False)}),
+        "settings": _pairs(
+            {k: v for k, v in job["settings"].items() if k != "scaling" and v not in (None, {}, False)}
+        ),
         **{f"-D {name}": uri for name, uri in job["bindings"].items()},
+        **_scaling(job["scaling"]),
     }
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)

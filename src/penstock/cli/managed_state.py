@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["fetch_dump", "id_in_path", "value_on_server"]
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_PATIENCE_S: Final = 120.0
-_PAUSE_S: Final = 1.0
 
 
 def id_in_path(text: str) -> str:

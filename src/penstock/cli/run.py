@@ -29,7 +29,7 @@ from penstock.jobs.logs import LogDisplay
 
 __all__ = ["demo", "run"]
 
-_DETACHED_ONLY: Final = ("name", "restart", "continues", "server", "home", "ca")
+_DETACHED_ONLY: Final = ("name", "restart", "scaling", "continues", "server", "home", "ca")
 
 
 class LogFormat(StrEnum):
@@ -37,6 +37,13 @@ class LogFormat(StrEnum):
 
     text = "text"
     json = "json"
+
+
+class Scaling(StrEnum):
+    """What becomes of the scaling policy of a definition."""
+
+    off = "off"
+    dry_run = "dry-run"
 
 
 def run(
@@ -59,6 +66,10 @@ def run(
     restart: Annotated[
         str | None,
         typer.Option(metavar="STRATEGY", help="With --detached: when it is started again after a failure."),
+    ] = None,
+    scaling: Annotated[
+        Scaling | None,
+        typer.Option(help="With --detached: do not heed its scaling policy, or only tell what that decides."),
     ] = None,
     continues: Annotated[
         str | None,
@@ -165,6 +176,7 @@ def run(
                 "parallelism": parallelism,
                 "batch_interval": f"{batch_interval}ms",
                 "restart": restart,
+                "scaling": None if scaling is None else scaling.value,
                 "keep_positions": keep_positions,
                 "allow_non_restored_state": allow_non_restored_state,
                 "from_savepoint": from_savepoint,

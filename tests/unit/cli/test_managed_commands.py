@@ -88,6 +88,23 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
     assert place.service.operation(again["operation"]).job == again["job"] != job_id
 
 
+def test_the_scaling_policy_is_heeded_or_not(place: ServedRest) -> None:
+    """As who submits the job says; `info` shows it with the last decision."""
+    place.define("scaled", "scaling: {most_tasks: 4}")
+    for more, policy, shown in (
+        ((), {"most_tasks": 4}, "most_tasks=4; nothing was decided yet"),
+        (("--scaling=dry-run",), {"most_tasks": 4, "dry_run": True}, "nothing was decided yet"),
+        (("--scaling=off",), None, None),
+    ):
+        job_id = penstock(place, "run", "--detached", "scaled", *more).stdout.strip()
+        scaling = place.service.get(job_id).scaling
+        assert (None if scaling is None else scaling.policy) == policy
+        text = penstock(place, "info", job_id).stdout
+        assert ("scaling" in text) == (shown is not None)
+        assert (shown or "") in text
+    refused(penstock(place, "run", "scaled", "--scaling=off"), "goes with --detached")
+
+
 def test_a_server_takes_no_code(place: ServedRest) -> None:
     """A file is refused with the definitions that there are, and so is what only a definition may say."""
     file = place.root / "job.py"
@@ -430,7 +447,7 @@ def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
     at = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
     for definition in ("small", "scaled"):
         job_id = place.submit(definition)
-        checkpoint = place.start(job_id).folder
+        checkpoint = place.begin(job_id).folder
         writer = FiguresWriter(checkpoint)
         for batch in range(30):
             begun = at + dt.timedelta(seconds=batch)

@@ -75,5 +75,5 @@ def test_a_savepoint_is_deleted(place: ServedRest) -> None:
     assert penstock(place, "savepoint", job_id, "--dispose", "sp-2").exit_code == 2
     assert penstock(place, "savepoint", job_id, "--dispose", "../../etc").exit_code == 2
     gone = penstock(place, "savepoint", job_id, "--dispose", "sp-1")
-    assert (gone.exit_code, gone.stderr) == (0, "Deleted the savepoint sp-1.\n"), gone.output
+    assert (gone.exit_code, gone.stderr) == (0, "Deleted sp-1.\n"), gone.output
     assert place.service.savepoints() == []

@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-import collections
-import datetime as dt
-from pathlib import Path
-from typing import Any, Final
-
 from nicegui import ui
 
-from penstock.jobs.figures import Figures, NewFigures, read_figures
 from penstock.server.api.access import Role
 from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard.live_charts import WINDOWS, show_charts
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.series import Chart, Unit, charts
 from penstock.server.dashboard.visits import JobVisit
 
-__all__ = ["FiguresTail", "charts_page"]
-
-_WINDOWS: Final = {120: "2 min", 600: "10 min", 3600: "1 h"}
-_MOST_KEPT: Final = 7200
-_COLOURS: Final = ["#3b82f6", "#10b981", "#f59e0b", "#a855f7", "#ef4444", "#06b6d4", "#84cc16", "#ec4899"]
-_GREY: Final = "#8592a6"
-_GRID: Final = "rgba(133, 146, 166, 0.18)"
-# How numbers of each unit are written, by a function of dashboard.js.
-_FORMATS: Final[dict[Unit, str]] = {
-    "records/s": "(value) => window.penstock.amount(value) + '/s'",
-    "records": "(value) => window.penstock.amount(value)",
-    "files": "(value) => window.penstock.amount(value)",
-    "bytes": "(value) => window.penstock.size(value)",
-    "s": "(value) => window.penstock.seconds(value)",
-    "%": "(value) => window.penstock.amount(value) + ' %'",
-}
-
-
-class FiguresTail:
-    """The figures of a job over the last hour, of which each is read once."""
-
-    def __init__(self, checkpoint: Path) -> None:
-        since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=max(_WINDOWS))
-        self._new: Final = NewFigures(checkpoint)
-        self._kept: Final = collections.deque(read_figures(checkpoint, since), _MOST_KEPT)
-
-    def read(self) -> list[Figures]:
-        """All of them, oldest first."""
-        newest = self._kept[-1].ended if self._kept else None
-        self._kept.extend(found for found in self._new.read() if newest is None or found.ended > newest)
-        return list(self._kept)
+__all__ = ["charts_page"]
 
 
 @job_tab("charts", "Charts", icon="show_chart", role=Role.VIEWER)
@@ -54,107 +18,11 @@ def charts_page(visit: JobVisit) -> None:
     """A job over time."""
     with ui.element("div").classes("p-toolbar"):
         window = (
-            ui.toggle(_WINDOWS, value=120)
+            ui.toggle(WINDOWS, value=min(WINDOWS))
             .props('no-caps unelevated aria-label="How far back"')
             .classes("p-toggle")
         )
         ui.element("div").classes("p-space")
         ui.label("Times are in UTC").classes("p-muted p-small")
-    shown: dict[str, _ShownChart] = {}
-    with ui.element("div").classes("p-charts"):
-        for chart in charts([], dt.datetime.now(dt.UTC), 120):
-            shown[chart.name] = _ShownChart(chart)
-
-    def show(found: list[Figures]) -> None:
-        now = dt.datetime.now(dt.UTC)
-        for chart in charts(found, now, window.value):
-            shown[chart.name].show(chart, now, window.value)
-
-    tail = ("figures", visit.job_id)
-    visit.poll(
-        lambda: visit.readings.keep(tail, lambda: FiguresTail(visit.service.checkpoint(visit.job_id))).read(),
-        show,
-        key=("figures read", visit.job_id),
-    )
+    show_charts(visit, lambda: float(window.value))
     pieces.same(same_commands.show_job(visit.job_id))
-
-
-class _ShownChart:
-    def __init__(self, chart: Chart) -> None:
-        with pieces.card(chart.title) as card:
-            card.props(f'aria-label="{chart.title}"').mark(f"chart-{chart.name}")
-            self._nothing = ui.label("Nothing to show yet").classes("p-muted p-chart-nothing")
-            self._chart = (
-                ui.echart(_options(chart))
-                .classes("p-chart")
-                .props(f'data-chart="{chart.name}" data-points=0')
-            )
-
-    def show(self, chart: Chart, now: dt.datetime, window_s: float) -> None:
-        """Show other values."""
-        end_ms = now.timestamp() * 1000
-        self._nothing.set_visibility(not chart.lines)
-        self._chart.options["series"] = [_line(line.name, line.points) for line in chart.lines]
-        self._chart.options["legend"]["data"] = [line.name for line in chart.lines]
-        axis = self._chart.options["xAxis"]
-        axis["min"], axis["max"] = round(end_ms - window_s * 1000), round(end_ms)
-        self._chart.options["yAxis"].update(_y_axis(chart.unit))
-        self._chart.props(f"data-points={max((len(line.points) for line in chart.lines), default=0)}")
-        self._chart.update()
-
-
-def _options(chart: Chart) -> dict[str, Any]:
-    # Names that begin with ":" are evaluated in the browser; their values are text of this program only.
-    return {
-        "animation": False,
-        "useUTC": True,
-        "color": _COLOURS,
-        "grid": {"left": 12, "right": 18, "top": 34, "bottom": 8, "containLabel": True},
-        "legend": {
-            "type": "scroll",
-            "top": 0,
-            "left": 8,
-            "icon": "roundRect",
-            "itemWidth": 12,
-            "itemHeight": 4,
-            "textStyle": {"color": _GREY},
-            "data": [],
-        },
-        "tooltip": {
-            "trigger": "axis",
-            "backgroundColor": "var(--p-surface)",
-            "borderColor": "var(--p-line)",
-            "textStyle": {"color": "var(--p-text)", "fontSize": 12},
-            ":valueFormatter": _FORMATS[chart.unit],
-        },
-        "xAxis": {
-            "type": "time",
-            "axisLine": {"lineStyle": {"color": _GRID}},
-            "axisTick": {"show": False},
-            "axisLabel": {"color": _GREY, "hideOverlap": True},
-            "splitLine": {"show": False},
-        },
-        "yAxis": {
-            "type": "value",
-            "min": 0,
-            "splitLine": {"lineStyle": {"color": _GRID}},
-            **_y_axis(chart.unit),
-        },
-        "series": [],
-    }
-
-
-def _y_axis(unit: Unit) -> dict[str, Any]:
-    label = {"color": _GREY, ":formatter": _FORMATS[unit]}
-    return {"axisLabel": label, "max": 100} if unit == "%" else {"axisLabel": label}
-
-
-def _line(name: str, points: list[tuple[int, float]]) -> dict[str, Any]:
-    return {
-        "type": "line",
-        "name": name,
-        "showSymbol": len(points) == 1,
-        "lineStyle": {"width": 2},
-        "areaStyle": {"opacity": 0.08},
-        "data": points,
-    }

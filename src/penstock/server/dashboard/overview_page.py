@@ -9,9 +9,11 @@ from nicegui import ui
 from penstock.server.api.access import Role
 from penstock.server.dashboard import pieces, same_commands
 from penstock.server.dashboard.health import lag_of, throughput_of
+from penstock.server.dashboard.live_charts import WINDOWS, show_charts
 from penstock.server.dashboard.registry import job_tab
 from penstock.server.dashboard.texts import amount, clock_time
 from penstock.server.dashboard.visits import JobVisit
+from penstock.server.reading import SettingInfo
 from penstock.server.service import JobInfo
 
 __all__ = ["overview"]
@@ -30,7 +32,8 @@ def overview(visit: JobVisit) -> None:
     }
     with ui.element("div").classes("p-tiles"):
         tiles = {name: pieces.tile(title) for name, title in titles.items()}
-    with pieces.card("Set-up"):
+    show_charts(visit, lambda: float(min(WINDOWS)), ("throughput", "batch"))
+    with pieces.card("Set-up", about="what is not as by default"):
         table = pieces.Table(
             [pieces.Column("name", "Setting"), pieces.Column("value", "Value")], key="name", page_rows=0
         )
@@ -39,9 +42,19 @@ def overview(visit: JobVisit) -> None:
         for name, text in _numbers(job).items():
             if tiles[name].text != text:
                 tiles[name].set_text(text)
-        table.show(_settings(job))
+
+    reader = visit.service.reader
+
+    def show_settings(found: tuple[JobInfo, list[SettingInfo]]) -> None:
+        table.show(_settings(*found))
 
     visit.poll(lambda: visit.service.get(visit.job_id), show, key=("job", visit.job_id))
+    visit.poll(
+        lambda: (visit.service.get(visit.job_id), reader.config(visit.job_id)),
+        show_settings,
+        key=("set-up", visit.job_id),
+        every_s=5.0,
+    )
     pieces.same(same_commands.show_job(visit.job_id))
 
 
@@ -58,13 +71,12 @@ def _numbers(job: JobInfo) -> dict[str, str]:
     }
 
 
-def _settings(job: JobInfo) -> list[dict[str, Any]]:
+def _settings(job: JobInfo, settings: list[SettingInfo]) -> list[dict[str, Any]]:
     rows = {
         "definition": job.definition,
         "submitted": f"{clock_time(job.created_ms)} UTC by {job.created_by}",
         "run": str(job.run),
-        "restart strategy": job.restart,
         **{f"binding {name}": uri for name, uri in job.bindings.items()},
-        **{name: str(value) for name, value in job.settings.items() if value not in (None, {}, [], "")},
+        **{one.name: str(one.value) for one in settings if not one.is_default},
     }
     return [{"name": name, "value": value} for name, value in rows.items()]

@@ -122,20 +122,19 @@ def name_target(target: str) -> None:
 
 @contextlib.contextmanager
 def form_dialog(title: str) -> Iterator[ui.dialog]:
-    """A dialog with fields, which the caller fills, opens and awaits."""
-    with _dialog(title) as dialog:
+    """A dialog with fields, which the caller fills, ends with `form_buttons`, and awaits."""
+    with _dialog(title) as dialog, ui.element("form").classes("p-form"):
         yield dialog
 
 
 def form_buttons(dialog: ui.dialog, confirm: str, values: Callable[[], Any]) -> None:
-    """The last row of a form: no, and yes with the values of its fields."""
+    """The last row of a form: no, and yes with the values of its fields, by the button or Enter."""
+    ui.context.slot.parent.on("submit.prevent", lambda: dialog.submit(values()))
     with ui.element("div").classes("p-dialog-buttons"):
-        ui.button("Close", on_click=dialog.close, color=None).props("no-caps flat").classes(
+        ui.button("Close", on_click=dialog.close, color=None).props("no-caps flat type=button").classes(
             "p-button p-plain"
         )
-        ui.button(confirm, on_click=lambda: dialog.submit(values()), color=None).props(
-            "no-caps unelevated type=submit"
-        ).classes("p-button")
+        ui.button(confirm, color=None).props("no-caps unelevated type=submit").classes("p-button")
 
 
 def same(command: str) -> TextElement:

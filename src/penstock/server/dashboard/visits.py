@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -30,6 +31,7 @@ _FORGOTTEN_S: Final = 30.0
 _MOST_WAIT_S: Final = 120.0
 
 _T = TypeVar("_T")
+_ended: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
 
 
 class SessionOverError(PenstockError):
@@ -48,7 +50,10 @@ def principal_of(scope: Scope) -> Principal | None:
 
 def end_page(client: Client) -> None:
     """Show the login in place of a page whose session has ended."""
-    client.run_javascript("window.location.replace('/login')")
+    # Said once, since saying it again would make the browser begin anew.
+    if client not in _ended:
+        _ended.add(client)
+        client.run_javascript("window.location.replace('/login')")
 
 
 @dataclass
