@@ -43,6 +43,7 @@ _PROBLEMS: Final = {
     "422": "The request is not as described, or its Idempotency-Key is that of another one.",
     "503": "The store or another system does not answer now; try again.",
 }
+_PAGE_TYPE: Final = "text/html"
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
 
 
@@ -126,9 +127,9 @@ def _with_problems(made: dict[str, Any]) -> None:
         for method in _METHODS & path.keys():
             operation = path[method]
             for status, meaning in _PROBLEMS.items():
+                # A page that says it to people stays beside the document.
                 own = operation["responses"].get(status, {}).get("content", {})
-                # Pages are told as well; what the framework says of its own errors does not hold.
-                kept = {kind: what for kind, what in own.items() if kind == "text/html"}
-                operation["responses"][status] = {"description": meaning, "content": {**content, **kept}}
+                pages = {kind: said for kind, said in own.items() if kind == _PAGE_TYPE}
+                operation["responses"][status] = {"description": meaning, "content": pages | content}
             public = operation[ROLE_FIELD] == PUBLIC
             operation["security"] = [] if public else [{"token": []}, {"session": []}]

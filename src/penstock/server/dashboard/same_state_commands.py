@@ -25,9 +25,9 @@ def show_key(job_id: str, step: str, key: str) -> str:
     return shlex.join(["penstock", "state", "get", job_id, "--step", step, "--key", key])
 
 
-def dump_state(checkpoint: str, form: str) -> str:
+def dump_state(job_id: str, form: str) -> str:
     """Dump the state of a job."""
-    return shlex.join(["penstock", "state", "dump", checkpoint, "--to", "FOLDER", "--format", form])
+    return shlex.join(["penstock", "state", "dump", job_id, "--to", "FOLDER", "--format", form])
 
 
 def list_savepoints(job: str) -> str:

@@ -54,17 +54,15 @@ def state(visit: JobVisit) -> None:
     if browser is None:
         pieces.empty("lock", "What the states hold is for those with the role operator.")
 
-    dumps = _Dumps(visit)
+    _Dumps(visit)
 
-    def show(found: tuple[str, list[dict[str, Any]]]) -> None:
-        checkpoint, steps = found
-        table.show(_state_rows(steps))
-        dumps.update(checkpoint)
+    def show(found: list[dict[str, Any]]) -> None:
+        table.show(_state_rows(found))
         if browser is not None:
-            browser.update(steps)
+            browser.update(found)
 
-    def read() -> tuple[str, list[dict[str, Any]]]:
-        return str(visit.service.checkpoint(visit.job_id)), visit.service.reader.states(visit.job_id)
+    def read() -> list[dict[str, Any]]:
+        return visit.service.reader.states(visit.job_id)
 
     visit.poll(read, show, key=("states", visit.job_id), every_s=_STATES_EVERY_S)
 
@@ -267,7 +265,6 @@ class _Dumps:
 
     def __init__(self, visit: JobVisit) -> None:
         self._visit = visit
-        self._checkpoint = "CHECKPOINT"
         with pieces.card("Dumps", about="all states as files, which people and programs can read"):
             with ui.element("div").classes("p-body"), ui.element("div").classes("p-toolbar"):
                 self._format = ui.select(_FORMATS, value="csv", label="Format").props("outlined dense")
@@ -304,13 +301,8 @@ class _Dumps:
         self._say_same()
         visit.poll(visit.service.dumps, self._show, key="dumps")
 
-    def update(self, checkpoint: str) -> None:
-        """The checkpoint is known."""
-        self._checkpoint = checkpoint
-        self._say_same()
-
     def _say_same(self) -> None:
-        self._same.set_text(same_state_commands.dump_state(self._checkpoint, self._format.value))
+        self._same.set_text(same_state_commands.dump_state(self._visit.job_id, self._format.value))
 
     def _show(self, found: list[DumpInfo]) -> None:
         mine = [dump for dump in found if dump.job == self._visit.job_id]
