@@ -74,13 +74,14 @@ def info(
     ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show a job: what it is and why, its settings, runs and savepoints, and how it is going."""
+    """Show a job: what it is and why, its settings, plan, runs and savepoints, and how it is going."""
     with errors_as_sentences(), Servers(server, home, ca).job(job) as (asked, job_id):
         from penstock.client.jobs import savepoints_of
 
         found = asked.get(f"/v1/jobs/{job_id}")
         found["runs"] = asked.get(f"/v1/jobs/{job_id}/runs", limit=_SHOWN_RUNS)["items"]
         found["savepoints"] = savepoints_of(asked, job_id)
+        found["plan"] = _plan_of(asked, job_id)
         if output is Output.json:
             print_json(found)
         else:
@@ -191,6 +192,19 @@ def _look_closer(server: Server, jobs: list[dict[str, Any]]) -> None:
         job["progress"] = server.get(f"/v1/jobs/{job['id']}")["progress"]
 
 
+def _plan_of(server: Server, job_id: str) -> dict[str, Any] | None:
+    """What a job is made of; None before its first start has told."""
+    from penstock.client.asking import RefusedError
+
+    try:
+        found: dict[str, Any] = server.get(f"/v1/jobs/{job_id}/plan")
+    except RefusedError as e:
+        if e.kind != "checkpoint":
+            raise
+        return None
+    return found
+
+
 def _table_of(jobs: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("id", "name"):
@@ -258,6 +272,9 @@ def _tell(job: dict[str, Any]) -> None:
     for name, text in lines.items():
         table.add_row(escaped(name), escaped(str(text)))
     stdout.print(table)
+    if job["plan"] is not None:
+        stdout.print("")
+        stdout.print(_table_of_plan(job["plan"]))
     _tell_runs(job["runs"])
     if job["savepoints"]:
         stdout.print(
@@ -275,6 +292,31 @@ def _tell(job: dict[str, Any]) -> None:
         }
         text = "; ".join(f"{name} {value}" for name, value in told.items())
         stdout.print(f"\n{escaped(text)}", soft_wrap=True)
+
+
+def _table_of_plan(plan: dict[str, Any]) -> Table:
+    """The parts of a job, each behind what it reads."""
+    names = {node["id"]: node["name"] or node["kind"] for node in plan["nodes"]}
+    table = Table(box=None, pad_edge=False)
+    for title in ("part", "name", "reads", "key", "states", "commands"):
+        table.add_column(title, overflow="fold")
+    for node in plan["nodes"]:
+        reads = [
+            names[edge["source"]] + (f".{edge['output']}" if edge["output"] else "")
+            for edge in plan["edges"]
+            if edge["target"] == node["id"]
+        ]
+        binding = node["binding"]
+        cells = (
+            node["kind"],
+            names[node["id"]],
+            ", ".join(reads) if reads or binding is None else binding["uri"],
+            ", ".join(node["key"]),
+            ", ".join(state["name"] for state in node["states"]),
+            ", ".join(node["commands"]),
+        )
+        table.add_row(*map(escaped, cells))
+    return table
 
 
 def _tell_runs(runs: list[dict[str, Any]]) -> None:

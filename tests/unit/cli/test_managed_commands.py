@@ -441,6 +441,22 @@ def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     following.wait()
 
 
+def test_the_plan_of_a_job_is_shown(place: ServedRest) -> None:
+    """Its parts with what each reads, once a start has described them."""
+    job_id = place.submit()
+    assert told(penstock(place, "info", job_id, "-ojson"))["plan"] is None
+    assert "step 0" not in penstock(place, "info", job_id).stdout
+    place.begin(job_id)
+    plan = told(penstock(place, "info", job_id, "-ojson"))["plan"]
+    assert plan == place.ask("GET", f"/v1/jobs/{job_id}/plan", Role.VIEWER).json()
+    lines = penstock(place, "info", job_id).stdout.splitlines()
+    (step,) = (line.split() for line in lines if line.startswith("step "))
+    assert step[1:4] == ["step", "0", "readings-0"]
+    assert "set" in step[-1] or "set," in step
+    (source,) = (line for line in lines if line.startswith("data stream") and "readings-0" in line)
+    assert f"jsonl:{place.root / 'in'}" in source
+
+
 def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
     """By the policy of the definition, where that has one."""
     place.define("scaled", "scaling:\n  most_tasks: 8")

@@ -16,6 +16,7 @@ from penstock.server.dashboard.same_commands import SentControl
 SHOWN = {
     same_commands.list_jobs(): {"everything": True},
     same_commands.show_job("rooms-1"): {"job": "rooms-1"},
+    same_commands.show_metrics("rooms-1"): {"job": "rooms-1", "watch": True},
     same_commands.submit_job("rooms", {"name": "my rooms", "parallelism": 4}): {
         "job_file": "rooms",
         "detached": True,

@@ -25,4 +25,4 @@ def charts_page(visit: JobVisit) -> None:
         ui.element("div").classes("p-space")
         ui.label("Times are in UTC").classes("p-muted p-small")
     show_charts(visit, lambda: float(window.value))
-    pieces.same(same_commands.show_job(visit.job_id))
+    pieces.same(same_commands.show_metrics(visit.job_id))

@@ -18,6 +18,7 @@ __all__ = [
     "show_commands",
     "show_events",
     "show_job",
+    "show_metrics",
     "stop_job",
     "submit_job",
     "take_savepoint",
@@ -43,6 +44,11 @@ def list_jobs() -> str:
 def show_job(job_id: str) -> str:
     """Show a job."""
     return _said("info", job_id)
+
+
+def show_metrics(job_id: str) -> str:
+    """Show what a job does, anew each second."""
+    return _said("metrics", job_id, "--watch")
 
 
 def submit_job(definition: str, changes: Mapping[str, Any]) -> str:
