@@ -38,6 +38,7 @@ def examine(wanted: Wanted) -> Iterator[Finding]:
     yield from _safely("memory", machine.check_memory)
     yield from _safely("open files", machine.check_open_files)
     yield from _safely("loopback", machine.check_loopback)
+    yield from _safely("server port", machine.check_server_port)
     for port in wanted.ports:
         yield from _safely(f"port {port}", partial(machine.check_port, port))
     yield from _safely("host name", machine.check_host_name)

@@ -23,9 +23,11 @@ __all__ = [
     "check_memory",
     "check_open_files",
     "check_port",
+    "check_server_port",
 ]
 
 _LOOPBACK: Final = "127.0.0.1"
+_SERVER_PORT: Final = 8081
 # Driver, block manager, the gateway to Python, and workers listen at ports of their own.
 _PORTS: Final = 16
 _ANSWER_S: Final = 5.0
@@ -148,6 +150,21 @@ def check_port(port: int, listen: Callable[[tuple[str, int]], Any] = socket.crea
             f"End what listens there (ss -ltnp 'sport = :{port}' names it), or choose another port.",
         )
     return fine(name, f"{_LOOPBACK}:{port} is free")
+
+
+def check_server_port(
+    port: int = _SERVER_PORT, listen: Callable[[tuple[str, int]], Any] = socket.create_server
+) -> Finding:
+    """Whether the port is free at which `penstock serve` listens unless it is told another; jobs do not need it."""
+    found = check_port(port, listen)
+    if found.status == "ok":
+        return fine("server port", found.found)
+    return warning(
+        "server port",
+        found.found,
+        f"Nothing is wrong if a penstock serve is there already (ss -ltnp 'sport = :{port}' names who is). Otherwise "
+        "start yours with --bind 127.0.0.1:PORT.",
+    )
 
 
 def check_host_name(

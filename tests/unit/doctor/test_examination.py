@@ -32,6 +32,7 @@ ALWAYS = [
     "memory",
     "open files",
     "loopback",
+    "server port",
     "host name",
     "clock",
 ]

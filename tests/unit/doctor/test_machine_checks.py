@@ -20,6 +20,7 @@ from penstock.doctor.machine import (
     check_memory,
     check_open_files,
     check_port,
+    check_server_port,
 )
 from penstock.local.limits import Cores, Memory
 
@@ -100,6 +101,14 @@ def test_a_port_that_is_taken_is_told() -> None:
     told(check_port(port), "ok", f"127.0.0.1:{port} is free")
     with socket.create_server(("127.0.0.1", port)):
         told(check_port(port), "failed", "Address already in use", f"ss -ltnp 'sport = :{port}'")
+
+
+def test_the_port_of_a_server_may_be_taken() -> None:
+    """By the server itself, so that it is no failure."""
+    port = free_port()
+    told(check_server_port(port), "ok", f"127.0.0.1:{port} is free")
+    with socket.create_server(("127.0.0.1", port)):
+        told(check_server_port(port), "warning", "Address already in use", "--bind 127.0.0.1:PORT")
 
 
 def test_a_machine_that_does_not_know_its_name_is_told() -> None:
