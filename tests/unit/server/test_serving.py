@@ -19,6 +19,8 @@ import httpx
 import msgspec
 import pytest
 
+from penstock.client.asking import Server
+from penstock.client.finding import Address
 from penstock.errors import ExternalSystemError, JobDefinitionError
 from penstock.server.api.access import AccessError, hash_of, new_token
 from penstock.server.home import ADDRESS_FILE, Home
@@ -147,7 +149,7 @@ def test_a_stream_does_not_hold_up_the_end(settings: ServeSettings) -> None:
 
 
 def test_it_speaks_tls(settings: ServeSettings, tmp_path: Path) -> None:
-    """Then cookies are for https only, and so is the server."""
+    """Then cookies are for https only, and so is the server; the command line asks one whose certificate it trusts."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl makes the certificate, and is not there")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -162,6 +164,8 @@ def test_it_speaks_tls(settings: ServeSettings, tmp_path: Path) -> None:
         "1",
         "-subj",
         "/CN=localhost",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
     ]
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run([*made, *files], check=True, capture_output=True)
@@ -169,6 +173,13 @@ def test_it_speaks_tls(settings: ServeSettings, tmp_path: Path) -> None:
 
     def ask(started: Started) -> httpx.Response:
         assert started.url.startswith("https://")
+        with Server(Address(started.url, started.token, certificate)) as trusting:
+            assert trusting.get("/v1/me") == {"name": "owner", "role": "admin"}
+        with (
+            Server(Address(started.url, started.token)) as wary,
+            pytest.raises(ExternalSystemError, match="certificate"),
+        ):
+            wary.get("/v1/me")
         return httpx.get(started.login, verify=False, timeout=30)
 
     answer = served(secure, ask)
