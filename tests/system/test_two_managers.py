@@ -36,7 +36,6 @@ class Server:
             **os.environ,
             "PENSTOCK_TEST_RUN": tag,
             "PENSTOCK_SERVER_STORE": store,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
         command = [sys.executable, small_serve.__file__, "--bind", "127.0.0.1:0", "-o", "json"]
         command += ["--jobs", str(root / "definitions"), "--home", str(root / "home")]

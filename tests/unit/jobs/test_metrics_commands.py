@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -86,7 +87,7 @@ def penstock_(*arguments: str | Path, code: int = 0) -> Result:
 
 
 def interrupted_after(looks: int, between: Callable[[int], None]) -> Callable[[float], None]:
-    """In the place of a sleep: does something between two looks, and then Ctrl-C is pressed."""
+    """In the place of the sleep of one module: does something between two looks, and then Ctrl-C is pressed."""
     count = 0
 
     def sleep(seconds: float) -> None:
@@ -157,7 +158,7 @@ def test_watching_as_lines(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) ->
     """After the first line, figures as they are written, until Ctrl-C."""
     writer = FiguresWriter(checkpoint)
     sleep = interrupted_after(2, lambda look: writer.append(figures(2 + look)))
-    monkeypatch.setattr(penstock.cli.metrics.time, "sleep", sleep)
+    monkeypatch.setattr(penstock.cli.metrics, "time", SimpleNamespace(sleep=sleep))
     lines = penstock_("metrics", checkpoint, "-o", "json", "--watch", code=130).stdout.splitlines()
     assert json.loads(lines[0])["figures"]["batch"] == 1
     assert [json.loads(line)["batch"] for line in lines[1:]] == [2, 3]
@@ -167,7 +168,7 @@ def test_watching_as_tables(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -
     """Without a terminal the tables are printed again when there is something new."""
     writer = FiguresWriter(checkpoint)
     sleep = interrupted_after(4, lambda look: writer.append(figures(2)) if look == 1 else None)
-    monkeypatch.setattr(penstock.cli.metrics.time, "sleep", sleep)
+    monkeypatch.setattr(penstock.cli.metrics, "time", SimpleNamespace(sleep=sleep))
     text = penstock_("metrics", checkpoint, "--watch", code=130).stdout
     assert text.count("rooms (rooms-1)") == 2
     assert "newest micro-batch  2," in text
@@ -200,7 +201,7 @@ def test_events_are_followed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) 
     from penstock.jobs import events
 
     sleep = interrupted_after(2, lambda look: record_event(checkpoint, event(20 + look, "dump")))
-    monkeypatch.setattr(events.time, "sleep", sleep)
+    monkeypatch.setattr(events, "time", SimpleNamespace(sleep=sleep))
     text = penstock_("events", checkpoint, "--follow", "--last", "1", "-o", "json", code=130).stdout
     assert [json.loads(line)["event"] for line in text.splitlines()] == ["failed", "dump", "dump"]
 
