@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import psycopg
-import pytest
-from debian import install_or_skip
+from debian import find_or_install
 from free_ports import free_port
 
 START_S: Final = 60.0
@@ -23,14 +22,7 @@ PASSWORD: Final = "s3cr3t"
 
 def postgres_programs() -> Path:
     """The folder of initdb and postgres, installed when that is possible; else the test is skipped."""
-    found = _installed()
-    if found is not None:
-        return found
-    said = install_or_skip("postgresql", "PostgreSQL")
-    found = _installed()
-    if found is None:
-        pytest.skip(f"PostgreSQL cannot be installed: {said}")
-    return found
+    return find_or_install(_installed, "postgresql", "PostgreSQL")
 
 
 def _installed() -> Path | None:

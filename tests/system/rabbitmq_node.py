@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import pika
-import pytest
-from debian import install_or_skip
+from debian import find_or_install
 from free_ports import free_port
 
 SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -24,11 +23,7 @@ ESCAPED_PASSWORD: Final = "s3cr3t%20pass%2Fword"
 
 def require_rabbitmq() -> None:
     """Install Debian's RabbitMQ when it is missing and that is possible; otherwise skip the test."""
-    if SERVER.exists():
-        return
-    said = install_or_skip("rabbitmq-server", "RabbitMQ")
-    if not SERVER.exists():
-        pytest.skip(f"RabbitMQ cannot be installed: {said}")
+    find_or_install(lambda: SERVER if SERVER.exists() else None, "rabbitmq-server", "RabbitMQ")
 
 
 class RabbitNode:

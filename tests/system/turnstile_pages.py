@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from debian import install_or_skip
+from debian import find_or_install
 from free_ports import free_port
 from job_process import await_true
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -134,9 +134,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turnstiles]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium."""
-    if shutil.which(CHROMIUM) is None:
-        said = install_or_skip("chromium", "Chromium")
-        assert shutil.which(CHROMIUM) is not None, said
+    find_or_install(lambda: shutil.which(CHROMIUM), "chromium", "Chromium")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield launched
