@@ -19,7 +19,7 @@ from rich.table import Table
 
 from penstock.bindings import split_definition
 from penstock.cli.control_desks import CheckpointDesk, Content, Desk, ServerDesk
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
 from penstock.cli.target import (
     CHECKPOINT_VARIABLE,
     DEFAULT_HOME,
@@ -31,7 +31,6 @@ from penstock.cli.target import (
     TimeoutOption,
     checkpoint_of,
     is_checkpoint,
-    print_json,
     refuse_options,
 )
 from penstock.cli.texts import shown_instant

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 from rich.table import Table
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from penstock.doctor.finding import Finding
@@ -63,7 +62,7 @@ def doctor(
             findings = list(examine(wanted))
         status = worst(findings)
         if output is Output.json:
-            print(msgspec.json.encode({"status": status, "checks": findings}).decode())
+            print_json({"status": status, "checks": findings})
         else:
             _tell(findings)
     if status == "failed":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
 from penstock.cli.target import (
     DEFAULT_HOME,
     CaOption,
@@ -20,7 +20,6 @@ from penstock.cli.target import (
     Servers,
     TimeoutOption,
     asked_for,
-    print_json,
 )
 from penstock.cli.texts import instant_text
 from penstock.server.statuses import ENDED, JobStatus
@@ -98,11 +97,16 @@ def cancel(
     output: OutputOption = Output.text,
 ) -> None:
     """End a job at once, in the midst of a micro-batch if need be. Its checkpoint stays as the last one left it."""
-    with errors_as_sentences(), Servers(server, home, ca).job(job) as (asked, job_id):
-        operation = asked.change("PATCH", f"/v1/jobs/{job_id}", {"desired": "CANCELED"})
-        done = asked_for(asked, operation, wait=not no_wait, timeout_s=timeout, output=output)
-        if done is not None:
-            stderr.print(f"The job {escaped(job_id)} is canceled.", soft_wrap=True)
+    with errors_as_sentences():
+        _bring_about(
+            "CANCELED",
+            "is canceled.",
+            Servers(server, home, ca),
+            job,
+            output,
+            wait=not no_wait,
+            timeout_s=timeout,
+        )
 
 
 def pause(
@@ -115,13 +119,16 @@ def pause(
     output: OutputOption = Output.text,
 ) -> None:
     """Let a job have no process until it is resumed. What it has done is kept in its checkpoint."""
-    with errors_as_sentences(), Servers(server, home, ca).job(job) as (asked, job_id):
-        operation = asked.change("PATCH", f"/v1/jobs/{job_id}", {"desired": "PAUSED"})
-        done = asked_for(asked, operation, wait=not no_wait, timeout_s=timeout, output=output)
-        if done is not None:
-            stderr.print(
-                f"The job {escaped(job_id)} is paused. Let it go on with penstock resume.", soft_wrap=True
-            )
+    with errors_as_sentences():
+        _bring_about(
+            "PAUSED",
+            "is paused. Let it go on with penstock resume.",
+            Servers(server, home, ca),
+            job,
+            output,
+            wait=not no_wait,
+            timeout_s=timeout,
+        )
 
 
 def resume(
@@ -134,11 +141,20 @@ def resume(
     output: OutputOption = Output.text,
 ) -> None:
     """Let a paused job go on from its checkpoint, and wait until it runs."""
-    with errors_as_sentences(), Servers(server, home, ca).job(job) as (asked, job_id):
-        operation = asked.change("PATCH", f"/v1/jobs/{job_id}", {"desired": "RUNNING"})
-        done = asked_for(asked, operation, wait=not no_wait, timeout_s=timeout, output=output)
-        if done is not None:
-            stderr.print(f"The job {escaped(job_id)} runs.", soft_wrap=True)
+    with errors_as_sentences():
+        _bring_about(
+            "RUNNING", "runs.", Servers(server, home, ca), job, output, wait=not no_wait, timeout_s=timeout
+        )
+
+
+def _bring_about(
+    desired: str, then: str, servers: Servers, called: str, output: Output, *, wait: bool, timeout_s: float
+) -> None:
+    """Say what a job is to be; `then` is told of it when it is."""
+    with servers.job(called) as (asked, job_id):
+        operation = asked.change("PATCH", f"/v1/jobs/{job_id}", {"desired": desired})
+        if asked_for(asked, operation, wait=wait, timeout_s=timeout_s, output=output) is not None:
+            stderr.print(f"The job {escaped(job_id)} {then}", soft_wrap=True)
 
 
 def logs(

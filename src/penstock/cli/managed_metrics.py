@@ -10,14 +10,14 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from penstock.cli.output import escaped, stdout
-from penstock.cli.target import print_json
-from penstock.cli.texts import bytes_text, instant_text
+from penstock.cli.output import escaped, print_json, stdout
+from penstock.cli.texts import instant_text
+from penstock.sizes import bytes_text
 
 if TYPE_CHECKING:
     from penstock.client.asking import Server
 
-__all__ = ["print_metrics", "show_metrics"]
+__all__ = ["figures_table", "print_metrics", "show_metrics"]
 
 _WATCH_S: Final = 1.0
 
@@ -73,16 +73,18 @@ def _parts(job_id: str, found: dict[str, Any]) -> Iterator[RenderableType]:
     for name, text in lines.items():
         overview.add_row(name, escaped(text))
     yield Group(overview, "")
-    streams = _table("stream", "records", "per second", "waiting", "for")
+    streams = figures_table("stream", "records", "per second", "waiting", "for")
     for one in found["streams"]:
         streams.add_row(*_counted(one), *_waiting(one["lag"] or {}))
     yield streams
-    sinks = _table("sink", "records", "per second")
+    sinks = figures_table("sink", "records", "per second")
     for one in found["sinks"]:
         sinks.add_row(*_counted(one))
     yield sinks
     if found["steps"]:
-        steps = _table("step", "records", "per second", "skew", "keys", "state", "held", "late", "watermark")
+        steps = figures_table(
+            "step", "records", "per second", "skew", "keys", "state", "held", "late", "watermark"
+        )
         for one in found["steps"]:
             lost = one["late"] + one["without_window"]
             steps.add_row(
@@ -108,7 +110,8 @@ def _waiting(lag: dict[str, Any]) -> tuple[str, str]:
     return " ".join(amounts) or "-", f"{lag['seconds']:,.1f} s" if lag.get("seconds") else ""
 
 
-def _table(*titles: str) -> Table:
+def figures_table(*titles: str) -> Table:
+    """A table of names with numbers, under these titles."""
     table = Table(box=None, pad_edge=False)
     for number, title in enumerate(titles):
         table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number > 0)

@@ -17,8 +17,8 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from penstock.cli.managed_metrics import print_metrics, show_metrics
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stdout
+from penstock.cli.managed_metrics import figures_table, print_metrics, show_metrics
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
 from penstock.cli.target import (
     DEFAULT_HOME,
     CaOption,
@@ -28,9 +28,8 @@ from penstock.cli.target import (
     Servers,
     checkpoint_of,
     is_checkpoint,
-    print_json,
 )
-from penstock.cli.texts import bytes_text, instant_text, shown_instant
+from penstock.cli.texts import instant_text, shown_instant
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.events import Event, NewEvents, newest_events
@@ -38,6 +37,7 @@ from penstock.jobs.figures import Figures, NewFigures, newest_figures
 from penstock.jobs.measuring import measured
 from penstock.jobs.rates import WINDOW_S, Rates
 from penstock.jobs.requests import is_running
+from penstock.sizes import bytes_text
 
 __all__ = ["register_metrics"]
 
@@ -99,7 +99,7 @@ def metrics(
                 )
             _print_exposition(folder)
         elif output is MetricsOutput.json:
-            print(msgspec.json.encode(_as_json(folder, window)).decode(), flush=True)
+            print_json(_as_json(folder, window))
             if watch:
                 _watch_lines(folder)
         elif watch:
@@ -173,7 +173,7 @@ def _watch_lines(folder: Path) -> None:
     new = NewFigures(folder)
     while True:
         for figures in new.read():
-            print(msgspec.json.encode(figures).decode(), flush=True)
+            print_json(figures)
         time.sleep(_WATCH_S / 5)
 
 
@@ -202,7 +202,7 @@ def _tables(folder: Path, window_s: float) -> RenderableType:
 def _parts(newest: Figures, running: bool, found: Rates) -> Iterator[RenderableType]:
     """What there is to show, as tables."""
     yield _overview(newest, running, found)
-    streams = _table("stream", "records", "per second", "waiting", "for")
+    streams = figures_table("stream", "records", "per second", "waiting", "for")
     for name in newest.totals.records_in.keys() | newest.lag.keys():
         lag = newest.lag.get(name)
         amounts = {} if lag is None else {"records": lag.records, "files": lag.files, "bytes": lag.bytes}
@@ -216,7 +216,7 @@ def _parts(newest: Figures, running: bool, found: Rates) -> Iterator[RenderableT
         shown = ("", "") if count is None else (f"{count:,}", f"{found.records_in.get(name, 0):,.1f}")
         streams.add_row(escaped(name), *shown, waiting or "-", waits)
     yield streams
-    sinks = _table("sink", "records", "per second")
+    sinks = figures_table("sink", "records", "per second")
     for name, count in newest.totals.records_out.items():
         sinks.add_row(escaped(name), f"{count:,}", f"{found.records_out.get(name, 0):,.1f}")
     yield sinks
@@ -251,7 +251,9 @@ def _overview(newest: Figures, running: bool, found: Rates) -> RenderableType:
 
 
 def _steps(newest: Figures, found: Rates) -> Table:
-    table = _table("step", "records", "per second", "skew", "keys", "state", "held", "late", "watermark")
+    table = figures_table(
+        "step", "records", "per second", "skew", "keys", "state", "held", "late", "watermark"
+    )
     for name, step in newest.steps.items():
         lost = newest.totals.late.get(name, 0) + newest.totals.without_window.get(name, 0)
         table.add_row(
@@ -268,19 +270,12 @@ def _steps(newest: Figures, found: Rates) -> Table:
     return table
 
 
-def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number > 0)
-    return table
-
-
 # -- events --
 
 
 def _print_event(event: Event, output: Output) -> None:
     if output is Output.json:
-        print(msgspec.json.encode(event).decode(), flush=True)
+        print_json(event)
         return
     parts = [
         shown_instant(event.at),

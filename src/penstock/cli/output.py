@@ -6,8 +6,9 @@ import enum
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -18,6 +19,7 @@ __all__ = [
     "OutputOption",
     "errors_as_sentences",
     "escaped",
+    "print_json",
     "stderr",
     "stdout",
     "tell_error",
@@ -65,3 +67,8 @@ def tell_error(text: str) -> None:
 def escaped(text: str) -> str:
     """A text without markup, whatever is in it."""
     return text.replace("[", r"\[")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    print(msgspec.json.encode(value).decode(), flush=True)

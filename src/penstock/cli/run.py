@@ -8,10 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
 from penstock.cli.target import (
     DEFAULT_HOME,
     CaOption,
@@ -232,7 +231,7 @@ def run(
         with display if isinstance(display, RunDisplay) else contextlib.nullcontext():
             summary = runner.run(on_progress=display.update, on_note=display.note)
         if output is Output.json:
-            print(msgspec.json.encode(asdict(summary)).decode(), flush=True)
+            print_json(asdict(summary))
         if output is not Output.json or log is not None:
             display.print_summary(summary)
 
@@ -280,4 +279,4 @@ def demo(
 
         summary = run_demo(seconds=seconds, sensors=sensors, kafka=kafka, json_output=output is Output.json)
         if output is Output.json:
-            print(msgspec.json.encode(asdict(summary)).decode(), flush=True)
+            print_json(asdict(summary))

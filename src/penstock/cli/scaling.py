@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
 from penstock.cli.target import (
     DEFAULT_HOME,
     CaOption,
@@ -84,7 +84,7 @@ def advise(
             told = msgspec.to_builtins(advice)
             if has_policy:
                 told["decision"] = msgspec.to_builtins(decision)
-            print(msgspec.json.encode(told).decode())
+            print_json(told)
         else:
             _tell(advice, decision)
 

@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
 
 if TYPE_CHECKING:
     from penstock.server.serving import Started
@@ -123,7 +122,7 @@ def token(
         line = f"{name} {role} {hash_of(made)}"
         grants_of([line], "the arguments")
         if output is Output.json:
-            print(msgspec.json.encode({"token": made, "line": line}).decode())
+            print_json({"token": made, "line": line})
         else:
             stderr.print("The token, which is shown only now, and the line for the file of tokens:")
             print(made)
@@ -146,7 +145,7 @@ def _has_java() -> bool:
 
 def _tell(started: Started, output: Output) -> None:
     if output is Output.json:
-        print(msgspec.json.encode(started).decode(), flush=True)
+        print_json(started)
         return
     print(f"penstock listens at {started.url}. Open in a browser:\n\n    {started.login}\n", flush=True)
     if started.demo is not None:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from penstock.bindings import redacted
 from penstock.cli.managed_state import fetch_dump, id_in_path, value_on_server
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
 from penstock.cli.target import (
     DEFAULT_HOME,
     CaOption,
@@ -28,7 +28,6 @@ from penstock.cli.target import (
     asked_for,
     checkpoint_of,
     is_checkpoint,
-    print_json,
     refuse_options,
 )
 from penstock.errors import CheckpointError
@@ -159,7 +158,7 @@ def get(
             with Servers(server, home, ca).job(job) as (asked, job_id):
                 found = value_on_server(asked, job_id, step, key, batch)
         if output is Output.json:
-            print(msgspec.json.encode(found).decode())
+            print_json(found)
         elif found is None:
             stderr.print(f"The step {escaped(step)} holds nothing for the key {escaped(key)}.")
         else:
@@ -194,7 +193,7 @@ def diff(
                 tables_removed=tuple(name for name in found.tables_removed if "/__" not in name),
             )
         if output is Output.json:
-            print(msgspec.json.encode({"same": found.same, **msgspec.to_builtins(found)}).decode())
+            print_json({"same": found.same, **msgspec.to_builtins(found)})
         elif found.same:
             stdout.print("The two have the same content.")
         else:
@@ -224,9 +223,7 @@ def verify(
         found = verify_snapshot(uri)
         defects = [{"path": d.path, "problem": d.problem} for d in found.defects]
         if output is Output.json:
-            print(
-                msgspec.json.encode({"sound": found.sound, "rows": found.rows, "defects": defects}).decode()
-            )
+            print_json({"sound": found.sound, "rows": found.rows, "defects": defects})
         elif found.sound:
             stdout.print(
                 f"{escaped(uri)} is sound: {found.files:,} files, {found.rows:,} rows.", soft_wrap=True
@@ -263,7 +260,7 @@ def plan(
             load_job(job_file).job, source, allow_non_restored_state=allow_non_restored_state
         )
         if output is Output.json:
-            print(msgspec.json.encode(changes).decode())
+            print_json(changes)
         else:
             table = Table("step", "state", "outcome", "detail")
             for change in changes:
@@ -317,10 +314,6 @@ def savepoint(
                 from penstock.client.jobs import savepoints_of
 
                 _tell_places(savepoints_of(asked, job_id), output)
-                return
-            if dispose is not None:
-                asked.change("DELETE", f"/v1/savepoints/{dispose}")
-                stderr.print(f"Deleted the savepoint {escaped(dispose)}.")
                 return
             operation = asked.change("POST", f"/v1/jobs/{job_id}/savepoints")
             result = asked_for(asked, operation, wait=not no_wait, timeout_s=timeout, output=output)
@@ -566,7 +559,7 @@ def _tell_snapshot(manifest: Manifest, uri: str, seconds: float, output: Output)
             "seconds": round(seconds, 2),
             "tables": {table.name: table.rows for table in manifest.tables if table.kind != "internal"},
         }
-        print(msgspec.json.encode(told).decode())
+        print_json(told)
         return
     for table in manifest.tables:
         if table.kind != "internal":

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import msgspec
 import typer
 
-from penstock.cli.output import Output, escaped, stderr
+from penstock.cli.output import Output, escaped, print_json, stderr
 from penstock.errors import JobDefinitionError, PenstockError
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ __all__ = [
     "complete_savepoints",
     "given_options",
     "is_checkpoint",
-    "print_json",
     "refuse_options",
 ]
 
@@ -141,11 +139,6 @@ def refuse_options(context: typer.Context, names: Collection[str], why: str) -> 
     for name, written in given_options(context).items():
         if name in names:
             raise JobDefinitionError(f"{written} {why}")
-
-
-def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
-    print(msgspec.json.encode(value).decode(), flush=True)
 
 
 def _complete_jobs(context: typer.Context, incomplete: str) -> list[str]:

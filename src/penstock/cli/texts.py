@@ -1,23 +1,10 @@
-"""Sizes and times as people read them."""
+"""Times as people read them."""
 
 from __future__ import annotations
 
 import datetime as dt
 
-__all__ = ["bytes_text", "instant_text", "shown_instant"]
-
-
-def bytes_text(size: float) -> str:
-    """A size as people read it.
-
-    >>> bytes_text(0), bytes_text(1536), bytes_text(5 << 30)
-    ('0 B', '1.5 KiB', '5.0 GiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+__all__ = ["instant_text", "shown_instant"]
 
 
 def shown_instant(at: dt.datetime) -> str:

@@ -9,9 +9,10 @@ from nicegui import ui
 from penstock.server.api.access import Role
 from penstock.server.dashboard import pieces, same_commands
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import amount, clock_time, size
+from penstock.server.dashboard.texts import amount, clock_time
 from penstock.server.dashboard.visits import JobVisit
 from penstock.server.reading import CheckpointsInfo
+from penstock.sizes import bytes_text
 
 __all__ = ["checkpoints"]
 
@@ -68,7 +69,7 @@ def checkpoints(visit: JobVisit) -> None:
                     "at": clock_time(one.committed_ms),
                     "took": "" if one.duration_s is None else f"{one.duration_s * 1000:,.0f} ms",
                     "keys": amount(one.keys),
-                    "state": "" if one.state_bytes is None else size(one.state_bytes),
+                    "state": "" if one.state_bytes is None else bytes_text(one.state_bytes),
                 }
                 for one in found.items
             ]

@@ -13,10 +13,11 @@ from penstock.server.dashboard import pieces, same_commands
 from penstock.server.dashboard.graph_layout import NODE_HEIGHT, NODE_WIDTH, Layout, laid_out
 from penstock.server.dashboard.health import BEHIND_S
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import amount, size
+from penstock.server.dashboard.texts import amount
 from penstock.server.dashboard.visits import JobVisit
 from penstock.server.metrics import MetricsInfo, StepMetrics, StreamMetrics
 from penstock.server.reading import PlanInfo, PlanNode
+from penstock.sizes import bytes_text
 
 __all__ = ["about_node", "graph", "node_figures"]
 
@@ -66,18 +67,18 @@ def _stream_figures(stream: StreamMetrics) -> tuple[str, str, bool]:
     units = {"records": lag.records, "files": lag.files}
     waits = next((f"{amount(n)} {unit} wait" for unit, n in units.items() if n is not None), "")
     if not waits and lag.bytes is not None:
-        waits = f"{size(lag.bytes)} wait"
+        waits = f"{bytes_text(lag.bytes)} wait"
     since = "" if not lag.seconds or lag.seconds < 1 else f", for {amount(round(lag.seconds))} s"
     return f"{amount(stream.per_second)}/s", waits + since, (lag.seconds or 0.0) > BEHIND_S
 
 
 def _step_figures(step: StepMetrics) -> tuple[str, str, bool]:
-    told = [f"{amount(step.keys)} keys", size(step.state_bytes)]
+    told = [f"{amount(step.keys)} keys", bytes_text(step.state_bytes)]
     uneven = step.skew is not None and step.skew >= _HIGH_SKEW
     if uneven:
         told.append(f"skew {amount(step.skew)}")
     if step.held_bytes:
-        told.append(f"holds {size(step.held_bytes)}")
+        told.append(f"holds {bytes_text(step.held_bytes)}")
     return f"{amount(step.per_second)}/s", " · ".join(told), bool(step.held_bytes)
 
 

@@ -12,7 +12,7 @@ from penstock.server.dashboard import pieces, same_commands
 from penstock.server.dashboard.health import health_of
 from penstock.server.dashboard.texts import duration
 from penstock.server.dashboard.visits import JobVisit
-from penstock.server.service import JobInfo
+from penstock.server.service import JobInfo, OperationInfo
 from penstock.server.statuses import ENDED, Desired, JobStatus
 
 __all__ = ["show"]
@@ -93,61 +93,62 @@ class _Head:
     # What the buttons do. The command line says the same.
 
     async def _pause(self) -> None:
-        job = self._visit.job_id
-        if await pieces.ask(
+        await self._ask_and_do(
             "Pause this job?",
             "It processes nothing until it is resumed, and goes on from there.",
-            command=same_commands.pause_job(job),
+            command=same_commands.pause_job(self._visit.job_id),
             confirm="Pause",
-            target=f"{self._name} ({job})",
-            danger=False,
-        ):
-            await self._visit.carry_out(
-                Role.OPERATOR, f"Pausing {self._name}", lambda who: self._visit.service.pause(job, who)
-            )
+            doing="Pausing",
+            do=self._visit.service.pause,
+        )
 
     async def _resume(self) -> None:
-        job = self._visit.job_id
-        if await pieces.ask(
+        await self._ask_and_do(
             "Resume this job?",
             "It goes on from its checkpoint.",
-            command=same_commands.resume_job(job),
+            command=same_commands.resume_job(self._visit.job_id),
             confirm="Resume",
-            target=f"{self._name} ({job})",
-            danger=False,
-        ):
-            await self._visit.carry_out(
-                Role.OPERATOR, f"Resuming {self._name}", lambda who: self._visit.service.resume(job, who)
-            )
+            doing="Resuming",
+            do=self._visit.service.resume,
+        )
 
     async def _take_savepoint(self) -> None:
-        job = self._visit.job_id
-        if await pieces.ask(
+        await self._ask_and_do(
             "Take a savepoint of this job?",
             "The job goes on meanwhile. The savepoint is yours until you delete it.",
-            command=same_commands.take_savepoint(job),
+            command=same_commands.take_savepoint(self._visit.job_id),
             confirm="Take savepoint",
-            target=f"{self._name} ({job})",
-            danger=False,
-        ):
-            await self._visit.carry_out(
-                Role.OPERATOR,
-                f"Taking a savepoint of {self._name}",
-                lambda who: self._visit.service.savepoint(job, who),
-            )
+            doing="Taking a savepoint of",
+            do=self._visit.service.savepoint,
+        )
 
     async def _cancel(self) -> None:
-        job = self._visit.job_id
-        if await pieces.ask(
+        await self._ask_and_do(
             "Cancel this job?",
             "It ends at once, without a savepoint. It cannot be resumed; another job can take over its checkpoint.",
-            command=same_commands.cancel_job(job),
+            command=same_commands.cancel_job(self._visit.job_id),
             confirm="Cancel the job",
-            target=f"{self._name} ({job})",
-        ):
-            await self._visit.carry_out(
-                Role.OPERATOR, f"Canceling {self._name}", lambda who: self._visit.service.cancel(job, who)
-            )
+            doing="Canceling",
+            do=self._visit.service.cancel,
+            danger=True,
+        )
+
+    async def _ask_and_do(
+        self,
+        title: str,
+        about: str,
+        *,
+        command: str,
+        confirm: str,
+        doing: str,
+        do: Callable[[str, str], OperationInfo],
+        danger: bool = False,
+    ) -> None:
+        """Ask, naming the job, and then let it be done: `do` takes the id of the job, and who wants it."""
+        job = self._visit.job_id
+        target = f"{self._name} ({job})"
+        if await pieces.ask(title, about, command=command, confirm=confirm, target=target, danger=danger):
+            await self._visit.carry_out(Role.OPERATOR, f"{doing} {self._name}", lambda who: do(job, who))
 
     async def _stop(self) -> None:
         job = self._visit.job_id

@@ -11,9 +11,10 @@ from penstock.jobs.dead_letters import FoundLetter, readable
 from penstock.server.api.access import Role
 from penstock.server.dashboard import pieces
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import amount, clock_time, size
+from penstock.server.dashboard.texts import amount, clock_time
 from penstock.server.dashboard.visits import JobVisit
 from penstock.server.service import RunRow
+from penstock.sizes import bytes_text
 
 __all__ = ["letter_rows", "letters", "reason_rows"]
 
@@ -57,7 +58,7 @@ def letter_rows(found: list[FoundLetter]) -> list[dict[str, Any]]:
             "step": one.letter.step or "-",
             "reason": one.letter.reason,
             "sample": readable(one.letter.raw, _SAMPLE_BYTES)[1],
-            "size": size(len(one.letter.raw)),
+            "size": bytes_text(len(one.letter.raw)),
         }
         for one in reversed(found)
     ]

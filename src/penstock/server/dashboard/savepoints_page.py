@@ -9,9 +9,10 @@ from nicegui import ui
 from penstock.server.api.access import Role
 from penstock.server.dashboard import pieces, same_commands, same_state_commands
 from penstock.server.dashboard.registry import page
-from penstock.server.dashboard.texts import amount, size
+from penstock.server.dashboard.texts import amount
 from penstock.server.dashboard.visits import Visit
 from penstock.server.service import SavepointDetails, SavepointInfo, Submission
+from penstock.sizes import bytes_text
 
 __all__ = ["savepoint_row", "savepoints"]
 
@@ -86,7 +87,7 @@ class _SavepointsPage:
         used = f" The job {found.used_by[0]} began with it." if found.used_by else ""
         self._about.set_text(
             f"{found.id}: the state of {found.job_name} behind micro-batch {found.batch}, {amount(found.rows)} rows, "
-            f"{size(found.bytes)}.{used}"
+            f"{bytes_text(found.bytes)}.{used}"
         )
         self._tables.show(
             [
@@ -96,7 +97,7 @@ class _SavepointsPage:
                     "name": table.name.removeprefix(f"{table.step}/").removeprefix("@"),
                     "kind": table.kind,
                     "rows": amount(table.rows),
-                    "size": size(table.bytes),
+                    "size": bytes_text(table.bytes),
                 }
                 for table in found.tables
             ]

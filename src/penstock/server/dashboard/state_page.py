@@ -12,9 +12,10 @@ from penstock.jobs.state_pages import KeyPage, KeysWanted, StoredKey
 from penstock.server.api.access import Role
 from penstock.server.dashboard import pieces, same_state_commands
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import amount, clock_time, size
+from penstock.server.dashboard.texts import amount, clock_time
 from penstock.server.dashboard.visits import JobVisit
 from penstock.server.service import DumpInfo
+from penstock.sizes import bytes_text
 
 __all__ = ["key_rows", "shown_states", "state"]
 
@@ -100,7 +101,7 @@ def key_rows(found: tuple[StoredKey, ...], names: list[str]) -> list[dict[str, A
         {
             "key": _told(one.key),
             "group": one.key_group,
-            "size": size(one.bytes),
+            "size": bytes_text(one.bytes),
             **{f"s{place}": _cell(one, name) for place, name in enumerate(names)},
         }
         for one in found
@@ -315,7 +316,7 @@ class _Dumps:
                     "batch": dump.batch,
                     "format": _FORMATS.get(dump.format, dump.format),
                     "rows": amount(dump.rows),
-                    "size": size(dump.bytes),
+                    "size": bytes_text(dump.bytes),
                 }
                 for dump in sorted(mine, key=lambda dump: -dump.created_ms)
             ]

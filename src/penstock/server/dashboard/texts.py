@@ -1,11 +1,11 @@
-"""Texts: times, durations, numbers and sizes as people read them."""
+"""Texts: times, durations and numbers as people read them."""
 
 from __future__ import annotations
 
 import datetime as dt
 from typing import Final
 
-__all__ = ["amount", "clock_time", "duration", "size"]
+__all__ = ["amount", "clock_time", "duration"]
 
 _STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -53,16 +53,3 @@ def amount(number: float | None) -> str:
     if abs(number) >= 100 or number == int(number):
         return f"{number:,.0f}"
     return f"{number:.1f}"
-
-
-def size(number: float) -> str:
-    """A number of bytes.
-
-    >>> size(12), size(2048), size(5 << 20)
-    ('12 B', '2.0 KiB', '5.0 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(number) < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"
