@@ -172,11 +172,13 @@ def test_damage_is_told_with_its_file_and_remedy(
 
 
 def test_a_whole_checkpoint_is_accepted_in_milliseconds(recorded: Recorded) -> None:
-    """Looking through what is there costs next to nothing."""
-    recorded.check()
-    start = time.perf_counter()
-    recorded.check()
-    assert time.perf_counter() - start < 0.1
+    """Looking through what is there costs next to nothing: at best of five, for the machine may be busy."""
+    times = []
+    for _ in range(5):
+        begun_s = time.perf_counter()
+        recorded.check()
+        times.append(time.perf_counter() - begun_s)
+    assert min(times) < 0.1
 
 
 def doctor(checkpoint: Path) -> dict[str, Finding]:

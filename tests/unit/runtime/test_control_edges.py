@@ -243,7 +243,7 @@ def test_many_keys_in_one_command_take_linear_time():
         return time.process_time() - begin
 
     seconds(10)
-    assert seconds(40_000) < 16 * seconds(5_000)
+    assert min(seconds(40_000) for _ in range(3)) < 16 * min(seconds(5_000) for _ in range(3))
 
 
 class Breaker(ps.ProcessFunction):
