@@ -151,6 +151,10 @@ def measure_storm(folder: Path, sizes: Sizes, broker: KafkaBroker, *, storm: boo
         if storm:
             sender.start()
         time.sleep(sizes.seconds)
+        # A rate needs two ends, for which a busy machine may take longer.
+        job.await_true(
+            "two micro-batches", lambda: sum(at >= begin for at in batch_ends(job.checkpoint)) >= 2
+        )
         end = time.time()
         if storm:
             sender.join()

@@ -206,9 +206,9 @@ def _id_of(path: str, folders: Sequence[Path]) -> str | None:
 
 def _defined(root: Path, path: Path) -> Definition | None:
     _check_inside(root, path)
-    if path.stat().st_size > _LARGEST_BYTES:
-        return None
     try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            return None
         content = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as e:
         raise JobDefinitionError(f"{path.name} cannot be read: {' '.join(str(e).split())}") from e

@@ -297,9 +297,10 @@ class Manager:
             self._store.check_leader(self._leader)
             self._prepare_run(job)
         if driver.end is not None and job.status in WITH_DRIVER:
-            # It may have ended since they were awaited last.
+            folder = self._home.run(job.id, job.epoch)
+            self._processes.await_exit(folder)
             self._reap()
-            code = self._exit_codes.pop(self._home.run(job.id, job.epoch), None)
+            code = self._exit_codes.pop(folder, None)
             self._store.note_end(self._leader, self._store.run(job.id, job.epoch), driver.end, code)
         after = self._store.record(self._leader, job, decision, host=self._host, end=driver.end)
         if decision.status is not None:

@@ -61,6 +61,7 @@ ALIVE_VARIABLE: Final = "PENSTOCK_ALIVE_FILE"
 _LOCK_FILE: Final = "alive.lock"
 _VOID_FILE: Final = "void"
 _OWN_VARIABLES: Final = "PENSTOCK_SERVER_"
+_EXITS_WITHIN_S: Final = 1.0
 _SESSION_FIELD: Final = 3
 _START_FIELD: Final = 19
 
@@ -172,6 +173,15 @@ class Processes:
                     start_new_session=True,
                 )
         return True
+
+    def await_exit(self, folder: Path) -> None:
+        """Wait until the process of a run that is seen to have ended can be reaped; nothing is done about others.
+
+        The kernel lets go of its lock a moment before.
+        """
+        if folder in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._started[folder].wait(_EXITS_WITHIN_S)
 
     def reap(self) -> dict[Path, int]:
         """The exit codes of the processes that have ended since, by the folders of their runs."""

@@ -159,8 +159,8 @@ class SavepointDetails(SavepointInfo, frozen=True, kw_only=True):
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be run: a definition, with changes.
 
-    `from_savepoint` is the id of a savepoint to begin with; `continues` that of a job that is over, whose checkpoint
-    this one goes on with.
+    `from_savepoint` is the id of a savepoint to begin with; `continues`, instead of it, that of a job that is over,
+    whose checkpoint this one goes on with.
     """
 
     definition: str
@@ -312,6 +312,11 @@ class JobService:
 
     def submit(self, submission: Submission, who: str, key: str | None = None) -> OperationInfo:
         """Run a job. The operation is done at once; its result has the id of the job."""
+        if submission.continues is not None and submission.from_savepoint is not None:
+            raise JobDefinitionError(
+                f"A job that continues {submission.continues} goes on from its checkpoint, and cannot begin with a "
+                "savepoint too. Leave one of them out."
+            )
         definition = self._catalog.definition(submission.definition)
         settings = changed(definition.settings, submission.changes)
         if submission.from_savepoint is not None:

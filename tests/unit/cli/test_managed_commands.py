@@ -9,13 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from click.testing import Result
+from asked_by_words import penstock, refused, told
 from control_checkpoint import make_checkpoint, receipts, write_receipts
 from served_rest import ServedRest
 from typer.testing import CliRunner
@@ -26,31 +23,6 @@ from penstock.server.api.access import Role
 from penstock.server.statuses import JobStatus
 
 PATIENCE_S = 40.0
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ServedRest]:
-    made = ServedRest(tmp_path)
-    yield made
-    made.close()
-
-
-def penstock(place: ServedRest, *arguments: object, role: Role = Role.ADMIN, **variables: str) -> Result:
-    runner = CliRunner(env={**place.environment(role), **variables})
-    result = runner.invoke(app, [*map(str, arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def told(result: Result) -> Any:
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def refused(result: Result, said: str, code: int = 2) -> None:
-    assert (result.exit_code, result.stdout) == (code, ""), result.output
-    assert result.stderr.startswith("Error: ")
-    assert said in result.stderr.replace("\n", " ")
 
 
 def until(place: ServedRest, job_id: str, status: JobStatus) -> None:

@@ -1,4 +1,4 @@
-"""`penstock state` on a job of a server: the value of a key, and a dump that is fetched."""
+"""`penstock state` and `penstock savepoint` on a job of a server: a key, a dump that is fetched, what is deleted."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import json
 import sqlite3
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from asked_by_words import penstock, refused
 from rooms_job import snapshot
 from served_rest import ServedRest
-from test_managed_commands import penstock, refused
 
+from penstock.errors import ExternalSystemError
+from penstock.jobs.state_pages import KeyPage, StoredKey
 from penstock.server import operating
+from penstock.server.api.access import Role
+from penstock.server.looking import StateReader
 from penstock.server.operating import Operator
+from penstock.server.state_reader import Question
 from penstock.snapshots.reading import verify
 
 # Stands in for `penstock.cli` of the server's task: writes a dump where it is told to.
@@ -26,13 +29,6 @@ place = sys.argv[sys.argv.index("--to") + 1]
 shutil.copytree(MADE, place)
 print(json.dumps({"kind": "dump", "id": "drawn-7", "uri": place, "rows": 11}))
 """
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[ServedRest]:
-    made = ServedRest(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_dump_is_fetched(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +62,49 @@ def test_a_dump_is_fetched(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_key_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the server has it, which may take more than one look; what is too much is not shown."""
+    asked: list[Question] = []
+
+    def ask(self: StateReader, question: Question) -> KeyPage:
+        asked.append(question)
+        if len(asked) == 1:
+            raise ExternalSystemError("The state cannot be shown yet: it starts. Ask again.")
+        key = question.wanted.key
+        held = {
+            "5": (StoredKey(key=5, key_group=1, bytes=9, values={"limit": 7}, timers=[{"at": 1}]),),
+            "6": (StoredKey(key=6, key_group=1, bytes=5_000_000, values=None),),
+        }
+        return KeyPage(batch=0, items=held.get(key or "", ()), next=None)
+
+    monkeypatch.setattr(StateReader, "ask", ask)
+    job_id = place.submit()
+    checkpoint = place.begin(job_id)
+    (checkpoint.spark_folder / "commits").mkdir()
+    (checkpoint.spark_folder / "commits" / "0").touch()
+    words = ("state", "get", job_id, "--step", "step 0", "--key")
+    shown = penstock(place, *words, 5)
+    assert (shown.exit_code, shown.stdout) == (0, 'limit: 7\n@timers: [{"at":1}]\n'), shown.output
+    told = penstock(place, *words, 5, "-ojson", role=Role.OPERATOR)
+    assert json.loads(told.stdout) == {"limit": 7, "@timers": [{"at": 1}]}
+    nothing = penstock(place, *words, 9)
+    assert (nothing.exit_code, "holds nothing for the key 9" in nothing.stderr) == (1, True)
+    large = penstock(place, *words, 6)
+    assert (large.exit_code, "5,000,000 bytes" in large.stderr) == (2, True)
+    refused(penstock(place, *words, 5, role=Role.VIEWER), "needs the role operator")
+
+
+def test_a_savepoint_is_deleted(place: ServedRest) -> None:
+    """By an admin, by its id."""
+    snapshot(place.home.savepoints / "sp-1", "arrow", id="sp-1")
+    job_id = place.submit()
+    refused(
+        penstock(place, "savepoint", job_id, "--dispose", "sp-1", role=Role.OPERATOR), "needs the role admin"
+    )
+    assert penstock(place, "savepoint", job_id, "--dispose", "sp-2").exit_code == 2
+    assert penstock(place, "savepoint", job_id, "--dispose", "../../etc").exit_code == 2
+    gone = penstock(place, "savepoint", job_id, "--dispose", "sp-1")
+    assert (gone.exit_code, gone.stderr) == (0, "Deleted sp-1.\n"), gone.output
+    assert place.service.savepoints() == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +24,6 @@ MIB = 1 << 20
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path / "home")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[RestPlace]:
-    made = RestPlace(tmp_path)
-    yield made
-    made.close()
 
 
 def taken_bytes(path: Path) -> int:

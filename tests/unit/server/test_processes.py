@@ -43,6 +43,15 @@ PARENT = (
 )
 
 
+# Lets go of its lock, as the kernel does when a process ends, and exits a little later.
+SLOW_END = (
+    sys.executable,
+    "-S",
+    "-c",
+    "import os, time; os.close(int(os.environ['PENSTOCK_ALIVE_FILE'])); time.sleep(0.3); os._exit(7)",
+)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "1"
@@ -81,15 +90,25 @@ def test_a_run_is_alive_exactly_while_its_process_is(processes: Processes, folde
     process = begun(processes, folder)
     terminate(process)
     until(lambda: not is_alive(folder))
+    until(lambda: process_of(process.pid) is None)
     # Nobody has awaited it.
     assert Path(f"/proc/{process.pid}").exists()
-    assert process_of(process.pid) is None
     driver = look_at(folder)
     assert driver.state is DriverState.ENDED
     assert driver.end is not None
     assert driver.end.kind is EndKind.KILLED
     assert processes.reap() == {folder: -signal.SIGTERM}
     assert processes.reap() == {}
+
+
+def test_a_run_that_has_ended_gives_its_exit_code(processes: Processes, folder: Path) -> None:
+    """Though its lock is free a moment before it exits; those that others have started are not awaited."""
+    processes.launch(folder, SLOW_END, b"{}")
+    until(lambda: not is_alive(folder))
+    assert processes.reap() == {}
+    processes.await_exit(folder)
+    assert processes.reap() == {folder: 7}
+    processes.await_exit(folder)
 
 
 def test_a_run_is_launched_once(processes: Processes, folder: Path) -> None:

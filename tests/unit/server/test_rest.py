@@ -7,7 +7,6 @@ import json
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,13 +22,6 @@ from penstock.server.processes import BEGUN_FILE, begun_in, kill_all
 from penstock.server.statuses import Desired, JobStatus
 
 PATIENCE_S = 40.0
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[RestPlace]:
-    made = RestPlace(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_job_is_submitted_once(place: RestPlace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,13 +23,6 @@ from penstock.server.api.access import Role
 
 SECRET = "canary-7a31"
 AT = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[RestPlace]:
-    made = RestPlace(tmp_path)
-    yield made
-    made.close()
 
 
 def started(place: RestPlace) -> str:

@@ -6,8 +6,6 @@ import asyncio
 import itertools
 import logging
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,13 +28,6 @@ from penstock.server.api.routing import (
 
 METHODS = ("get", "put", "post", "delete", "patch", "options", "head", "trace")
 CANARY = "canary-5f1d"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[RestPlace]:
-    made = RestPlace(tmp_path)
-    yield made
-    made.close()
 
 
 def operations(app: FastAPI) -> list[tuple[str, str, dict[str, Any]]]:

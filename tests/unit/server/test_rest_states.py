@@ -8,8 +8,6 @@ import sqlite3
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -27,13 +25,6 @@ from penstock.snapshots.manifest import MANIFEST, Manifest
 
 PATIENCE_S = 40.0
 NO_BATCH = {"batch": -1, "items": [], "next": None}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[RestPlace]:
-    made = RestPlace(tmp_path)
-    yield made
-    made.close()
 
 
 def committed(place: RestPlace) -> str:

@@ -111,6 +111,8 @@ def test_what_does_not_go_with_the_job_is_refused(service: JobService) -> None:
         service.stop(job_id, "ann")
     with pytest.raises(JobStateError, match="Only a job that is over can be continued"):
         submit(service, continues=job_id)
+    with pytest.raises(JobDefinitionError, match="cannot begin with a savepoint too"):
+        submit(service, continues=job_id, from_savepoint="one")
 
 
 def test_a_repeated_request_is_done_once(service: JobService) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +17,6 @@ from penstock.server.api.guard import COOKIE
 from penstock.server.dashboard import visits
 from penstock.server.dashboard.jobs_page import job_row, read_jobs
 from penstock.server.dashboard.visits import Readings, SessionOverError, Visit
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[RestPlace]:
-    made = RestPlace(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

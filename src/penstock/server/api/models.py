@@ -253,7 +253,8 @@ class Submission(_Taken):
     )
     from_savepoint: Id | None = Field(None, description="The id of a savepoint to begin with.")
     continues: Id | None = Field(
-        None, description="The id of a job that is over, whose checkpoint this one goes on with."
+        None,
+        description="The id of a job that is over, whose checkpoint this one goes on with; not with from_savepoint.",
     )
 
 
