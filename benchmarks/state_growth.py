@@ -38,7 +38,8 @@ class Sizes:
     """How much is measured.
 
     `keys` are the numbers of keys to hold; up to `peer_keys` PySpark's own state runs as well. Of `batches`
-    micro-batches of `batch_rows` readings the last `counted` count. `memory_mb` bounds what a worker keeps in memory.
+    micro-batches of `batch_rows` readings the last `counted` count, but none of the first `warm_up`. `memory_mb` bounds
+    what a worker keeps in memory.
     """
 
     keys: Sequence[int] = option(_KEYS, "keys to hold")
@@ -46,6 +47,7 @@ class Sizes:
     batch_rows: int = 20_000
     batches: int = 80
     counted: int = 50
+    warm_up: int = 5
     peer_batches: int = 20
     settings_rows: int = 500_000
     memory_mb: int | None = option(None, "bound of what a worker keeps in memory")
@@ -114,7 +116,7 @@ def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
                     f"{place.name} did not emit the expected commands: {differs}. See {place}."
                 )
             ends = batch_ends(place / "checkpoint")
-            counted = min(sizes.counted, batches - 5)
+            counted = min(sizes.counted, batches - sizes.warm_up)
             times_ms = (1000 * np.diff(ends[-counted - 1 :])).tolist()
             found.append(_row(name, keys, times_ms, rss_mb))
             print(found[-1], file=sys.stderr, flush=True)

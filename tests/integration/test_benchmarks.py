@@ -79,10 +79,10 @@ def test_alternating_readings_all_cause_a_command() -> None:
 def test_keyed_state_in_its_small_form(tmp_path: Path) -> None:
     """PySpark emits the fold's commands (`measure` raises otherwise), and the JSON has its keys."""
     sizes = keyed_state.Sizes(
-        rows=5_000,
+        rows=2_000,
         keys=300,
-        file_rows=5_000,
-        pyspark_rows=5_000,
+        file_rows=2_000,
+        pyspark_rows=2_000,
         rounds=1,
         peer_modes=("row",),
         forms=(),
@@ -90,7 +90,7 @@ def test_keyed_state_in_its_small_form(tmp_path: Path) -> None:
     result = json.loads(json.dumps(keyed_state.measure(sizes, tmp_path)))
     assert set(result["rows_per_s"]) == set(result["rss_mb"]) == {"pyspark"}
     assert result["rows_per_s"]["pyspark"] > 0
-    assert (result["rows"], result["keys"], result["pyspark_rows"]) == (5_000, 300, 5_000)
+    assert (result["rows"], result["keys"], result["pyspark_rows"]) == (2_000, 300, 2_000)
     keyed_state.show([result])
 
 
@@ -112,10 +112,10 @@ def test_kafka_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, monkeypatch
     # The JVM's optimising compiler, which a bounded run from Kafka has, pays off only in a long one.
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     sizes = kafka_to_kafka.Sizes(
-        readings=10_000,
+        readings=4_000,
         sensors=300,
         partitions=2,
-        batch_records=6_000,
+        batch_records=2_500,
         forms=("vectorised",),
         deliveries=("exactly-once",),
     )
@@ -159,7 +159,9 @@ def test_control_in_its_small_form(tmp_path: Path, kafka: KafkaBroker) -> None:
 
 def test_state_growth_in_its_small_form(tmp_path: Path) -> None:
     """The job emits the fold's commands (`measure` raises otherwise), with settings that come in two micro-batches."""
-    sizes = state_growth.Sizes(keys=(600,), batch_rows=200, batches=6, counted=1, settings_rows=300)
+    sizes = state_growth.Sizes(
+        keys=(600,), batch_rows=200, batches=3, counted=2, warm_up=1, settings_rows=300
+    )
     result = json.loads(json.dumps(state_growth.measure(sizes, tmp_path, peer=False)))
     (run,) = result["runs"]
     assert (run["contestant"], run["keys"], run["growth"]) == ("penstock", 600, 1.0)
@@ -231,7 +233,7 @@ def test_open_windows_in_their_small_form(tmp_path: Path) -> None:
         per_key=(20,),
         roads=("columns",),
         batch_rows=200,
-        batches=2,
+        batches=1,
         counted=1,
         fill_rows=300,
         rounds=1,
