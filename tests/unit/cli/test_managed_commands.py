@@ -18,6 +18,7 @@ from served_rest import ServedRest
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.figures import Figures, FiguresWriter, Lag, StepFigures, Totals
 from penstock.server.api.access import Role
 from penstock.server.statuses import JobStatus
@@ -411,6 +412,25 @@ def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     writer.close()
     following.kill()
     following.wait()
+
+
+def test_a_folder_called_like_a_job_does_not_stand_in_its_way(
+    place: ServedRest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of its project, where one works; only a checkpoint of that name is meant instead."""
+    job_id = place.submit(name="rooms")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rooms" / "state").mkdir(parents=True)
+    assert told(penstock(place, "metrics", "rooms", "-ojson"))["running"] is False
+    assert f"The job {job_id} does not run" in penstock(place, "metrics", "rooms").stdout.replace("\n", " ")
+    refused(
+        penstock(place, "metrics", "attic"), "no job 'attic' on the server, and no checkpoint of that name"
+    )
+    alone = penstock(place, "metrics", "rooms", f"--home={tmp_path}", PENSTOCK_SERVER="")
+    refused(alone, "The folder rooms is no checkpoint, and as a job: No server works in", code=3)
+    (tmp_path / "rooms" / "state").rmdir()
+    Checkpoint(tmp_path / "rooms").begin(Lineage("abc", "attic", 8, 2, ("visits",)))
+    assert "The job attic does not run" in penstock(place, "metrics", "rooms").stdout.replace("\n", " ")
 
 
 def test_the_plan_of_a_job_is_shown(place: ServedRest) -> None:
