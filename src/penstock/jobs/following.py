@@ -236,9 +236,10 @@ class Follower:
         (then, before), (_, latest) = self._rates[0], self._rates[-1]
         self.progress.rows_per_s = (latest - before) / (now - then) if now > then else 0.0
         committed = self._spark.new()
-        if self._spark.last is not None:
-            self.progress.batch_ms = self._spark.last.duration_ms.get("triggerExecution", 0.0)
-            lag = self._lag(self._spark.last)
+        if self._spark.batch is not None:
+            self.progress.batch_ms = self._spark.batch.duration_ms.get("triggerExecution", 0.0)
+        if self._spark.newest is not None:
+            lag = self._lag(self._spark.newest)
             self.progress.lag = {name: _amounts(found) for name, found in lag.items()}
             for progress in committed:
                 self.recorder.commit(self.bound.lineage.first_batch + progress.batch_id, progress, lag)
