@@ -436,11 +436,15 @@ def rescale(
                     return
                 details = result
         if output is Output.text:
-            stdout.print(
-                f"{details['before']} tasks became {details['after']} after micro-batch {details['batch']}; the "
-                f"job stood still for {details['seconds']:.1f} s.",
-                soft_wrap=True,
-            )
+            before, after = details["before"], details["after"]
+            if after == before:
+                told = f"The parallelism was {after} already; nothing was changed."
+            else:
+                told = (
+                    f"The parallelism was {before}, and is {after} since micro-batch {details['batch']}; the job "
+                    f"stood still for {details['seconds']:.1f} s."
+                )
+            stdout.print(told, soft_wrap=True)
 
 
 def _rescaled(checkpoint: Path, parallelism: int, timeout_s: float) -> dict[str, Any]:

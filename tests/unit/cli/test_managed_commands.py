@@ -151,9 +151,8 @@ def test_a_job_is_paused_resumed_rescaled_stopped_with_a_savepoint(
     resumed = told(penstock(place, "resume", job_id, "-ojson"))
     assert resumed["job"] == job_id
     assert place.service.get(job_id).status is JobStatus.RUNNING
-    assert (
-        "1 tasks became 4 after micro-batch 7" in penstock(place, "rescale", job_id, "--parallelism=4").stdout
-    )
+    rescaled = penstock(place, "rescale", job_id, "--parallelism=4").stdout.replace("\n", " ")
+    assert "The parallelism was 1, and is 4 since micro-batch 7" in rescaled
     stopped = penstock(place, "stop", job_id, "--savepoint", "--drain")
     assert "stopped after micro-batch 7" in stopped.stderr
     assert place.service.get(job_id).status is JobStatus.FINISHED
