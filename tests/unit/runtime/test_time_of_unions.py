@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, NOW, BatchResult, InProcessJob
 from rescaling import rescaled
@@ -213,7 +213,6 @@ def told_of(result: BatchResult) -> Any:
     return panes, late, result.counts("late")
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     stages=STAGES,
     strategy=st.sampled_from(["3ms", "20ms"]).map(lambda bound: ps.Watermarks.bounded(bound)),

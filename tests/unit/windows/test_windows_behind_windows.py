@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, BatchResult, InProcessJob
+from property_examples import examples
 from rescaling import rescaled
 from window_driver import made_assigner, made_trigger, ms
 from window_reference import windowed
@@ -240,7 +241,7 @@ def laid_out(drawn: Sequence[tuple[int, Sequence[Record]]]) -> list[list[Record]
     return [*made, [Record("z", now + 200, 0.0)]]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(20)
 @given(SPECS, SPECS, BATCHES, st.integers(1, 3))
 def test_two_levels_emit_what_the_model_applied_twice_emits(
     first: dict[str, Any], second: dict[str, Any], drawn: Any, partitions: int
@@ -270,7 +271,7 @@ def bounds_of(pane: dict[str, Any]) -> tuple[int, int]:
     return (-(2**63), 2**63 - 1) if pane["end"] is None else (pane["start"], pane["end"])
 
 
-@settings(deadline=None, max_examples=40)
+@examples(20)
 @given(
     SPECS,
     SPECS,
@@ -309,7 +310,7 @@ def by_key(result: BatchResult, sink: str) -> dict[str, list[Any]]:
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@examples(20)
 @given(SPECS, BATCHES)
 def test_what_fires_by_the_watermark_is_never_late(first: dict[str, Any], drawn: Any) -> None:
     """In windows of any size behind windows that have no lateness."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import MILLISECOND, BatchResult, InProcessJob
+from property_examples import examples
 from rescaling import rescaled
 
 import penstock as ps
@@ -100,7 +101,7 @@ def panes_of(result: BatchResult) -> dict[str, list[Pane]]:
     return found
 
 
-@settings(deadline=None, max_examples=50)
+@examples(25)
 @given(
     stages=STAGES,
     assigner=st.sampled_from(sorted(ASSIGNERS)),

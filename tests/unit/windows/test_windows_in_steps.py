@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from in_process_job import EPOCH, MILLISECOND
 from memory_entries import MemoryEntries
+from property_examples import examples
 from window_cases import Case, case_ids, check, load_case, load_expected
 from window_driver import AtEndOfStream, made_assigner, made_evictor, made_trigger, ms
 from window_reference import run
@@ -160,7 +161,7 @@ def test_a_step_emits_what_flink_emitted(case_id: str) -> None:
     check(case, driver.run(case.elements), load_expected(case_id))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(20)
 @given(specs_and_elements())
 def test_a_step_emits_what_the_model_emits(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     """Whatever the windows and the stream; each record is in windows, late, or in a gap between windows."""
