@@ -150,10 +150,11 @@ def get(
     with errors_as_sentences():
         if is_checkpoint(job):
             from penstock.jobs.reading_session import reading_session
-            from penstock.jobs.state_listing import value_of_key
+            from penstock.jobs.state_listing import KeyLookup
 
+            lookup = KeyLookup.of(_opened(checkpoint_of(job)), step, key)
             with reading_session() as session:
-                found = value_of_key(session, _opened(checkpoint_of(job)), step, key, batch)
+                found = lookup.value(session, batch)
         else:
             with Servers(server, home, ca).job(job) as (asked, job_id):
                 found = value_on_server(asked, job_id, step, key, batch)

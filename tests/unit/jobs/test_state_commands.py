@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import Result
@@ -111,8 +111,13 @@ def test_ls_lists_steps_and_states(rooms: Rooms) -> None:
     ]
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    """By all commands that want one."""
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all commands that want one, before they start Spark."""
+
+    def no_session(**more: Any) -> NoReturn:
+        raise AssertionError("Spark is started")
+
+    monkeypatch.setattr(reading_session, "reading_session", no_session)
     for arguments in (
         ["state", "ls", tmp_path],
         ["state", "get", tmp_path, "--step=s", "--key=1"],
