@@ -11,13 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, BatchResult, InProcessJob
 from property_examples import examples
-from rescaling import rescaled
+from rescaling import MOVES, again_after
 from window_driver import made_assigner, made_trigger, ms
 from window_reference import windowed
 from window_streams import EVENT_TIME, specs
 
 import penstock as ps
-from penstock.state.kept_slots import kept_slots
 
 
 @dataclass
@@ -276,9 +275,7 @@ def bounds_of(pane: dict[str, Any]) -> tuple[int, int]:
     SPECS,
     SPECS,
     BATCHES,
-    st.lists(
-        st.tuples(st.sampled_from(["go on", "restart", "rescale"]), st.integers(1, 4)), min_size=8, max_size=8
-    ),
+    st.lists(st.tuples(MOVES, st.integers(1, 4)), min_size=8, max_size=8),
 )
 def test_two_levels_are_the_same_restarted_and_rescaled(
     first: dict[str, Any], second: dict[str, Any], drawn: Any, moves: Any
@@ -287,11 +284,7 @@ def test_two_levels_are_the_same_restarted_and_rescaled(
     described = two_levels(first, second)
     straight, moved = InProcessJob(described), InProcessJob(described, partitions=2)
     for records, (what, tasks) in zip(laid_out(drawn), moves, strict=False):
-        if what == "rescale":
-            moved = rescaled(described, moved, tasks)
-        elif what == "restart":
-            kept_slots._kept.clear()
-            moved.wakes = dict.fromkeys(moved.wakes, 0)
+        moved = again_after(moved, what, tasks)
         expected, found = (job.run({"records": [("p", records)]}) for job in (straight, moved))
         for sink in ("sums", "shown", "late"):
             assert by_key(found, sink) == by_key(expected, sink)
