@@ -90,8 +90,9 @@ def described(spec: dict[str, Any]) -> ps.Job:
 class Driver:
     """Runs the elements of a case through the step's core, each in a micro-batch of its own, and tells what comes out.
 
-    The state is stored at each, and read again at every fourth, as after a restart. Timers by the clock fire behind their millisecond, as Flink's do outside
-    of its test harness; so the clock goes one further for them, and back for records.
+    The state is stored at each, and read again at every fourth, as after a restart. Timers by the clock fire behind
+    their millisecond, as Flink's do outside of its test harness; so the clock goes one further for them, and back for
+    records.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
