@@ -11,6 +11,7 @@ from penstock.local.kafka import KafkaBroker
 
 register_profiles()
 
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker]:
     """A real Apache Kafka broker, started once for the whole session."""
