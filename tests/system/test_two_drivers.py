@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from job_in_session import JobInSession
-from job_process import JobProcess, await_true, kill
+from job_process import JobProcess, await_true, kill, run_arguments
 from pyspark.sql import SparkSession
 
 from penstock.jobs.settings import RunSettings
@@ -31,8 +31,6 @@ class Feed:
         self.readings.mkdir()
         self.files = 0
 
-    target = f"{JOB}:job"
-
     @property
     def settings(self) -> RunSettings:
         bindings = {"readings": f"jsonl:{self.readings}", "seen": f"jsonl:{self.seen}"}
@@ -40,8 +38,7 @@ class Feed:
 
     @property
     def arguments(self) -> list[str]:
-        definitions = [f"-D{name}={uri}" for name, uri in self.settings.bindings.items()]
-        return [self.target, *definitions, f"--checkpoint={self.checkpoint}", "--parallelism=2"]
+        return run_arguments(JOB, self.settings)
 
     def write(self, files: int) -> None:
         for _ in range(files):
@@ -114,7 +111,7 @@ def test_a_second_driver_is_refused_or_takes_over(tmp_path: Path, spark: SparkSe
                 feeding.start()
                 feed.await_files(second, feed.files + 1)
                 (feed.checkpoint / LOCK).unlink()
-                with JobInSession(spark, feed.target, feed.settings) as third:
+                with JobInSession(spark, JOB, feed.settings) as third:
                     check_was_fenced(second)
                     feed.await_files(third, feed.files + 3)
                     stop.set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 from pyspark.sql import SparkSession
@@ -23,11 +24,14 @@ PATIENCE_S = 150.0
 
 
 class JobInSession:
-    """One run of the job of a file, in a thread; a context manager, at whose end the run has ended."""
+    """One run of the job of a file, in a thread; a context manager, at whose end the run has ended.
 
-    def __init__(self, session: SparkSession, file: str, settings: RunSettings) -> None:
+    This process holds the lock of its checkpoint, so whether the job runs is seen by other processes only.
+    """
+
+    def __init__(self, session: SparkSession, file: Path, settings: RunSettings) -> None:
         self._session = session
-        loaded = load_job(file)
+        loaded = load_job(str(file))
         self._runner = JobRunner(loaded.job, settings, loaded.code)
         self._stop = threading.Event()
         self._notes: list[str] = []
