@@ -20,7 +20,7 @@ from job_process import JobProcess, await_true, kill, run_arguments
 from pyspark.sql import SparkSession
 from rabbitmq_messages import publish, waiting
 from rabbitmq_node import RabbitNode
-from rooms import read_folder, write_file
+from rooms import count_records, read_folder, write_file
 
 from penstock.bindings import parse_binding
 from penstock.jobs.receipts import read_receipts
@@ -175,7 +175,7 @@ class Run:
             self.send(20)
             self._await_applied(len(self.sent))
             await_true(
-                lambda: self._go_on() and len(read_folder(self.root / "seen")) >= self.read,
+                lambda: self._go_on() and count_records(self.root / "seen") >= self.read,
                 lambda: self.job.err,
             )
             self.job.signal(signal.SIGTERM)
@@ -273,7 +273,7 @@ def test_commands_of_a_queue_survive_the_broker_and_the_driver(
     with JobInSession(spark, JOB, run.settings) as again:
         run.send(20)
         again.await_true(lambda: run.applied() >= len(run.sent))
-        again.await_true(lambda: len(read_folder(tmp_path / "seen")) >= run.read)
+        again.await_true(lambda: count_records(tmp_path / "seen") >= run.read)
         assert again.stop().status == "stopped"
     run.check()
     await_true(lambda: waiting(rabbitmq, "commands-queue") == 0, lambda: "some were not acknowledged")

@@ -14,7 +14,7 @@ import pytest
 from job_in_session import JobInSession
 from job_process import JobProcess, await_true, run_arguments
 from pyspark.sql import SparkSession
-from rooms import Record, read_folder, write_file
+from rooms import Record, count_records, read_folder, write_file
 
 from penstock.jobs.receipts import read_receipts
 from penstock.jobs.settings import RunSettings
@@ -127,6 +127,9 @@ class Pausable:
     def seen(self) -> list[Record]:
         return read_folder(self._root / "seen")
 
+    def count_seen(self) -> int:
+        return count_records(self._root / "seen")
+
     def read(self) -> int:
         """How many readings are in a micro-batch by now."""
         return self._readings.count(read_cuts(self._checkpoint)[-1].ends["readings"])
@@ -151,24 +154,24 @@ def pause_and_resume(readings: Readings, root: Path, spark: SparkSession, *, kil
             if kills
             else JobInSession(spark, JOB, sums.settings)
         )
-        await_true(lambda: len(sums.seen()) == FILE or not job.running, lambda: job.err)
+        await_true(lambda: sums.count_seen() == FILE or not job.running, lambda: job.err)
         sums.command(job, "pause")
         sums.feed(15)
         held = sums.await_standstill(job)
         assert FILE < held < sums.sent
-        assert len(sums.seen()) == FILE
+        assert sums.count_seen() == FILE
         if isinstance(job, JobProcess):
             job.signal(signal.SIGKILL)
             job.wait()
             jobs.close()
             job = jobs.enter_context(JobInSession(spark, JOB, sums.settings))
         sums.add(job, 5)
-        assert len(sums.seen()) == FILE
+        assert sums.count_seen() == FILE
         assert sums.read() == held
         sums.command(job, "resume")
         await_true(
-            lambda: len(sums.seen()) == sums.sent or not job.running,
-            lambda: f"{len(sums.seen())} of {sums.sent}: {job.err}",
+            lambda: sums.count_seen() == sums.sent or not job.running,
+            lambda: f"{sums.count_seen()} of {sums.sent}: {job.err}",
         )
         assert isinstance(job, JobInSession)
         assert job.stop().status == "stopped"

@@ -17,6 +17,7 @@ import pytest
 from job_in_session import JobInSession
 from job_process import PATIENCE_S, JobProcess, await_true, run_arguments
 from pyspark.sql import SparkSession
+from rooms import Record, count_records, read_folder
 from typer.testing import CliRunner
 
 from penstock.cli import app
@@ -70,12 +71,14 @@ class Hits:
             bindings=bindings, checkpoint=str(self.folder / checkpoint), from_savepoint=from_savepoint
         )
 
-    def tallies(self) -> list[dict[str, Any]]:
-        paths = sorted((self.folder / "tallies").glob("*.jsonl"))
-        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    def tallies(self) -> list[Record]:
+        return read_folder(self.folder / "tallies")
 
     def await_all(self, job: JobProcess | JobInSession) -> None:
-        await_true(lambda: len(self.tallies()) >= self.sent, lambda: f"{len(self.tallies())}: {job.err}")
+        await_true(
+            lambda: count_records(self.folder / "tallies") >= self.sent or not job.running, lambda: job.err
+        )
+        assert job.running, job.err
 
     def check(self) -> None:
         """Every hit is there once, and every page was counted without a gap."""

@@ -8,11 +8,11 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from job_in_session import JobInSession
 from job_process import JobProcess, await_true, kill, run_arguments
 from pyspark.sql import SparkSession
+from rooms import count_records, read_folder
 
 from penstock.jobs.settings import RunSettings
 
@@ -50,15 +50,13 @@ class Feed:
 
     def counts(self) -> list[tuple[int, int]]:
         """What was written: each sensor's count, for each of its readings."""
-        files = sorted(self.seen.glob("part-*.jsonl"))
-        rows: list[Any] = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-        return [(row["sensor"], row["count"]) for row in rows]
+        return [(row["sensor"], row["count"]) for row in read_folder(self.seen)]
 
     def await_files(self, job: JobProcess | JobInSession, files: int) -> None:
         """Wait until the job has written what some files give."""
         await_true(
-            lambda: not job.running or len(self.counts()) >= files * SENSORS,
-            lambda: f"{len(self.counts())} of {files * SENSORS}: {job.err}",
+            lambda: not job.running or count_records(self.seen) >= files * SENSORS,
+            lambda: f"{count_records(self.seen)} of {files * SENSORS}: {job.err}",
         )
         assert job.running, job.err
 
