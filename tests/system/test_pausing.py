@@ -149,11 +149,12 @@ def pause_and_resume(readings: Readings, root: Path, spark: SparkSession, *, kil
     sums = Pausable(readings, root)
     sums.feed(1)
     with contextlib.ExitStack() as jobs:
-        job: Job = jobs.enter_context(
+        job: Job = (
             JobProcess(run_arguments(JOB, sums.settings), root)
             if kills
             else JobInSession(spark, JOB, sums.settings)
         )
+        jobs.enter_context(job)
         await_true(lambda: sums.count_seen() == FILE or not job.running, lambda: job.err)
         sums.command(job, "pause")
         sums.feed(12)
@@ -164,7 +165,8 @@ def pause_and_resume(readings: Readings, root: Path, spark: SparkSession, *, kil
             job.signal(signal.SIGKILL)
             job.wait()
             jobs.close()
-            job = jobs.enter_context(JobInSession(spark, JOB, sums.settings))
+            job = JobInSession(spark, JOB, sums.settings)
+            jobs.enter_context(job)
         sums.add(job, 5)
         assert sums.count_seen() == FILE
         assert sums.read() == held
