@@ -100,7 +100,8 @@ def metrics(
             if watch:
                 _watch_lines(folder)
         else:
-            show_metrics(_name_of(folder), lambda: _look(folder, window), watch=watch)
+            job_name = Checkpoint(folder).known_lineage().job
+            show_metrics(job_name, lambda: _look(folder, window), watch=watch)
 
 
 def events(
@@ -146,11 +147,6 @@ def _opened(checkpoint: Path) -> Path:
             "--checkpoint was given."
         )
     return found.folder
-
-
-def _name_of(folder: Path) -> str:
-    lineage = Checkpoint(folder).stored_lineage()
-    return str(folder) if lineage is None else lineage.job
 
 
 # -- metrics --
