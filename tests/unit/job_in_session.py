@@ -37,7 +37,7 @@ class JobInSession:
         self._notes: list[str] = []
         self._summary: RunSummary | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -45,7 +45,7 @@ class JobInSession:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(PATIENCE_S)
 
     @property
     def running(self) -> bool:
