@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -17,6 +18,7 @@ from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 __all__ = ["ANSWER_TIMEOUT_S", "LastError", "build_client", "check_topic", "kafka_log"]
 
 ANSWER_TIMEOUT_S: Final = 6.0
+_APPEARS_POLL_S: Final = 0.05
 
 kafka_log: Final = logging.getLogger("penstock.kafka")
 """Where librdkafka's own messages go. Without a handler they would all end on standard error."""
@@ -81,7 +83,12 @@ def check_topic(
     partitions = _partitions(admin, binding, errors, timeout_s)
     if partitions is None and binding.create_topic:
         _create(admin, binding, errors, timeout_s)
-        partitions = _partitions(admin, binding, errors, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        # The broker that is asked hears of it a moment after the one that has made it.
+        while (partitions := _partitions(admin, binding, errors, timeout_s)) is None:
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_APPEARS_POLL_S)
     if partitions is None:
         raise PlaceMissingError(
             f"Stream {binding.stream!r}: the topic {binding.topic!r} does not exist on {binding.servers}"

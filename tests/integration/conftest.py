@@ -1,8 +1,8 @@
-"""One Spark session for all integration tests, and a short way to run a job in it."""
+"""A short way to run a job in the Spark session that tests share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,8 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.jobs.runner import JobRunner, RunSummary
 from penstock.jobs.settings import RunSettings
-from penstock.runtime.session import SessionSettings, open_session
 
 RunJob = Callable[..., RunSummary]
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark session with two cores."""
-    log = tmp_path_factory.mktemp("spark") / "spark.log"
-    with open_session(SessionSettings("tests", "local[2]", 2, needs_kafka=True, log_file=log)) as session:
-        yield session
 
 
 @pytest.fixture

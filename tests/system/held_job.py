@@ -1,6 +1,7 @@
-"""The command line with receivers that stop for ever between the journal write and the acknowledgement.
+"""The command line with receivers that stop, when told to, between the journal write and the acknowledgement.
 
-The first argument is a file, which appears when the first records are durable; the others are the command line's.
+The first argument is a file that tells them to, when it is there; the second one appears when the records that they
+received then are durable. The others are the command line's.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from penstock.sources.journal import JournalWriter
 
 def main() -> None:
     """Run the command line."""
-    held = Path(sys.argv.pop(1))
+    hold, held = (Path(sys.argv.pop(1)) for _ in range(2))
     append = JournalWriter.append
 
     def append_and_stop(journal: JournalWriter, records: list[bytes], note: bytes = b"") -> int:
         position = append(journal, records, note)
-        if records:
+        if records and hold.exists():
             held.touch()
             time.sleep(600)
         return position

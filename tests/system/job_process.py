@@ -15,7 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["EXAMPLE", "JobProcess", "Result", "await_true", "cli", "kill", "processes_of", "workers_among"]
+from penstock.jobs.settings import RunSettings
+
+__all__ = [
+    "EXAMPLE",
+    "JobProcess",
+    "Result",
+    "await_true",
+    "cli",
+    "kill",
+    "processes_of",
+    "run_arguments",
+    "workers_among",
+]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "temperature_control" / "job.py"
 
@@ -143,6 +155,20 @@ def cli(*arguments: str, folder: Path, environment: Mapping[str, str] | None = N
         result = job.wait()
         job.await_end_of_family()
     return result
+
+
+def run_arguments(file: Path, settings: RunSettings) -> list[str]:
+    """The arguments of `penstock run` for these settings; those of tests that run a job both here and otherwise."""
+    options = {
+        "checkpoint": settings.checkpoint,
+        "parallelism": settings.parallelism,
+        "max-held-bytes": settings.max_held_bytes,
+    }
+    return [
+        str(file),
+        *(f"-D{name}={uri}" for name, uri in settings.bindings.items()),
+        *(f"--{name}={value}" for name, value in options.items() if value is not None),
+    ]
 
 
 def await_true(

@@ -20,10 +20,12 @@ def publish(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
     if name.endswith("queue"):
         with node.connect() as connection:
             channel = connection.channel()
-            channel.confirm_delivery()
+            # One answer for all: with confirmations the client would wait for each.
+            channel.tx_select()
             for body in bodies:
                 properties = pika.BasicProperties(delivery_mode=2, message_id=xxhash.xxh64_hexdigest(body))
                 channel.basic_publish("", name, body, properties)
+            channel.tx_commit()
     else:
         asyncio.run(_publish_to_stream(node, name, bodies))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from job_process import EXAMPLE
 
-__all__ = ["Record", "Rooms", "by_sensor", "fold", "read_folder", "write_file"]
+__all__ = ["Record", "Rooms", "by_sensor", "count_records", "fold", "read_folder", "write_file"]
 
 Record = dict[str, Any]
 
@@ -96,5 +96,13 @@ def write_file(folder: Path, name: str, records: Sequence[Record | str | bytes])
 
 def read_folder(folder: Path) -> list[Record]:
     """The records of all visible JSON Lines files of a folder, in the order of the names."""
-    paths = sorted(path for path in folder.iterdir() if path.suffix == ".jsonl" and path.name[0] not in "._")
-    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return [json.loads(line) for path in _visible(folder) for line in path.read_text().splitlines()]
+
+
+def count_records(folder: Path) -> int:
+    """How many records `read_folder` would read; for those who wait for some, and ask again and again."""
+    return sum(path.read_bytes().count(b"\n") for path in _visible(folder))
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.jsonl") if path.name[0] not in "._")

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from job_process import JobProcess, await_true, kill
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, kill, run_arguments
+from pyspark.sql import SparkSession
 from rabbitmq_messages import publish, waiting
 from rabbitmq_node import RabbitNode
-from rooms import read_folder, write_file
+from rooms import count_records, read_folder, write_file
 
 from penstock.bindings import parse_binding
 from penstock.jobs.receipts import read_receipts
+from penstock.jobs.settings import RunSettings
 from penstock.local.kafka import KafkaBroker
 from penstock.sources.rabbitmq_queue import check_queue
 from penstock.sources.rabbitmq_stream import check_stream
@@ -125,12 +128,11 @@ class Run:
         self._lost_a_worker = False
         for name in ("readings", "sums", "seen"):
             (root / name).mkdir()
-        self.arguments = [
-            str(JOB),
-            *(f"-D{name}=jsonl:{root / name}" for name in ("readings", "sums", "seen")),
-            f"--checkpoint={root / 'checkpoint'}",
-            *([] if way.uri is None else [f"-Dcommands={way.uri}"]),
-        ]
+        bindings = {name: f"jsonl:{root / name}" for name in ("readings", "sums", "seen")}
+        if way.uri is not None:
+            bindings["commands"] = way.uri
+        self.settings = RunSettings(bindings=bindings, checkpoint=str(root / "checkpoint"))
+        self.arguments = run_arguments(JOB, self.settings)
 
     def send(self, count: int) -> None:
         """New commands, some of them twice, some old ones again, and some readings."""
@@ -173,7 +175,7 @@ class Run:
             self.send(20)
             self._await_applied(len(self.sent))
             await_true(
-                lambda: self._go_on() and len(read_folder(self.root / "seen")) >= self.read,
+                lambda: self._go_on() and count_records(self.root / "seen") >= self.read,
                 lambda: self.job.err,
             )
             self.job.signal(signal.SIGTERM)
@@ -246,20 +248,33 @@ def fight(root: Path, way: Way, victims: Sequence[str]) -> None:
     run.check()
 
 
-def test_commands_of_a_queue_survive_the_broker_and_the_driver(rabbitmq: RabbitNode, tmp_path: Path) -> None:
-    """One kill -9 of each, and before that one between the journal write and the acknowledgement."""
-    way = RabbitWay(rabbitmq, "commands-queue")
-    run = Run(tmp_path, way, "queue")
-    run.send(20)
-    held = tmp_path / "held"
-    with JobProcess(run.arguments, tmp_path, program=[str(HELD), str(held)]) as job:
+def test_commands_of_a_queue_survive_the_broker_and_the_driver(
+    rabbitmq: RabbitNode, tmp_path: Path, spark: SparkSession
+) -> None:
+    """One kill -9 of each; that of the driver while it has not acknowledged what is in its journal."""
+    run = Run(tmp_path, RabbitWay(rabbitmq, "commands-queue"), "queue")
+    hold, held = tmp_path / "hold", tmp_path / "held"
+    with JobProcess(run.arguments, tmp_path, program=[str(HELD), str(hold), str(held)]) as job:
+        run.send(20)
+        await_true(lambda: run.applied() > 0 or not job.running, lambda: job.err)
+        run.send(20)
+        time.sleep(run.chance.uniform(0, 0.6))
+        run.way.kill_broker()
+        await_true(lambda: run.applied() == 40 or not job.running, lambda: job.err)
+        hold.touch()
+        run.send(20)
         await_true(lambda: held.exists() or not job.running, lambda: job.err)
+        time.sleep(run.chance.uniform(0, 0.6))
         assert job.running, job.err
         job.signal(signal.SIGKILL)
         job.wait()
     # All come again: the broker has heard of none.
-    await_true(lambda: waiting(rabbitmq, "commands-queue") == 40, lambda: "the queue lost some")
-    run.survive(["broker", "driver"])
+    await_true(lambda: waiting(rabbitmq, "commands-queue") >= 40, lambda: "the queue lost some")
+    with JobInSession(spark, JOB, run.settings) as again:
+        run.send(20)
+        again.await_true(lambda: run.applied() >= len(run.sent))
+        again.await_true(lambda: count_records(tmp_path / "seen") >= run.read)
+        assert again.stop().status == "stopped"
     run.check()
     await_true(lambda: waiting(rabbitmq, "commands-queue") == 0, lambda: "some were not acknowledged")
 

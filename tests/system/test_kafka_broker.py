@@ -1,4 +1,7 @@
-"""The local Kafka broker: a real one that starts, keeps its data through a kill, and ends with its parent."""
+"""The local Kafka broker: a real one that starts, keeps its data through a kill, and ends with its parent.
+
+What a kill of the broker does to a sink is shown here too, since this broker is killed anyway.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from sink_workers import PARTITIONS, Plain, Worker, bind, values
 
 from penstock.local.kafka import BrokerStartError, KafkaBroker
+from penstock.sinks.kafka import KafkaSink
 
 WAIT_S = 30.0
 
@@ -64,10 +69,15 @@ def alive(pid: int) -> bool:
 
 
 def test_records_survive_a_kill_and_a_restart(broker: KafkaBroker) -> None:
-    """After kill -9 the same address serves what was acknowledged, and takes more."""
+    """After kill -9 the same address serves what was acknowledged, takes more, and has once what was on its way."""
     broker.create_topic("survivors", partitions=1)
+    broker.create_topic("heaters", PARTITIONS)
     address = broker.bootstrap
     produce(broker, "survivors", [b"1", b"2"])
+    exactly = Worker(KafkaSink(bind(broker, "heaters", "?delivery=exactly-once"), Plain()), "restart")
+    plain = Worker(KafkaSink(bind(broker, "heaters"), Plain()), "restart")
+    exactly.run(0, [b"0"])
+    task, plain_task = exactly.start(1, [b"1"]), plain.start(0, [b"plain"])
     killed = broker.pid
     broker.kill()
     assert not alive(killed)
@@ -75,6 +85,10 @@ def test_records_survive_a_kill_and_a_restart(broker: KafkaBroker) -> None:
     assert broker.bootstrap == address
     produce(broker, "survivors", [b"3"])
     assert consume(broker, "survivors", 3) == [b"1", b"2", b"3"]
+    exactly.finish(task)
+    exactly.run(1, [b"1"])
+    plain.finish(plain_task)
+    assert values(broker, "heaters") == [b"0", b"1", b"plain"]
 
 
 def test_records_survive_an_orderly_stop(broker: KafkaBroker) -> None:
@@ -140,9 +154,9 @@ def test_the_broker_ends_with_its_parent(tmp_path: Path) -> None:
 
 def test_a_temporary_folder_is_removed() -> None:
     """A broker without a folder of its own leaves nothing."""
-    with KafkaBroker() as broker:
+    with contextlib.closing(KafkaBroker()) as broker:
         folder = broker._folder
-        assert folder.is_dir()
+        (folder / "data").mkdir()
     assert not folder.exists()
 
 

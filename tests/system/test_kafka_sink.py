@@ -7,40 +7,20 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
+from sink_workers import PARTITIONS, TEXT, Plain, Worker, bind, consume, values
 
 from penstock.bindings import KafkaBinding, parse_binding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.local.kafka import KafkaBroker
-from penstock.records import record_type
-from penstock.sinks import kafka_producers
-from penstock.sinks.base import SinkTask, TaskContext
+from penstock.sinks.base import TaskContext
 from penstock.sinks.kafka import KafkaSink
 from penstock.sources.kafka import preflight
-
-TEXT = record_type("value BINARY")
-PARTITIONS = 2
-
-
-class Plain:
-    """A format whose records are the messages."""
-
-    def encode(self, batch: pa.RecordBatch) -> pa.Array:
-        return batch.column("value")
-
-
-def bind(kafka: KafkaBroker, topic: str, query: str = "") -> KafkaBinding:
-    binding = parse_binding("heaters", f"kafka://{kafka.bootstrap}/{topic}{query}", "sink")
-    assert isinstance(binding, KafkaBinding)
-    return binding
 
 
 @pytest.fixture
@@ -48,75 +28,6 @@ def topic(kafka: KafkaBroker) -> str:
     name = f"heaters-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(name, PARTITIONS)
     return name
-
-
-class Worker:
-    """A worker process's view of the sink: its own producers, kept between tasks.
-
-    Several workers live in this process, and take turns; what they keep is swapped.
-    """
-
-    def __init__(self, sink: KafkaSink, lineage: str) -> None:
-        self._sink = sink
-        self._lineage = lineage
-        self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        before = kafka_producers._producers
-        kafka_producers._producers = self._kept
-        try:
-            yield
-        finally:
-            kafka_producers._producers = before
-
-    def start(self, batch_id: int, values: Sequence[bytes], partition: int = 0) -> SinkTask:
-        """Write a batch, but do not finish it."""
-        with self._turn():
-            task = self._sink.task(TaskContext(batch_id, partition, 0, self._lineage), TEXT)
-            for value in values:
-                keys = pa.array([value[:1]], pa.binary())
-                task.write(
-                    pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], schema=TEXT.schema), keys
-                )
-        return task
-
-    def finish(self, task: SinkTask) -> None:
-        with self._turn():
-            task.finish()
-
-    def run(self, batch_id: int, values: Sequence[bytes], partition: int = 0) -> None:
-        self.finish(self.start(batch_id, values, partition))
-
-
-def consume(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -> list[tuple[Any, Any]]:
-    """All (key, value) of a topic, partition by partition, up to the end as this isolation sees it."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,
-        }
-    )
-    found = []
-    try:
-        for partition in range(PARTITIONS):
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            while True:
-                message = consumer.poll(20)
-                assert message is not None, "the consumer waits for a transaction that nobody ends"
-                if message.error() is not None:
-                    break
-                found.append((message.key(), message.value()))
-    finally:
-        consumer.close()
-    return found
-
-
-def values(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    return sorted(value for _, value in consume(kafka, topic, isolation))
 
 
 @pytest.fixture
@@ -254,8 +165,9 @@ def test_partitions_may_move_between_workers(kafka: KafkaBroker, topic: str, wor
 CRASH = """
     import os, signal, sys
     sys.path.insert(0, {tests!r})
-    from test_kafka_sink import KafkaSink, Plain, Worker
+    from sink_workers import Plain, Worker
     from penstock.bindings import parse_binding
+    from penstock.sinks.kafka import KafkaSink
     sink = KafkaSink(parse_binding("heaters", {uri!r}, "sink"), Plain())
     worker = Worker(sink, {lineage!r})
     for batch_id in range(3):
@@ -297,23 +209,6 @@ def test_a_new_lineage_begins_at_its_own_batch_0(kafka: KafkaBroker, topic: str)
     for lineage in ("old", "new"):
         Worker(sink, f"{topic}-{lineage}").run(0, [lineage.encode()])
     assert values(kafka, topic) == [b"new", b"old"]
-
-
-def test_a_broker_that_restarts_costs_no_record() -> None:
-    """A broker that is killed while records are on their way, and comes back, has each of them once."""
-    with KafkaBroker() as kafka:
-        kafka.create_topic("heaters", PARTITIONS)
-        sink = KafkaSink(bind(kafka, "heaters", "?delivery=exactly-once"), Plain())
-        worker = Worker(sink, "restart")
-        plain = Worker(KafkaSink(bind(kafka, "heaters"), Plain()), "restart")
-        worker.run(0, [b"0"])
-        task, plain_task = worker.start(1, [b"1"]), plain.start(0, [b"plain"])
-        kafka.kill()
-        kafka.start()
-        worker.finish(task)
-        worker.run(1, [b"1"])
-        plain.finish(plain_task)
-        assert values(kafka, "heaters") == [b"0", b"1", b"plain"]
 
 
 def test_what_cannot_be_reached_is_said_before_the_start(kafka: KafkaBroker) -> None:

@@ -8,110 +8,119 @@ which Spark's offset log has fixed before the work on a micro-batch began, so th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import random
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 import pytest
-from job_process import EXAMPLE, JobProcess, await_true, kill
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, kill, run_arguments
+from pyspark.sql import SparkSession
 from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
 
+from penstock.jobs.runner import RunSummary
+from penstock.jobs.settings import RunSettings
 from penstock.local.kafka import KafkaBroker
 from penstock.runtime.cuts import Cut, read_cut
 from topics import Message, producer, read_topic
 
+JOB = Path(__file__).with_name("thermostat_job.py")
 Victim = Literal["driver", "jvm", "worker", "any python process"]
 VICTIMS: tuple[Victim, ...] = ("driver", "jvm", "worker", "any python process")
 STREAMS = ("readings", "settings")
 
 
-class Pipes(Protocol):
-    """Where the job reads and writes."""
+class Input(Protocol):
+    """What one stream of the job comes from."""
 
-    def bindings(self) -> dict[str, str]:
-        """The URI of each stream."""
+    uri: str
 
-    def send(self, stream: str, records: Sequence[Record]) -> None:
+    def send(self, records: Sequence[Record]) -> None:
         """Give records to the job."""
 
-    def sent(self, stream: str, start: Any, end: Any) -> list[Record]:
+    def sent(self, start: Any, end: Any) -> list[Record]:
         """The records between two ends of cuts; `start` None is the beginning, `end` None takes all."""
 
-    def received(self, at_least: int) -> list[Record]:
-        """The commands that the job gave, in order for each sensor."""
 
+class Topic:
+    """A topic, by key; the end in a cut is an offset for each partition."""
 
-class Topics:
-    """Topics of a Kafka broker, written by transactions and read by a read_committed consumer."""
-
-    def __init__(self, kafka: KafkaBroker) -> None:
+    def __init__(self, kafka: KafkaBroker, name: str, partitions: int) -> None:
         self._bootstrap = kafka.bootstrap
-        self._topics = {name: f"{name}-{time.time_ns()}" for name in (*STREAMS, "heaters")}
-        for name, partitions in (("readings", 3), ("settings", 2), ("heaters", 2)):
-            kafka.create_topic(self._topics[name], partitions)
+        self._name = f"{name}-{time.time_ns()}"
+        kafka.create_topic(self._name, partitions)
         self._producer = producer(self._bootstrap)
-        self._read: dict[str, list[Message]] = {}
+        self._read: list[Message] = []
+        self.uri = f"kafka://{self._bootstrap}/{self._name}"
 
-    def bindings(self) -> dict[str, str]:
-        uris = {name: f"kafka://{self._bootstrap}/{topic}" for name, topic in self._topics.items()}
-        uris["readings"] += "?start=earliest"
-        uris["heaters"] += "?delivery=exactly-once"
-        return uris
-
-    def send(self, stream: str, records: Sequence[Record]) -> None:
+    def send(self, records: Sequence[Record]) -> None:
         for record in records:
-            self._producer.produce(
-                self._topics[stream], json.dumps(record).encode(), str(record["sensor_id"]).encode()
-            )
+            self._producer.produce(self._name, json.dumps(record).encode(), str(record["sensor_id"]).encode())
         self._producer.flush()
 
-    def sent(self, stream: str, start: Any, end: Any) -> list[Record]:
-        messages = self._read.get(stream) or read_topic(self._bootstrap, self._topics[stream])
-        self._read[stream] = messages
+    def sent(self, start: Any, end: Any) -> list[Record]:
+        self._read = self._read or self.committed()
         start = start or {}
         return [
             json.loads(message.value or b"")
-            for message in messages
+            for message in self._read
             if message.offset >= start.get(message.partition, 0)
             and (end is None or message.offset < end.get(message.partition, 0))
         ]
 
-    def received(self, at_least: int) -> list[Record]:
-        messages = read_topic(self._bootstrap, self._topics["heaters"], at_least)
-        records = [json.loads(message.value or b"") for message in messages]
-        assert [message.key for message in messages] == [str(r["sensor_id"]).encode() for r in records]
-        return records
+    def committed(self, at_least: int = 0) -> list[Message]:
+        """What a read_committed consumer sees."""
+        return read_topic(self._bootstrap, self._name, at_least)
 
 
-class Folders:
-    """Folders of JSON Lines; the end of a stream in a cut is a number of files."""
+class Folder:
+    """A folder of JSON Lines; the end in a cut is a number of files."""
 
-    def __init__(self, root: Path) -> None:
-        self._folders = {name: root / name for name in (*STREAMS, "heaters")}
-        for folder in self._folders.values():
-            folder.mkdir()
-        self._files: dict[str, list[Sequence[Record]]] = {name: [] for name in STREAMS}
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._files: list[Sequence[Record]] = []
+        self.uri = f"jsonl:{folder}"
+
+    def send(self, records: Sequence[Record]) -> None:
+        write_file(self.folder, f"{len(self._files):06}.jsonl", records)
+        self._files.append(records)
+
+    def sent(self, start: Any, end: Any) -> list[Record]:
+        return list(itertools.chain.from_iterable(self._files[start or 0 : end]))
+
+
+class Pipes:
+    """One of the streams comes from a topic, the other from a folder. What the job gives goes to both."""
+
+    def __init__(self, kafka: KafkaBroker, root: Path, in_topic: str) -> None:
+        self.inputs: dict[str, Input] = {
+            name: Topic(kafka, name, 3) if name == in_topic else Folder(root / name) for name in STREAMS
+        }
+        self._heaters = Topic(kafka, "heaters", 2)
+        self._protocol = Folder(root / "protocol")
 
     def bindings(self) -> dict[str, str]:
-        return {name: f"jsonl:{folder}" for name, folder in self._folders.items()}
+        """The URI of each stream."""
+        uris = {name: found.uri for name, found in self.inputs.items()}
+        if uris["readings"].startswith("kafka:"):
+            uris["readings"] += "?start=earliest"
+        heaters = f"{self._heaters.uri}?delivery=exactly-once"
+        return {**uris, "heaters": heaters, "protocol": self._protocol.uri}
 
-    def send(self, stream: str, records: Sequence[Record]) -> None:
-        files = self._files[stream]
-        write_file(self._folders[stream], f"{len(files):06}.jsonl", records)
-        files.append(records)
-
-    def sent(self, stream: str, start: Any, end: Any) -> list[Record]:
-        return list(itertools.chain.from_iterable(self._files[stream][start or 0 : end]))
-
-    def received(self, at_least: int) -> list[Record]:
-        return read_folder(self._folders["heaters"])
+    def received(self, at_least: int) -> dict[str, list[Record]]:
+        """The commands that the job gave, in order for each sensor, by where they are."""
+        messages = self._heaters.committed(at_least)
+        heaters = [json.loads(message.value or b"") for message in messages]
+        assert [message.key for message in messages] == [str(r["sensor_id"]).encode() for r in heaters]
+        return {"topic": heaters, "folder": read_folder(self._protocol.folder)}
 
 
 class Feeder(threading.Thread):
@@ -127,7 +136,7 @@ class Feeder(threading.Thread):
         self.cuts: dict[int, Cut] = {}
 
     def __enter__(self) -> Self:
-        self._pipes.send("settings", self._rooms.first_settings())
+        self._pipes.inputs["settings"].send(self._rooms.first_settings())
         self.start()
         return self
 
@@ -139,8 +148,8 @@ class Feeder(threading.Thread):
     def run(self) -> None:
         try:
             while not self._stop_asked.wait(0.1):
-                self._pipes.send("readings", self._rooms.readings())
-                self._pipes.send("settings", self._rooms.settings())
+                self._pipes.inputs["readings"].send(self._rooms.readings())
+                self._pipes.inputs["settings"].send(self._rooms.settings())
                 self.note_cuts()
         except BaseException as e:
             self._failed = e
@@ -164,19 +173,13 @@ class Run:
         self._folder = folder
         self._random = random.Random(seed)
         self.checkpoint = folder / "checkpoint"
-        defined = [f"-D{name}={uri}" for name, uri in pipes.bindings().items()]
-        self._arguments = [str(EXAMPLE), *defined, f"--checkpoint={self.checkpoint}", "-o", "json"]
+        self._settings = RunSettings(bindings=pipes.bindings(), checkpoint=str(self.checkpoint))
         self.ended: list[JobProcess] = []
-        self.killed: Counter[str] = Counter()
-
-    def process(self, *more: str) -> JobProcess:
-        """Start the job."""
-        return JobProcess([*self._arguments, *more], self._folder)
 
     def kill(self, victim: Victim) -> None:
         """Start the job, and kill a part of it at a random moment."""
         with contextlib.ExitStack() as stack:
-            job = stack.enter_context(self.process())
+            job = stack.enter_context(JobProcess(run_arguments(JOB, self._settings), self._folder))
             self._await_moment(job, starting=victim in ("driver", "jvm") and self._random.random() < 0.25)
             if victim == "driver":
                 job.signal(signal.SIGKILL)
@@ -187,7 +190,6 @@ class Run:
             else:
                 self._kill_part(job, victim)
                 self._check_end(job, victim)
-        self.killed[victim] += 1
 
     def _await_moment(self, job: JobProcess, *, starting: bool) -> None:
         if starting:
@@ -230,42 +232,43 @@ class Run:
             assert "Traceback" not in result.err, result.err
         job.await_end_of_family()
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, session: SparkSession) -> RunSummary:
         """Run to the end of the input; nothing that was started before may be left."""
-        with self.process("--bounded") as job:
-            result = job.wait()
-            assert result.code == 0, result.err
-            for process in (*self.ended, job):
-                process.await_end_of_family()
-        return result.summary
+        with JobInSession(session, JOB, dataclasses.replace(self._settings, bounded=True)) as job:
+            summary = job.wait()
+        for process in self.ended:
+            process.await_end_of_family()
+        return summary
 
 
-def survive(pipes: Pipes, folder: Path, seed: int, victims: Iterable[Victim]) -> None:
+def survive(pipes: Pipes, folder: Path, session: SparkSession, seed: int, victims: Iterable[Victim]) -> None:
     """Kill the victims one after the other, let the job finish, and compare."""
     rooms = Rooms(seed)
     run = Run(pipes, folder, seed)
     with Feeder(pipes, rooms, run.checkpoint) as feeder:
         for victim in victims:
             run.kill(victim)
-    summary = run.finish()
+    summary = run.finish(session)
     feeder.note_cuts()
     check(pipes, feeder.cuts, summary)
 
 
-def check(pipes: Pipes, cuts: dict[int, Cut], summary: dict[str, Any]) -> None:
-    """Nothing is missing, doubled or out of order, for rooms of either sort."""
+def check(pipes: Pipes, cuts: dict[int, Cut], summary: RunSummary) -> None:
+    """Nothing is missing, doubled or out of order, for rooms of either sort, in either sink."""
     assert sorted(cuts) == list(range(len(cuts))), "every cut was noted"
+    settings, readings = pipes.inputs["settings"].sent(None, None), pipes.inputs["readings"].sent(None, None)
     by_cuts = fold(batches(pipes, [cuts[batch_id] for batch_id in sorted(cuts)]))
-    all_at_once = fold([(pipes.sent("settings", None, None), pipes.sent("readings", None, None))])
-    received = by_sensor(pipes.received(sum(map(len, by_cuts.values()))))
-    for sensor in Rooms.STEADY:
-        assert received[sensor] == all_at_once[sensor], f"steady room {sensor}"
-    assert received == by_cuts
+    all_at_once = fold([(settings, readings)])
+    for place, commands in pipes.received(sum(map(len, by_cuts.values()))).items():
+        received = by_sensor(commands)
+        for sensor in Rooms.STEADY:
+            assert received[sensor] == all_at_once[sensor], f"steady room {sensor} in the {place}"
+        assert received == by_cuts, place
     assert any(by_cuts[sensor] != all_at_once.get(sensor) for sensor in Rooms.LIVELY if sensor in by_cuts)
-    assert summary["status"] == "finished"
-    assert summary["dead_letters"] == 0
-    heard_of = {record["sensor_id"] for record in pipes.sent("settings", None, None)}
-    assert summary["state"] == {"thermostat": len(heard_of)}
+    assert summary.status == "finished"
+    assert summary.dead_letters == 0
+    heard_of = {record["sensor_id"] for record in settings}
+    assert summary.state == {"thermostat": len(heard_of)}
 
 
 def batches(pipes: Pipes, cuts: Sequence[Cut]) -> Iterable[tuple[list[Record], list[Record]]]:
@@ -273,21 +276,20 @@ def batches(pipes: Pipes, cuts: Sequence[Cut]) -> Iterable[tuple[list[Record], l
     ends: dict[str, Any] = dict.fromkeys(STREAMS)
     for cut in cuts:
         # A stream that has had nothing yet has no end.
-        parts = {name: pipes.sent(name, ends[name], end) for name, end in cut.ends.items() if name in STREAMS}
+        parts = {
+            name: found.sent(ends[name], cut.ends[name])
+            for name, found in pipes.inputs.items()
+            if name in cut.ends
+        }
         ends.update(cut.ends)
         yield parts.get("settings", []), parts.get("readings", [])
-    for name in STREAMS:
-        assert pipes.sent(name, ends[name], None) == [], f"all {name} were read"
+    for name, found in pipes.inputs.items():
+        assert found.sent(ends[name], None) == [], f"all {name} were read"
 
 
-def test_kills_on_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """The driver and a worker are killed: a read_committed consumer finds each command once, in order."""
-    survive(Topics(kafka), tmp_path, seed=1, victims=["driver", "worker"])
-
-
-def test_kills_on_folders(tmp_path: Path) -> None:
-    """The JVM is killed: the folder has each command once, in order."""
-    survive(Folders(tmp_path), tmp_path, seed=2, victims=["jvm"])
+def test_kills(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
+    """The driver, a worker and the JVM are killed: a topic and a folder have each command once, in order."""
+    survive(Pipes(kafka, tmp_path, "readings"), tmp_path, spark, seed=1, victims=["driver", "worker", "jvm"])
 
 
 def many(seed: int, count: int = 32) -> list[Victim]:
@@ -299,13 +301,9 @@ def many(seed: int, count: int = 32) -> list[Victim]:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
-def test_many_kills_on_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("in_topic", "seed"), [("readings", 3), ("settings", 4)])
+def test_many_kills(
+    kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, in_topic: str, seed: int
+) -> None:
     """As above, with more than 30 kills."""
-    survive(Topics(kafka), tmp_path, seed=3, victims=many(3))
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(3600)
-def test_many_kills_on_folders(tmp_path: Path) -> None:
-    """As above, with more than 30 kills."""
-    survive(Folders(tmp_path), tmp_path, seed=4, victims=many(4))
+    survive(Pipes(kafka, tmp_path, in_topic), tmp_path, spark, seed, victims=many(seed))

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,32 +176,32 @@ def test_a_job_without_credentials_says_so(s3: S3Server, environ: pytest.MonkeyP
     uri = s3.put("secured", "it", b"{}")
     environ.delenv("AWS_ACCESS_KEY_ID")
     environ.delenv("AWS_SECRET_ACCESS_KEY")
-    with silent_server(accepting=False) as address:
+    with unreachable_server() as address:
         environ.setenv("AWS_METADATA_ENDPOINT", address)
         assert "the job has no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in refusal(uri)
 
 
 def test_a_stopped_server_is_told_and_the_next_start_is_fine(
-    tmp_path: Path, s3: S3Server, environ: pytest.MonkeyPatch
+    s3: S3Server, environ: pytest.MonkeyPatch
 ) -> None:
     """In a second, since the connection is refused."""
-    with S3Server(tmp_path) as own:
-        uri = own.put("stops", "it", b"{}")
-        environ.setenv("AWS_ENDPOINT_URL", own.environment["AWS_ENDPOINT_URL"])
-        assert read_object(uri, MOST_BYTES) == b"{}"
-        own.kill()
-        assert f"127.0.0.1:{own.port} does not answer: connection refused" in refusal(uri)
-        own.start()
-        assert read_object(uri, MOST_BYTES) == b"{}"
+    uri = s3.put("stops", "it", b"{}")
+    assert read_object(uri, MOST_BYTES) == b"{}"
+    s3.kill()
+    try:
+        assert f"127.0.0.1:{s3.port} does not answer: connection refused" in refusal(uri)
+    finally:
+        s3.start()
+    assert read_object(uri, MOST_BYTES) == b"{}"
 
 
 @contextmanager
-def silent_server(*, accepting: bool) -> Iterator[str]:
-    """A host that takes connections and says nothing, or that does not even answer to connections."""
+def unreachable_server() -> Iterator[str]:
+    """A host that does not even answer to connections."""
     with ExitStack() as stack:
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=50 if accepting else 0))
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         address = server.getsockname()
-        for _ in range(0 if accepting else 3):
+        for _ in range(3):
             # Whoever comes behind a full queue waits for ever.
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
@@ -229,14 +230,6 @@ def answering_server(answer: Answer) -> Iterator[str]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize("accepting", [True, False], ids=["mute", "unreachable"])
-def test_a_host_that_does_not_answer_is_given_up(environ: pytest.MonkeyPatch, accepting: bool) -> None:
-    """After a few seconds."""
-    with silent_server(accepting=accepting) as address:
-        environ.setenv("AWS_ENDPOINT_URL", address)
-        assert "does not answer in time" in refusal("s3://any/thing")
-
-
 def _drips(connection: socket.socket, _: bytes) -> None:
     connection.sendall(HEAD)
     for _ in range(900):
@@ -249,14 +242,47 @@ def _stalls(connection: socket.socket, _: bytes) -> None:
     time.sleep(30)
 
 
-ANSWERS: dict[str, tuple[Answer, str]] = {
+SLOW: dict[str, tuple[Answer, str]] = {
+    "mute": (lambda *_: time.sleep(30), "does not answer in time"),
     "drips": (_drips, "does not answer in time"),
     "stalls": (_stalls, "broke the connection"),
-    "breaks off": (lambda it, _: it.sendall(HEAD + b"xx"), "broke the connection"),
     "busy": (
         lambda it, _: it.sendall(b"HTTP/1.1 503 sesame\r\nRetry-After: 100\r\nContent-Length: 0\r\n\r\n"),
         "answered 503",
     ),
+}
+
+
+def test_a_slow_host_is_given_up(environ: pytest.MonkeyPatch) -> None:
+    """After a few seconds, however slowly it answers. All are asked at once, so that the few seconds pass once."""
+    reasons = {kind: reason for kind, (_, reason) in SLOW.items()} | {
+        "unreachable": "does not answer in time"
+    }
+    with ExitStack() as servers, ThreadPoolExecutor(len(reasons)) as pool:
+        told: dict[str, Future[str]] = {}
+        for kind, (answer, _) in SLOW.items():
+            asked = threading.Event()
+
+            def tell_and_answer(
+                connection: socket.socket,
+                request: bytes,
+                asked: threading.Event = asked,
+                answer: Answer = answer,
+            ) -> None:
+                asked.set()
+                answer(connection, request)
+
+            environ.setenv("AWS_ENDPOINT_URL", servers.enter_context(answering_server(tell_and_answer)))
+            told[kind] = pool.submit(refusal, "s3://any/thing")
+            # From then on it does not look into the environment.
+            assert asked.wait(IN_TIME_S)
+        environ.setenv("AWS_ENDPOINT_URL", servers.enter_context(unreachable_server()))
+        told["unreachable"] = pool.submit(refusal, "s3://any/thing")
+        assert {kind: reason for kind, reason in reasons.items() if reason not in told[kind].result()} == {}
+
+
+ANSWERS: dict[str, tuple[Answer, str]] = {
+    "breaks off": (lambda it, _: it.sendall(HEAD + b"xx"), "broke the connection"),
     "another region": (
         lambda it, _: it.sendall(b"HTTP/1.1 301 Moved\r\nContent-Length: 0\r\n\r\n"),
         "the bucket is in another region; set AWS_REGION",
@@ -267,7 +293,7 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_an_odd_answer_is_told(environ: pytest.MonkeyPatch, kind: str) -> None:
-    """In time, however slowly it comes."""
+    """With what it says."""
     answer, reason = ANSWERS[kind]
     with answering_server(answer) as address:
         environ.setenv("AWS_ENDPOINT_URL", address)

@@ -6,15 +6,18 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
-from job_process import JobProcess, await_true
-from rooms import read_folder, write_file
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, run_arguments
+from pyspark.sql import SparkSession
+from rooms import Record, count_records, read_folder, write_file
 
 from penstock.jobs.receipts import read_receipts
+from penstock.jobs.settings import RunSettings
 from penstock.local.kafka import KafkaBroker
 from penstock.runtime.cuts import read_cuts
 from topics import produce
@@ -22,107 +25,163 @@ from topics import produce
 JOB = Path(__file__).with_name("counting_job.py")
 FILE = 50  # readings in one
 
-
-def applied(checkpoint: Path) -> list[str]:
-    """The commands that were applied."""
-    return [r.id for _, receipts in read_receipts(checkpoint) for r in receipts if r.status == "APPLIED"]
+Job = JobProcess | JobInSession
 
 
-def test_a_paused_step_stops_its_sources_and_loses_nothing(tmp_path: Path, kafka: KafkaBroker) -> None:
+def test_a_paused_step_stops_its_sources_and_loses_nothing(
+    tmp_path: Path, kafka: KafkaBroker, spark: SparkSession
+) -> None:
     """Commands go on meanwhile."""
-    pause_and_resume("kafka", tmp_path, kafka, kills=False)
+    pause_and_resume(TopicOfReadings(kafka), tmp_path, spark, kills=False)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("data", ["folder", "kafka"])
-def test_a_paused_job_that_is_killed_is_paused_again(data: str, tmp_path: Path, kafka: KafkaBroker) -> None:
+def test_a_paused_job_that_is_killed_is_paused_again(
+    data: str, tmp_path: Path, kafka: KafkaBroker, spark: SparkSession
+) -> None:
     """Its sources stand still from the start."""
-    pause_and_resume(data, tmp_path, kafka, kills=True)
+    readings = FolderOfReadings(tmp_path / "readings") if data == "folder" else TopicOfReadings(kafka)
+    pause_and_resume(readings, tmp_path, spark, kills=True)
 
 
-def pause_and_resume(data: str, tmp_path: Path, kafka: KafkaBroker, *, kills: bool) -> None:
-    """Pause, feed more than may be held, and resume; with a kill -9 in between."""
-    checkpoint = tmp_path / "checkpoint"
-    for name in ("readings", "sums", "seen", "checkpoint/commands"):
-        (tmp_path / name).mkdir(parents=True)
-    uri = f"jsonl:{tmp_path / 'readings'}?max_files_per_batch=1"
-    if data == "kafka":
-        topic = f"readings-{time.time_ns()}"
-        kafka.create_topic(topic, 1)
-        uri = f"kafka://{kafka.bootstrap}/{topic}?start=earliest&max_records_per_batch={FILE}"
-    arguments = [
-        str(JOB),
-        f"-Dreadings={uri}",
-        *(f"-D{name}=jsonl:{tmp_path / name}" for name in ("sums", "seen")),
-        f"--checkpoint={checkpoint}",
-        "--max-held-bytes=3000",
-    ]
-    sent = 0
+class Readings(Protocol):
+    """Where the job reads; a micro-batch takes one file, or as many readings."""
 
-    def feed(count: int) -> None:
-        """Files of readings, or as many records on the topic."""
-        nonlocal sent
-        for _ in range(count):
-            records = [{"sensor": number % 7, "number": number} for number in range(sent, sent + FILE)]
-            sent += FILE
-            if data == "folder":
-                write_file(tmp_path / "readings", f"{sent:08}.jsonl", records)
-            else:
-                produce(kafka.bootstrap, topic, [(None, json.dumps(record).encode()) for record in records])
+    uri: str
 
-    def command(name: str, kind: str, **more: Any) -> None:
-        write_file(checkpoint / "commands", f"{name}.jsonl", [{"id": name, "kind": kind, **more}])
+    def send(self, files: Sequence[Sequence[Record]]) -> None:
+        """Write some files, or as many readings to the topic."""
 
-    def seen() -> list[int]:
-        return [record["number"] for record in read_folder(tmp_path / "seen")]
+    def count(self, end: Any) -> int:
+        """How many readings are before the end in a cut."""
 
-    def read() -> int:
+
+class FolderOfReadings:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self.uri = f"jsonl:{folder}?max_files_per_batch=1"
+
+    def send(self, files: Sequence[Sequence[Record]]) -> None:
+        for file in files:
+            write_file(self._folder, f"{file[0]['number']:08}.jsonl", file)
+
+    def count(self, end: Any) -> int:
+        return int(end) * FILE
+
+
+class TopicOfReadings:
+    def __init__(self, kafka: KafkaBroker) -> None:
+        self._bootstrap = kafka.bootstrap
+        self._topic = f"readings-{time.time_ns()}"
+        kafka.create_topic(self._topic, 1)
+        self.uri = f"kafka://{kafka.bootstrap}/{self._topic}?start=earliest&max_records_per_batch={FILE}"
+
+    def send(self, files: Sequence[Sequence[Record]]) -> None:
+        messages = [(None, json.dumps(record).encode()) for file in files for record in file]
+        produce(self._bootstrap, self._topic, messages)
+
+    def count(self, end: Any) -> int:
+        return int(sum(end.values()))
+
+
+class Pausable:
+    """The job of sums: its readings, the commands to it, and how far it is."""
+
+    def __init__(self, readings: Readings, root: Path) -> None:
+        for name in ("sums", "seen", "checkpoint/commands"):
+            (root / name).mkdir(parents=True)
+        self._root = root
+        self._checkpoint = root / "checkpoint"
+        self._readings = readings
+        self.sent = 0
+        self._commands = 0
+        self.settings = RunSettings(
+            bindings={"readings": readings.uri, **{n: f"jsonl:{root / n}" for n in ("sums", "seen")}},
+            checkpoint=str(self._checkpoint),
+            max_held_bytes=3000,
+        )
+
+    def feed(self, files: int) -> None:
+        numbers = [range(self.sent + file * FILE, self.sent + (file + 1) * FILE) for file in range(files)]
+        self.sent += files * FILE
+        self._readings.send([[{"sensor": n % 7, "number": n} for n in file] for file in numbers])
+
+    def command(self, job: Job, kind: str, **more: Any) -> None:
+        """Send a command, and wait until it is applied."""
+        self._commands += 1
+        name = f"{self._commands:04}"
+        command = {"id": name, "kind": kind, "target": {"step": "sums", **more.pop("target", {})}, **more}
+        write_file(self._checkpoint / "commands", f"{name}.jsonl", [command])
+        await_true(lambda: self._is_applied(name) or not job.running, lambda: job.err)
+        assert self._is_applied(name), job.err
+
+    def _is_applied(self, name: str) -> bool:
+        receipts = [r for _, found in read_receipts(self._checkpoint) for r in found]
+        return any(r.id == name and r.status == "APPLIED" for r in receipts)
+
+    def add(self, job: Job, amount: int) -> None:
+        self.command(job, "add", target={"key": 3}, payload=amount)
+
+    def seen(self) -> list[Record]:
+        return read_folder(self._root / "seen")
+
+    def count_seen(self) -> int:
+        return count_records(self._root / "seen")
+
+    def read(self) -> int:
         """How many readings are in a micro-batch by now."""
-        end: Any = read_cuts(checkpoint)[-1].ends["readings"]
-        return sum(end.values()) if isinstance(end, dict) else end * FILE
+        return self._readings.count(read_cuts(self._checkpoint)[-1].ends["readings"])
 
-    feed(1)
+    def await_standstill(self, job: Job) -> int:
+        """Wait until a micro-batch takes no readings, of which some wait; gives how many were read."""
+        while True:
+            before = self.read()
+            # It is applied in a later micro-batch.
+            self.add(job, 0)
+            if self.read() == before:
+                return before
+
+
+def pause_and_resume(readings: Readings, root: Path, spark: SparkSession, *, kills: bool) -> None:
+    """Pause, feed more than may be held, and resume; with a kill -9 in between."""
+    sums = Pausable(readings, root)
+    sums.feed(1)
     with contextlib.ExitStack() as jobs:
-        job = jobs.enter_context(JobProcess(arguments, tmp_path))
-        await_true(lambda: len(seen()) == FILE, lambda: job.err)
-        command("1", "pause", target={"step": "sums"})
-        await_true(lambda: "1" in applied(checkpoint), lambda: job.err)
-        feed(20)
-        held = await_standstill(read, job)
-        assert FILE < held < sent
-        assert len(seen()) == FILE
-        if kills:
+        job: Job = (
+            JobProcess(run_arguments(JOB, sums.settings), root)
+            if kills
+            else JobInSession(spark, JOB, sums.settings)
+        )
+        jobs.enter_context(job)
+        await_true(lambda: sums.count_seen() == FILE or not job.running, lambda: job.err)
+        sums.command(job, "pause")
+        sums.feed(12)
+        held = sums.await_standstill(job)
+        assert FILE < held < sums.sent
+        assert sums.count_seen() == FILE
+        if isinstance(job, JobProcess):
             job.signal(signal.SIGKILL)
             job.wait()
             jobs.close()
-            job = jobs.enter_context(JobProcess(arguments, tmp_path))
-        command("2", "add", target={"step": "sums", "key": 3}, payload=5)
-        await_true(lambda: "2" in applied(checkpoint), lambda: job.err)
-        assert len(seen()) == FILE
-        assert read() == held
-        command("3", "resume", target={"step": "sums"})
-        await_true(lambda: len(seen()) == sent, lambda: f"{len(seen())} of {sent}: {job.err}")
-        job.signal(signal.SIGTERM)
-        assert job.wait().code == 0
-    assert in_order(seen()) == list(range(sent))
+            job = JobInSession(spark, JOB, sums.settings)
+            jobs.enter_context(job)
+        sums.add(job, 5)
+        assert sums.count_seen() == FILE
+        assert sums.read() == held
+        sums.command(job, "resume")
+        await_true(
+            lambda: sums.count_seen() == sums.sent or not job.running,
+            lambda: f"{sums.count_seen()} of {sums.sent}: {job.err}",
+        )
+        assert isinstance(job, JobInSession)
+        assert job.stop().status == "stopped"
+    seen = sums.seen()
+    assert in_order([record["number"] for record in seen]) == list(range(sums.sent))
     # The command came before the readings that were held, which see what it did.
-    totals = {
-        record["number"]: record["total"]
-        for record in read_folder(tmp_path / "seen")
-        if record["sensor"] == 3
-    }
+    totals = {record["number"]: record["total"] for record in seen if record["sensor"] == 3}
     assert all(total == (5 if number >= FILE else 0) for number, total in totals.items())
-
-
-def await_standstill(read: Callable[[], int], job: JobProcess) -> int:
-    """Wait until nothing has been read for three seconds."""
-    before, since = read(), time.monotonic()
-    while time.monotonic() - since < 3:
-        assert job.running, job.err
-        if read() != before:
-            before, since = read(), time.monotonic()
-        time.sleep(0.05)
-    return before
 
 
 def in_order(numbers: Sequence[int]) -> list[int]:

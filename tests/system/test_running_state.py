@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_process import PATIENCE_S, JobProcess, await_true
+from job_in_session import JobInSession
+from job_process import PATIENCE_S, JobProcess, await_true, run_arguments
+from pyspark.sql import SparkSession
+from rooms import Record, count_records, read_folder
+from typer.testing import CliRunner
 
+from penstock.cli import app
+from penstock.jobs.settings import RunSettings
 from penstock.snapshots.manifest import MANIFEST
 from penstock.snapshots.reading import verify
 
@@ -23,12 +29,19 @@ JOB = Path(__file__).with_name("tally_job.py")
 FILE = 200
 
 
-def penstock(*arguments: str, code: int = 0) -> Any:
-    """Run a command; what it prints as JSON."""
+def penstock(*arguments: str) -> Any:
+    """Run a command in this process; what it prints as JSON. It cannot see that a job of this process runs."""
+    result = CliRunner().invoke(app, [*arguments, "-o", "json"])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def penstock_process(*arguments: str) -> Any:
+    """Run a command in a process of its own, with a Spark of its own if it needs one; what it prints as JSON."""
     command = [sys.executable, "-m", "penstock.cli", *arguments, "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == code, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else None
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 class Hits:
@@ -49,20 +62,23 @@ class Hits:
             hidden.rename(self.folder / "hits" / f"{self.sent:08}.jsonl")
             self.sent += FILE
 
-    def arguments(self, checkpoint: str, *more: str) -> list[str]:
-        return [
-            str(JOB),
-            *("-D", f"hits=jsonl:{self.folder / 'hits'}?max_files_per_batch=1"),
-            *("-D", f"tallies=jsonl:{self.folder / 'tallies'}"),
-            *("--checkpoint", str(self.folder / checkpoint), *more),
-        ]
+    def settings(self, checkpoint: str, from_savepoint: str | None = None) -> RunSettings:
+        bindings = {
+            "hits": f"jsonl:{self.folder / 'hits'}?max_files_per_batch=1",
+            "tallies": f"jsonl:{self.folder / 'tallies'}",
+        }
+        return RunSettings(
+            bindings=bindings, checkpoint=str(self.folder / checkpoint), from_savepoint=from_savepoint
+        )
 
-    def tallies(self) -> list[dict[str, Any]]:
-        paths = sorted((self.folder / "tallies").glob("*.jsonl"))
-        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    def tallies(self) -> list[Record]:
+        return read_folder(self.folder / "tallies")
 
-    def await_all(self, job: JobProcess) -> None:
-        await_true(lambda: len(self.tallies()) >= self.sent, lambda: f"{len(self.tallies())}: {job.err}")
+    def await_all(self, job: JobProcess | JobInSession) -> None:
+        await_true(
+            lambda: count_records(self.folder / "tallies") >= self.sent or not job.running, lambda: job.err
+        )
+        assert job.running, job.err
 
     def check(self) -> None:
         """Every hit is there once, and every page was counted without a gap."""
@@ -75,12 +91,12 @@ class Hits:
             assert sorted(counts) == list(range(1, len(counts) + 1))
 
 
-def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path) -> None:
+def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark: SparkSession) -> None:
     """All while records come; together the runs give what one run would have given."""
     hits = Hits(tmp_path)
     checkpoint = tmp_path / "one"
     hits.feed(2)
-    with JobProcess(hits.arguments("one"), tmp_path) as job:
+    with JobProcess(run_arguments(JOB, hits.settings("one")), tmp_path) as job:
         hits.await_all(job)
         hits.feed(4)
         rescaled = penstock("rescale", str(checkpoint), "--parallelism", "4")
@@ -94,27 +110,26 @@ def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path) -> Non
         hits.await_all(job)
         job.signal(signal.SIGKILL)
         job.wait()
-    with JobProcess(hits.arguments("one"), tmp_path) as job:
+    with JobInSession(spark, JOB, hits.settings("one")) as again:
         hits.feed(3)
-        hits.await_all(job)
-        assert "goes on from its checkpoint" in job.err
+        hits.await_all(again)
+        assert "goes on from its checkpoint" in again.err
         hits.feed(3)
-        stopped = penstock("stop", str(checkpoint), "--savepoint", "--drain")
-        assert job.wait().code == 0
+        stopped = penstock_process("stop", str(checkpoint), "--savepoint", "--drain")
+        assert again.wait().status == "stopped"
     assert len(hits.tallies()) == hits.sent, "drained"
     (listed,) = penstock("savepoint", str(checkpoint), "--list")
     assert listed["id"] == stopped["savepoint"]
-    with JobProcess(hits.arguments("two", "--from-savepoint", stopped["uri"]), tmp_path) as job:
+    with JobInSession(spark, JOB, hits.settings("two", from_savepoint=stopped["uri"])) as other:
         hits.feed(2)
-        hits.await_all(job)
-        assert f"begins from the savepoint {stopped['savepoint']}" in job.err
-        job.signal(signal.SIGTERM)
-        assert job.wait().code == 0
+        hits.await_all(other)
+        assert f"begins from the savepoint {stopped['savepoint']}" in other.err
+        assert other.stop().status == "stopped"
     hits.check()
     (step,) = penstock("state", "ls", str(tmp_path / "two"))
     assert step["keys"] == 40
     page = hits.tallies()[-1]["page"]
-    held = penstock("state", "get", str(tmp_path / "two"), "--step", "count", "--key", page)
+    held = penstock_process("state", "get", str(tmp_path / "two"), "--step", "count", "--key", page)
     assert held["hits"] == max(t["hits"] for t in hits.tallies() if t["page"] == page)
 
 
@@ -123,7 +138,7 @@ def test_a_savepoint_that_is_killed_is_not_there(tmp_path: Path) -> None:
     """At whatever moment; what is listed is whole, and the next one succeeds."""
     hits = Hits(tmp_path)
     hits.feed(2)
-    with JobProcess(hits.arguments("one", "--bounded"), tmp_path) as job:
+    with JobProcess([*run_arguments(JOB, hits.settings("one")), "--bounded"], tmp_path) as job:
         assert job.wait().code == 0
     checkpoint = str(tmp_path / "one")
     command = [sys.executable, "-m", "penstock.cli", "savepoint", checkpoint]

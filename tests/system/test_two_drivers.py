@@ -6,10 +6,15 @@ import json
 import signal
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from job_process import JobProcess, await_true, kill
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, kill, run_arguments
+from pyspark.sql import SparkSession
+from rooms import count_records, read_folder
+
+from penstock.jobs.settings import RunSettings
 
 JOB = Path(__file__).parents[1] / "integration" / "recorded_job.py"
 SENSORS = 20
@@ -27,10 +32,13 @@ class Feed:
         self.files = 0
 
     @property
-    def arguments(self) -> list[str]:
+    def settings(self) -> RunSettings:
         bindings = {"readings": f"jsonl:{self.readings}", "seen": f"jsonl:{self.seen}"}
-        definitions = [f"-D{name}={uri}" for name, uri in bindings.items()]
-        return [f"{JOB}:job", *definitions, f"--checkpoint={self.checkpoint}", "--parallelism=2"]
+        return RunSettings(bindings=bindings, checkpoint=str(self.checkpoint), parallelism=2)
+
+    @property
+    def arguments(self) -> list[str]:
+        return run_arguments(JOB, self.settings)
 
     def write(self, files: int) -> None:
         for _ in range(files):
@@ -42,15 +50,13 @@ class Feed:
 
     def counts(self) -> list[tuple[int, int]]:
         """What was written: each sensor's count, for each of its readings."""
-        files = sorted(self.seen.glob("part-*.jsonl"))
-        rows: list[Any] = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-        return [(row["sensor"], row["count"]) for row in rows]
+        return [(row["sensor"], row["count"]) for row in read_folder(self.seen)]
 
-    def await_files(self, job: JobProcess, files: int) -> None:
+    def await_files(self, job: JobProcess | JobInSession, files: int) -> None:
         """Wait until the job has written what some files give."""
         await_true(
-            lambda: not job.running or len(self.counts()) >= files * SENSORS,
-            lambda: f"{len(self.counts())} of {files * SENSORS}: {job.err}",
+            lambda: not job.running or count_records(self.seen) >= files * SENSORS,
+            lambda: f"{count_records(self.seen)} of {files * SENSORS}: {job.err}",
         )
         assert job.running, job.err
 
@@ -71,105 +77,97 @@ def batches(feed: Feed, log: str) -> set[str]:
     return {path.name for path in (feed.checkpoint / log).glob("[0-9]*")}
 
 
-def stop_cleanly(job: JobProcess) -> None:
-    job.signal(signal.SIGTERM)
-    result = job.wait()
-    assert result.code == 0, result
+def test_a_second_driver_is_refused_or_takes_over(tmp_path: Path, spark: SparkSession) -> None:
+    """Where the lock holds it is refused; where locks fail it takes over, and the first commits nothing any more.
 
-
-def test_a_second_driver_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
-    """It says that the checkpoint is in use, and has touched neither the checkpoint nor the outputs."""
-    feed = Feed(tmp_path)
-    feed.write(3)
-    with JobProcess(feed.arguments, tmp_path) as first:
-        feed.await_files(first, 3)
-        await_true(lambda: batches(feed, "commits") == batches(feed, "offsets"), lambda: first.err)
-        # Stopped, it still holds the checkpoint, and changes nothing itself.
-        family = [first.process.pid, *first.family()]
-        for pid in family:
-            kill(pid, signal.SIGSTOP)
-        before = content(feed.checkpoint), content(feed.seen)
-        with JobProcess([*feed.arguments, "--lock-timeout=1"], tmp_path) as second:
-            result = second.wait(60)
-            second.await_end_of_family()
-        assert result.code == 2, result
-        assert "is in use by another run of the job. Stop that one first." in result.err
-        assert (content(feed.checkpoint), content(feed.seen)) == before
-        for pid in family:
-            kill(pid, signal.SIGCONT)
-        feed.write(2)
-        feed.await_files(first, 5)
-        stop_cleanly(first)
-    feed.assert_exactly_once()
-
-
-def test_where_locks_fail_the_second_driver_fences_the_first(tmp_path: Path) -> None:
-    """Without the lock file both start: the second takes over, the first ends with an error, nothing is doubled."""
+    The lock of the first is lost while it stands still in the midst of its work, that of the second while it works.
+    """
     feed = Feed(tmp_path)
     feed.write(2)
     stop = threading.Event()
     with JobProcess(feed.arguments, tmp_path) as first:
         feed.await_files(first, 2)
-        feeding = threading.Thread(target=feed_until, args=(feed, stop))
-        feeding.start()
-        try:
-            (feed.checkpoint / LOCK).unlink()
-            with JobProcess(feed.arguments, tmp_path) as second:
-                result = first.wait()
-                first.await_end_of_family()
-                assert result.code == 2, result
-                assert "Another run has taken over the checkpoint" in result.err
-                assert "Traceback" not in result.err
-                done = len(feed.counts()) // SENSORS
-                feed.await_files(second, done + 3)
-                stop.set()
-                feeding.join()
-                feed.await_files(second, feed.files)
-                stop_cleanly(second)
-        finally:
-            stop.set()
-            feeding.join()
-    feed.assert_exactly_once()
-    assert json.loads((feed.checkpoint / "epoch.json").read_bytes())["epoch"] == 2
-
-
-def test_a_driver_that_stood_still_commits_nothing_when_it_goes_on(tmp_path: Path) -> None:
-    """Another took over meanwhile, where locks do not reach: the old one ends, and what is written stays as it is."""
-    feed = Feed(tmp_path)
-    feed.write(2)
-    stop = threading.Event()
-    with JobProcess(feed.arguments, tmp_path) as first:
-        feed.await_files(first, 2)
-        # In the midst of its work.
         feeding = threading.Thread(target=feed_until, args=(feed, stop))
         feeding.start()
         try:
             feed.await_files(first, 4)
-            family = [first.process.pid, *first.family()]
-            for pid in family:
-                kill(pid, signal.SIGSTOP)
+            family = stand_still(first)
+            check_another_is_refused(feed, tmp_path)
+            go_on(family)
+            feed.await_files(first, feed.files + 1)
+
+            family = stand_still(first)
             (feed.checkpoint / LOCK).unlink()
             with JobProcess(feed.arguments, tmp_path) as second:
                 feed.await_files(second, feed.files + 3)
                 stop.set()
                 feeding.join()
-                feed.await_files(second, feed.files)
-                await_true(lambda: batches(feed, "commits") == batches(feed, "offsets"), lambda: second.err)
-                written = content(feed.seen)
-                for pid in family:
-                    kill(pid, signal.SIGCONT)
-                result = first.wait()
-                first.await_end_of_family()
-                assert result.code == 2, result
-                assert "Another run has taken over the checkpoint" in result.err
-                assert content(feed.seen) == written
-                feed.write(1)
-                feed.await_files(second, feed.files)
-                stop_cleanly(second)
+                check_the_first_commits_nothing(feed, first, family, second)
+
+                stop.clear()
+                feeding = threading.Thread(target=feed_until, args=(feed, stop))
+                feeding.start()
+                feed.await_files(second, feed.files + 1)
+                (feed.checkpoint / LOCK).unlink()
+                with JobInSession(spark, JOB, feed.settings) as third:
+                    check_was_fenced(second)
+                    feed.await_files(third, feed.files + 3)
+                    stop.set()
+                    feeding.join()
+                    feed.await_files(third, feed.files)
+                    assert third.stop().status == "stopped"
         finally:
             stop.set()
             feeding.join()
     feed.assert_exactly_once()
+    assert json.loads((feed.checkpoint / "epoch.json").read_bytes())["epoch"] == 3
+
+
+def stand_still(job: JobProcess) -> list[int]:
+    """Stop all processes of a run, in the midst of what they do; gives their ids."""
+    family = [job.process.pid, *job.family()]
+    for pid in family:
+        kill(pid, signal.SIGSTOP)
+    return family
+
+
+def go_on(family: Sequence[int]) -> None:
+    for pid in family:
+        kill(pid, signal.SIGCONT)
+
+
+def check_another_is_refused(feed: Feed, folder: Path) -> None:
+    """It says that the checkpoint is in use, and has touched neither the checkpoint nor the outputs.
+
+    The driver that holds the checkpoint stands still, so that it changes nothing itself.
+    """
+    before = content(feed.checkpoint), content(feed.seen)
+    with JobProcess([*feed.arguments, "--lock-timeout=1"], folder) as another:
+        result = another.wait(60)
+        another.await_end_of_family()
+    assert result.code == 2, result
+    assert "is in use by another run of the job. Stop that one first." in result.err
+    assert (content(feed.checkpoint), content(feed.seen)) == before
+
+
+def check_the_first_commits_nothing(
+    feed: Feed, first: JobProcess, family: Sequence[int], second: JobProcess
+) -> None:
+    """The first, which stood still while the second took over, goes on: it ends, and what is written stays."""
+    feed.await_files(second, feed.files)
+    await_true(lambda: batches(feed, "commits") == batches(feed, "offsets"), lambda: second.err)
+    written = content(feed.seen)
+    go_on(family)
+    check_was_fenced(first)
+    assert content(feed.seen) == written
+
+
+def check_was_fenced(job: JobProcess) -> None:
+    result = job.wait()
+    job.await_end_of_family()
+    assert result.code == 2, result
+    assert "Another run has taken over the checkpoint" in result.err
+    assert "Traceback" not in result.err
 
 
 def feed_until(feed: Feed, stop: threading.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,12 +22,25 @@ from penstock.bindings import KafkaBinding
 from penstock.errors import ExternalSystemError
 from penstock.kafka_topics import LastError, build_client
 
-__all__ = ["FLUSH_TIMEOUT_S", "PlainProducer", "TransactionLostError", "TransactionalProducer", "forget"]
+__all__ = [
+    "FLUSH_TIMEOUT_S",
+    "PlainProducer",
+    "TransactionLostError",
+    "TransactionalProducer",
+    "committed_offset",
+    "forget",
+]
 
 FLUSH_TIMEOUT_S: Final = 120.0
 _ANSWER_TIMEOUT_S: Final = 30.0
 _ABORT_TIMEOUT_S: Final = 5.0
 _COMMIT_TIMEOUT_S: Final = 60.0
+_COORDINATOR_MOVES: Final = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_MOVING_POLL_S: Final = 0.1
 _SLICE_RECORDS: Final = 20_000
 _MOST_PRODUCERS: Final = 64
 
@@ -252,19 +266,27 @@ def _group_of(binding: KafkaBinding, group: str) -> tuple[object, int]:
     settings = connection_settings(binding) | own | {"enable.sparse.connections": False}
     consumer = build_client(Consumer, binding, settings, LastError())
     try:
-        return consumer.consumer_group_metadata(), _committed_offset(consumer, binding.topic)
+        return consumer.consumer_group_metadata(), committed_offset(consumer, binding.topic)
     finally:
         consumer.close()
 
 
-def _committed_offset(consumer: Consumer, topic: str) -> int:
-    try:
-        (found,) = consumer.committed([TopicPartition(topic, 0)], _ANSWER_TIMEOUT_S)
-    except KafkaException as e:
-        # Some brokers say so of a group that has never committed.
-        if e.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return 0
-        raise
+def committed_offset(consumer: Consumer, topic: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> int:
+    """The offset that the group of a consumer has committed, 0 without one."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            (found,) = consumer.committed([TopicPartition(topic, 0)], timeout_s)
+            break
+        except KafkaException as e:
+            code = e.args[0].code()
+            # Some brokers say so of a group that has never committed.
+            if code == KafkaError.GROUP_ID_NOT_FOUND:
+                return 0
+            # The broker that is asked has just become or ceased to be the group's; librdkafka does not ask again.
+            if code not in _COORDINATOR_MOVES or time.monotonic() >= deadline:
+                raise
+            time.sleep(_MOVING_POLL_S)
     if found.error is not None:
         raise KafkaException(found.error)
     # A negative offset means that there is none.

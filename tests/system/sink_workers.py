@@ -1,0 +1,106 @@
+"""Workers of a Kafka sink, several in one process, and what stands in its topic."""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+
+from penstock.bindings import KafkaBinding, parse_binding
+from penstock.local.kafka import KafkaBroker
+from penstock.records import record_type
+from penstock.sinks import kafka_producers
+from penstock.sinks.base import SinkTask, TaskContext
+from penstock.sinks.kafka import KafkaSink
+
+__all__ = ["PARTITIONS", "TEXT", "Plain", "Worker", "bind", "consume", "values"]
+
+TEXT = record_type("value BINARY")
+PARTITIONS = 2
+
+
+class Plain:
+    """A format whose records are the messages."""
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        return batch.column("value")
+
+
+def bind(kafka: KafkaBroker, topic: str, query: str = "") -> KafkaBinding:
+    binding = parse_binding("heaters", f"kafka://{kafka.bootstrap}/{topic}{query}", "sink")
+    assert isinstance(binding, KafkaBinding)
+    return binding
+
+
+class Worker:
+    """A worker process's view of the sink: its own producers, kept between tasks.
+
+    Several workers live in this process, and take turns; what they keep is swapped.
+    """
+
+    def __init__(self, sink: KafkaSink, lineage: str) -> None:
+        self._sink = sink
+        self._lineage = lineage
+        self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        before = kafka_producers._producers
+        kafka_producers._producers = self._kept
+        try:
+            yield
+        finally:
+            kafka_producers._producers = before
+
+    def start(self, batch_id: int, values: Sequence[bytes], partition: int = 0) -> SinkTask:
+        """Write a batch, but do not finish it."""
+        with self._turn():
+            task = self._sink.task(TaskContext(batch_id, partition, 0, self._lineage), TEXT)
+            for value in values:
+                keys = pa.array([value[:1]], pa.binary())
+                task.write(
+                    pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], schema=TEXT.schema), keys
+                )
+        return task
+
+    def finish(self, task: SinkTask) -> None:
+        with self._turn():
+            task.finish()
+
+    def run(self, batch_id: int, values: Sequence[bytes], partition: int = 0) -> None:
+        self.finish(self.start(batch_id, values, partition))
+
+
+def consume(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -> list[tuple[Any, Any]]:
+    """All (key, value) of a topic, partition by partition, up to the end as this isolation sees it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    found = []
+    try:
+        for partition in range(PARTITIONS):
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while True:
+                message = consumer.poll(20)
+                assert message is not None, "the consumer waits for a transaction that nobody ends"
+                if message.error() is not None:
+                    break
+                found.append((message.key(), message.value()))
+    finally:
+        consumer.close()
+    return found
+
+
+def values(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    return sorted(value for _, value in consume(kafka, topic, isolation))

@@ -1,0 +1,48 @@
+"""What a group has committed is asked for until its coordinator is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from penstock.sinks.kafka_producers import committed_offset
+
+
+class Consumer:
+    """A consumer whose broker gives some errors before it answers."""
+
+    def __init__(self, *errors: int, offset: int = 7) -> None:
+        self._errors = list(errors)
+        self._offset = offset
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if self._errors:
+            raise KafkaException(KafkaError(self._errors.pop(0)))
+        return [TopicPartition(partitions[0].topic, 0, self._offset)]
+
+
+def asked(*errors: int, timeout_s: float = 30, offset: int = 7) -> int:
+    consumer: Any = Consumer(*errors, offset=offset)
+    return committed_offset(consumer, "heaters", timeout_s)
+
+
+def test_a_coordinator_that_moves_is_asked_again() -> None:
+    """As on a broker that has just made its topic of groups, or that has just started."""
+    assert asked(KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS) == 7
+
+
+def test_a_group_without_an_offset_has_0() -> None:
+    """Whether the broker says so by an error or by a negative offset."""
+    assert asked(KafkaError.GROUP_ID_NOT_FOUND) == 0
+    assert asked(offset=-1001) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "timeout_s"), [(KafkaError.NOT_COORDINATOR, 0), (KafkaError.GROUP_AUTHORIZATION_FAILED, 30)]
+)
+def test_what_does_not_pass_is_raised(error: int, timeout_s: float) -> None:
+    """When the time is over, or at once."""
+    with pytest.raises(KafkaException):
+        asked(error, timeout_s=timeout_s)
