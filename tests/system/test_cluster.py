@@ -103,22 +103,22 @@ def test_a_managed_job_is_scaled_out_on_a_cluster(managed: Managed, tmp_path: Pa
         write_file(tmp_path / "readings", f"{len(batches)}.jsonl", readings)
         batches.append((settings, readings))
 
-    def is_done() -> bool:
+    def await_all() -> None:
         expected = sum(map(len, fold(batches).values()))
-        return len(read_folder(tmp_path / "heaters")) >= expected
+        await_true(lambda: len(read_folder(tmp_path / "heaters")) >= expected, managed.log)
 
     (tmp_path / "heaters").mkdir()
     send(rooms.first_settings())
     submitted = managed.service.submit(Submission(definition="rooms"), "ann").result
     assert submitted is not None
     job_id: str = submitted["job"]
-    await_true(is_done, managed.log)
+    await_all()
     await_true(
         lambda: any(event.what == "rescale is done" for event in managed.service.events(job_id)), managed.log
     )
     for _ in range(2):
         send(rooms.settings())
-    await_true(is_done, managed.log)
+    await_all()
 
     assert by_sensor(read_folder(tmp_path / "heaters")) == fold(batches)
     (asked,) = (e for e in managed.service.events(job_id) if e.what == "asked for: rescale")
