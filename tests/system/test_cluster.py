@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from job_process import EXAMPLE, await_true, kill, processes_of
 from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
-from spark_cluster import bare_python, spark_cluster
+from spark_cluster import bare_python, quick_jvm, spark_cluster
 
 from penstock.jobs.figures import newest_figures, read_figures
 from penstock.server.catalog import Catalog
@@ -38,6 +38,8 @@ scaling:
   least_tasks: 2
 spark:
   spark.cores.max: "2"
+  spark.executor.extraJavaOptions: "{options}"
+  spark.executor.extraClassPath: "{class_path}"
 """
 
 
@@ -48,7 +50,10 @@ class Managed:
         self._root = root
         definitions = root / "definitions"
         shutil.copytree(EXAMPLE.parent, definitions)
-        (definitions / "rooms.yaml").write_text(DEFINITION.format(root=root, master=master))
+        options, class_path = quick_jvm()
+        (definitions / "rooms.yaml").write_text(
+            DEFINITION.format(root=root, master=master, options=options, class_path=class_path)
+        )
         self.home = Home(root / "home")
         self._tag = uuid.uuid4().hex
         self._store = Store.open(sqlite_url(self.home.store))

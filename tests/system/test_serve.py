@@ -1,4 +1,4 @@
-"""`penstock serve` as users start it, with a job by HTTP and the command line, from its submission to an end in order."""
+"""`penstock serve` as users start it, with jobs by HTTP and the command line, from submission to an end in order."""
 
 from __future__ import annotations
 
