@@ -176,7 +176,7 @@ class Visitor:
 
 @pytest.fixture(scope="module")
 def contexts() -> dict[str, BrowserContext]:
-    """The browser of each token, which keeps what it has loaded: a new one takes a second for its first page."""
+    """The browser of each token, which keeps what it has loaded."""
     return {}
 
 
