@@ -17,12 +17,19 @@ from pathlib import Path
 import pyspark
 from job_process import await_true, kill, processes_of
 
+from penstock.local.class_archive import archived_classes
+from penstock.local.jars import bare_filesystem_jar
 from penstock.local.java import find_java
 
-__all__ = ["bare_python", "spark_cluster"]
+__all__ = ["bare_python", "quick_jvm", "spark_cluster"]
 
 _TAG = "PENSTOCK_TEST_RUN"
 _ON_WORKER = "PENSTOCK_TEST_ON_WORKER"
+
+
+def quick_jvm() -> tuple[str, str]:
+    """The options and the class path with which a JVM of Spark starts with half of the work."""
+    return " ".join(["-XX:TieredStopAtLevel=1", *archived_classes(find_java())]), str(bare_filesystem_jar())
 
 
 @contextlib.contextmanager
@@ -31,8 +38,11 @@ def spark_cluster(folder: Path) -> Iterator[str]:
     tag = uuid.uuid4().hex
     home = Path(pyspark.__file__).parent
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    options, class_path = quick_jvm()
     environment = {
         **inherited,
+        "SPARK_DAEMON_JAVA_OPTS": options,
+        "SPARK_DAEMON_CLASSPATH": class_path,
         _TAG: tag,
         "JAVA_HOME": str(find_java().home),
         "SPARK_HOME": str(home),

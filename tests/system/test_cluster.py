@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from job_process import EXAMPLE, await_true, kill, processes_of
 from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
-from spark_cluster import bare_python, spark_cluster
+from spark_cluster import bare_python, quick_jvm, spark_cluster
 
 from penstock.jobs.figures import newest_figures, read_figures
 from penstock.server.catalog import Catalog
@@ -38,6 +38,8 @@ scaling:
   least_tasks: 2
 spark:
   spark.cores.max: "2"
+  spark.executor.extraJavaOptions: "{options}"
+  spark.executor.extraClassPath: "{class_path}"
 """
 
 
@@ -48,7 +50,10 @@ class Managed:
         self._root = root
         definitions = root / "definitions"
         shutil.copytree(EXAMPLE.parent, definitions)
-        (definitions / "rooms.yaml").write_text(DEFINITION.format(root=root, master=master))
+        options, class_path = quick_jvm()
+        (definitions / "rooms.yaml").write_text(
+            DEFINITION.format(root=root, master=master, options=options, class_path=class_path)
+        )
         self.home = Home(root / "home")
         self._tag = uuid.uuid4().hex
         self._store = Store.open(sqlite_url(self.home.store))
@@ -103,22 +108,22 @@ def test_a_managed_job_is_scaled_out_on_a_cluster(managed: Managed, tmp_path: Pa
         write_file(tmp_path / "readings", f"{len(batches)}.jsonl", readings)
         batches.append((settings, readings))
 
-    def is_done() -> bool:
+    def await_all() -> None:
         expected = sum(map(len, fold(batches).values()))
-        return len(read_folder(tmp_path / "heaters")) >= expected
+        await_true(lambda: len(read_folder(tmp_path / "heaters")) >= expected, managed.log)
 
     (tmp_path / "heaters").mkdir()
     send(rooms.first_settings())
     submitted = managed.service.submit(Submission(definition="rooms"), "ann").result
     assert submitted is not None
     job_id: str = submitted["job"]
-    await_true(is_done, managed.log)
+    await_all()
     await_true(
         lambda: any(event.what == "rescale is done" for event in managed.service.events(job_id)), managed.log
     )
     for _ in range(2):
         send(rooms.settings())
-    await_true(is_done, managed.log)
+    await_all()
 
     assert by_sensor(read_folder(tmp_path / "heaters")) == fold(batches)
     (asked,) = (e for e in managed.service.events(job_id) if e.what == "asked for: rescale")

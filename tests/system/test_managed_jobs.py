@@ -134,9 +134,13 @@ def managed(tmp_path: Path) -> Iterator[Managed]:
     made.close()
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_jobs_outlive_kills_of_drivers_and_managers(managed: Managed) -> None:
-    """A driver is started again, by the next manager too, which goes on with the drivers of the last; then a cancel."""
+    """A driver is started again, by the next manager too, which goes on with the drivers of the last; then a cancel.
+
+    `test_a_few_kills` is what `make test` has of it on Spark; unit/server/test_manager.py has each of its stations.
+    """
     submitted = managed.service.submit(Submission(definition="tally"), "ann").result
     assert submitted is not None
     job_id: str = submitted["job"]

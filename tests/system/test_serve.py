@@ -1,17 +1,22 @@
-"""`penstock serve` as users start it: a job is submitted, seen and canceled by HTTP, and the server ends in order."""
+"""`penstock serve` as users start it, with jobs by HTTP and the command line, from submission to an end in order."""
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from job_process import await_true
 from rooms import read_folder, write_file
 from served import Served
+from typer.testing import CliRunner
+
+from penstock.cli import app
 
 DEFINITION = """
 job: tally_job.py
@@ -34,33 +39,74 @@ def served(tmp_path: Path) -> Iterator[Served]:
     made.close()
 
 
-def test_a_job_is_run_and_canceled_by_http(served: Served) -> None:
-    """It is RUNNING, works, and is CANCELED within 10 s; SIGTERM ends the server, whose secrets are nowhere."""
+def penstock(served: Served, *arguments: str) -> str:
+    """What a command has printed. The home says where the server is."""
+    nothing = {"PENSTOCK_SERVER": "", "PENSTOCK_TOKEN": "", "PENSTOCK_CHECKPOINT": ""}
+    result = CliRunner(env=nothing).invoke(app, [*arguments, "--home", str(served.home)])
+    assert result.exit_code == 0, f"{arguments}: {result.output}\n{served.log()}"
+    return result.stdout
+
+
+def told(served: Served, *arguments: str) -> Any:
+    return json.loads(penstock(served, *arguments, "-o", "json"))
+
+
+def tallies(served: Served) -> list[dict[str, Any]]:
+    return read_folder(served.root / "tallies")
+
+
+def test_jobs_live_by_http_and_the_command_line(served: Served) -> None:
+    """One is submitted, steered, and stopped with a savepoint; another begins with it, and is canceled within 10 s.
+
+    SIGTERM ends the server, whose secrets are nowhere.
+    """
     write_file(served.root / "hits", "0.jsonl", [{"page": "a", "number": n} for n in range(10)])
-    asked = served.client.post("/v1/jobs", json={"definition": "tally"}, headers={"Idempotency-Key": "1"})
+    submission = {"definition": "tally", "name": "first"}
+    asked = served.client.post("/v1/jobs", json=submission, headers={"Idempotency-Key": "1"})
     assert asked.status_code == 201, asked.text
     job_id = asked.json()["job"]
     await_true(lambda: served.job(job_id)["status"] == "RUNNING", served.log)
-    await_true(lambda: len(read_folder(served.root / "tallies")) == 10, served.log)
+    await_true(lambda: len(tallies(served)) == 10, served.log)
     states = served.client.get(f"/v1/jobs/{job_id}/state").raise_for_status().json()
     assert states[0]["states"]
-
     seen = httpx.get(f"{served.started['url']}/v1/jobs", headers={"Authorization": f"Bearer {CANARY}"})
     assert [job["id"] for job in seen.json()["items"]] == [job_id]
     assert httpx.get(f"{served.started['url']}/v1/jobs").status_code == 401
 
-    begun = time.monotonic()
-    operation = served.client.patch(f"/v1/jobs/{job_id}", json={"desired": "CANCELED"})
-    assert operation.status_code == 202
-    await_true(lambda: served.job(job_id)["status"] == "CANCELED", served.log)
-    assert time.monotonic() - begun < 10
-    assert served.client.get(operation.headers["Location"]).json()["state"] == "DONE"
+    # The progress of a job is written once a second.
+    await_true(
+        lambda: (told(served, "list")[0]["progress"] or {}).get("records_in") == {"hits": 10}, served.log
+    )
+    [job] = told(served, "list")
+    assert (job["id"], job["status"]) == (job_id, "RUNNING")
+    assert "RUNNING since" in penstock(served, "info", "first")
+    sent = told(served, "control", "send", "first", "--kind", "trace", "--target", "count", "--wait")
+    assert sent["status"] == "APPLIED"
+    assert sent["issued_by"] == "owner"
 
+    savepoint = penstock(served, "stop", job_id, "--savepoint").strip()
+    assert told(served, "list", "--status", "FINISHED")[0]["id"] == job_id
+    assert [one["id"] for one in told(served, "savepoint", job_id, "--list")] == [savepoint]
+
+    write_file(served.root / "hits", "1.jsonl", [{"page": "a", "number": 10}])
+    penstock(served, "run", "--detached", "tally", "--name", "second", "--from-savepoint", savepoint)
+    await_true(lambda: len(tallies(served)) == 11, served.log)
+    # It goes on from what the first one knew.
+    assert max(tally["hits"] for tally in tallies(served)) == 11
+    begun_s = time.monotonic()
+    penstock(served, "cancel", "second")
+    seconds = time.monotonic() - begun_s
+    print(f"canceled within {seconds:.1f} s")
+    assert told(served, "info", "second")["status"] == "CANCELED"
+    assert seconds < 10
+    assert "asked for: cancel" in penstock(served, "events", "second")
+
+    # Somebody follows its events while it ends.
     with served.client.stream("GET", "/v1/events/stream") as events:
-        told = ""
+        seen = ""
         for text in events.iter_text():
-            told += text
-            if "CANCELED" in told:
+            seen += text
+            if "CANCELED" in seen:
                 break
         served.process.send_signal(signal.SIGTERM)
         events.read() if not events.is_stream_consumed else None

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from debian import find_or_install
@@ -27,6 +26,7 @@ __all__ = [
     "Turnstiles",
     "Visitor",
     "browser",
+    "contexts",
     "job_page",
     "place",
     "visit",
@@ -41,7 +41,7 @@ bindings:
   crowds: jsonl:{root}/crowds
   people: jsonl:{root}/people
 parallelism: 2
-batch_interval: 300ms
+batch_interval: 500ms
 master: local[2]
 """
 VIEWER = secrets.token_urlsafe(32)
@@ -148,12 +148,15 @@ class Visitor:
         self.context = context
         self.url = url
         self.complaints: list[str] = []
+        self._pages: list[Page] = []
+        # The page behind the login is drawn only for those who go there.
+        context.request.get(f"{url}/login?token={token}", max_redirects=0)
         self.page = self.new_page()
-        self.page.goto(f"{url}/login?token={token}")
 
     def new_page(self) -> Page:
         """Another tab."""
         page = self.context.new_page()
+        self._pages.append(page)
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -161,24 +164,38 @@ class Visitor:
         page.on("websocket", lambda socket: self._check(socket.url.replace("ws://", "http://", 1)))
         return page
 
+    def close(self) -> None:
+        """Close the tabs."""
+        for page in self._pages:
+            page.close()
+
     def _check(self, url: str) -> None:
         if not url.startswith((f"{self.url}/", "data:")):
             self.complaints.append(f"It asks {url}.")
 
 
+@pytest.fixture(scope="module")
+def contexts() -> dict[str, BrowserContext]:
+    """The browser of each token, which keeps what it has loaded."""
+    return {}
+
+
 @pytest.fixture
-def visit(place: Turnstiles, browser: Browser) -> Iterator[Callable[..., Visitor]]:
+def visit(
+    place: Turnstiles, browser: Browser, contexts: dict[str, BrowserContext]
+) -> Iterator[Callable[..., Visitor]]:
     """Makes visitors; at the end nothing may have been wrong for any of them."""
     visitors: list[Visitor] = []
 
-    def make(token: str = OPERATOR, **settings: Any) -> Visitor:
-        context = browser.new_context(**{"viewport": {"width": 1360, "height": 860}, **settings})
-        visitors.append(Visitor(context, place.url, token))
+    def make(token: str = OPERATOR) -> Visitor:
+        if token not in contexts:
+            contexts[token] = browser.new_context(viewport={"width": 1360, "height": 860})
+        visitors.append(Visitor(contexts[token], place.url, token))
         return visitors[-1]
 
     yield make
     for visitor in visitors:
-        visitor.context.close()
+        visitor.close()
     assert [complaint for visitor in visitors for complaint in visitor.complaints] == []
 
 
