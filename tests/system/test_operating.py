@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -71,6 +72,17 @@ class Operator:
 
     def control(self, *arguments: str) -> Result:
         return here("control", *arguments, environment=self._environment)
+
+    def control_as_process(self, *arguments: str) -> Result:
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.cli", "control", *arguments],
+            env={**os.environ, **self._environment},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
 
     def limit(self, key: int, value: object, *more: str) -> Result:
         return self.control(*limit_command(key, value), *more)
@@ -210,11 +222,8 @@ def test_a_job_is_steered_watched_and_on_record_over_a_kill(
 def send_of_each_status(operator: Operator, checkpoint: Path, job: JobProcess) -> dict[str, str]:
     """Send commands that are applied, rejected and degraded; gives their ids with the status of each."""
     await_true((checkpoint / "control.json").exists, lambda: f"it does not start: {job.err}")
-    # The first one as a process, as users start it.
-    command = [sys.executable, "-m", "penstock.cli", "control", *limit_command(1, 5)]
-    more = ["--checkpoint", str(checkpoint), "--wait", "--timeout=150", "-ojson"]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=200, check=False)
-    applied = Result(done.returncode, done.stdout, done.stderr)
+    # The first one is a process of its own.
+    applied = operator.control_as_process(*limit_command(1, 5), "--wait", "--timeout=150", "-ojson")
     assert (applied.code, applied.summary["status"]) == (0, "APPLIED"), applied
     assert applied.summary["details"] == [[1, {"was": None}]]
     rejected = operator.limit(1, "five", "--wait", "--id=wrong")
@@ -244,8 +253,11 @@ def check_record(stopped: Result, checkpoint: Path) -> None:
     assert {each["job_id"] for each in logged} == {stopped.summary["job_id"]}
     assert logged[-1]["message"].startswith("The job has stopped after ")
     events = [json.loads(line) for line in told("events", str(checkpoint), "-ojson").splitlines()]
-    assert [event["event"] for event in events] == ["started", "started", "stopped"]
-    first, second, end = events
+    # Beside those that tell of commands.
+    runs = [event for event in events if event["event"] != "commands"]
+    assert len(runs) < len(events)
+    assert [event["event"] for event in runs] == ["started", "started", "stopped"]
+    first, second, end = runs
     assert second["details"]["interrupted"] == first["job_id"]
     assert end["job_id"] == second["job_id"] == stopped.summary["job_id"]
     assert end["details"] == {"how": "request", "drain": False}
