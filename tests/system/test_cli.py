@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.local.kafka import KafkaBroker
-from topics import Message, produce, read_topic
+from topics import count_messages, produce, read_topic
 
 JOB = """
 import penstock as ps
@@ -166,26 +166,27 @@ def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: 
     rooms = Rooms(5)
     settings = rooms.first_settings()
     send(kafka, topics["settings"], settings)
-    readings = [reading for _ in range(500) for reading in rooms.readings()]
+    readings = [reading for _ in range(200) for reading in rooms.readings()]
     send(kafka, topics["readings"], readings)
     expected = fold([(settings, readings)])
     count = sum(map(len, expected.values()))
 
-    def commands(at_least: int = 0) -> list[Message]:
-        return read_topic(kafka.bootstrap, topics["heaters"], at_least)
-
-    with JobProcess(run(1_000), tmp_path) as job:
+    with JobProcess(run(200), tmp_path) as job:
         await_commits(checkpoint, job, 3)
         await_true(lambda: "batch " in job.err, lambda: "no progress is shown")
         job.press_ctrl_c()
         check_stopped(job)
         assert all(word in job.err for word in ("rows/s", "batch time", "lag"))
-    assert 0 < len(commands()) < count, "stopped amid the readings"
+    assert 0 < count_messages(kafka.bootstrap, topics["heaters"]) < count, "stopped amid the readings"
     with JobProcess(run(100_000), tmp_path) as job:
-        await_true(lambda: not job.running or len(commands()) >= count, lambda: job.err)
+        await_true(
+            lambda: not job.running or count_messages(kafka.bootstrap, topics["heaters"]) >= count,
+            lambda: f"not all commands: {job.err}",
+        )
         job.signal(signal.SIGTERM)
         check_stopped(job)
-    assert by_sensor(json.loads(message.value or b"") for message in commands(count)) == expected
+    messages = read_topic(kafka.bootstrap, topics["heaters"], count)
+    assert by_sensor(json.loads(message.value or b"") for message in messages) == expected
 
 
 def send(kafka: KafkaBroker, topic: str, records: list[Record]) -> None:
