@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +12,19 @@ from typing import Any
 
 import pytest
 from integration_support import write_lines
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock as ps
 from penstock.errors import ExternalSystemError
 from penstock.instants import instant_of
+from penstock.jobs import following
 from penstock.jobs.events import newest_events
 from penstock.jobs.figures import newest_figures, read_figures
 from penstock.jobs.recording import PHASES
+from penstock.jobs.runner import JobRunner
+from penstock.jobs.settings import RunSettings
+from penstock.runtime.progress import ProgressReader
 
 
 @dataclass
@@ -133,3 +141,50 @@ def test_figures_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) ->
     assert "127.0.0.1:1" in failure.details["reason"]
     assert "canary" not in (checkpoint / "events.jsonl").read_text()
     assert newest_figures(checkpoint) == last
+
+
+def test_what_comes_after_a_while_of_nothing_has_its_figures(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though Spark tells of its looks in vain under the number of the micro-batch that comes next."""
+    job = ps.Job("rare-visits", key_groups=8)
+    visits = job.data_stream("visits", schema=Visit)
+    visits.key_by("page").process("count", Count(), output=Total).sink_to("totals")
+    write_visits(tmp_path / "visits", 0)
+    settings = RunSettings(
+        bindings={"visits": f"jsonl:{tmp_path}/visits", "totals": f"jsonl:{tmp_path}/totals"},
+        checkpoint=str(tmp_path / "checkpoint"),
+        spark_settings={"spark.sql.streaming.noDataProgressEventInterval": "50ms"},
+    )
+    readers: list[ProgressReader] = []
+
+    def reader(query: StreamingQuery) -> ProgressReader:
+        readers.append(ProgressReader(query))
+        return readers[-1]
+
+    monkeypatch.setattr(following, "ProgressReader", reader)
+    stop = threading.Event()
+    seen: list[int] = []
+
+    def visit() -> None:
+        deadline = time.monotonic() + 60
+        while len(seen) < 3 and time.monotonic() < deadline:
+            told = readers[0].newest if readers else None
+            if told is not None and not told.is_batch and told.batch_id == len(seen) + 1:
+                seen.append(told.batch_id)
+                write_visits(tmp_path / "visits", told.batch_id)
+            time.sleep(0.02)
+        while len(list(read_figures(tmp_path / "checkpoint"))) < 4 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        stop.set()
+
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    JobRunner(job, settings, code=tuple(sorted(Path(__file__).parent.glob("*.py")))).run(stop)
+    visitor.join()
+    assert seen == [1, 2, 3]
+    found = list(read_figures(tmp_path / "checkpoint"))
+    assert [figures.batch for figures in found] == [0, 1, 2, 3]
+    assert [figures.records_in for figures in found] == [{"visits": 200}] * 4
+    assert found[-1].totals.records_in == {"visits": 800}
+    assert min(figures.duration_s for figures in found) > 0.01

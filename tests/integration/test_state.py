@@ -25,7 +25,7 @@ from penstock.jobs.loading import LoadedJob, load_job
 from penstock.jobs.rescaling import rescale
 from penstock.jobs.runner import JobRunner, RunSummary
 from penstock.jobs.settings import RunSettings
-from penstock.jobs.state_listing import value_of_key
+from penstock.jobs.state_listing import asked_key, value_of_key
 from penstock.snapshots.differences import diff
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -159,9 +159,11 @@ def test_a_dump_is_the_beginning_of_another_job(spark: SparkSession, tmp_path: P
     assert diff(str(tmp_path / "dump"), str(tmp_path / "second dump")).same
     assert again.batch == len(stages) - 1
     key = json.loads(stages[0]["settings"].splitlines()[0])["sensor_id"]
-    found = [value_of_key(spark, r.checkpoint, "thermostat", str(key), None) for r in (runs, other)]
+    found = [
+        value_of_key(spark, asked_key(r.checkpoint, "thermostat", str(key), None)) for r in (runs, other)
+    ]
     assert found[0] == found[1] != None  # noqa: E711  # both, and something
-    assert value_of_key(spark, runs.checkpoint, "thermostat", "999", None) is None
+    assert value_of_key(spark, asked_key(runs.checkpoint, "thermostat", "999", None)) is None
 
 
 def contents(folder: Path) -> dict[str, bytes]:

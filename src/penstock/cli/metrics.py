@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.table import Table
 
-from penstock.cli.managed_metrics import figures_table, print_metrics, show_metrics
+from penstock.cli.managed_metrics import print_managed, show_managed
+from penstock.cli.metrics_tables import show_metrics
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
 from penstock.cli.target import (
     DEFAULT_HOME,
@@ -33,11 +30,11 @@ from penstock.cli.texts import instant_text, shown_instant
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.events import Event, NewEvents, newest_events
-from penstock.jobs.figures import Figures, NewFigures, newest_figures
+from penstock.jobs.figures import NewFigures, newest_figures
 from penstock.jobs.measuring import measured
-from penstock.jobs.rates import WINDOW_S, Rates
+from penstock.jobs.rates import WINDOW_S
 from penstock.jobs.requests import is_running
-from penstock.sizes import bytes_text
+from penstock.server.metrics import MetricsInfo, metrics_info
 
 __all__ = ["register_metrics"]
 
@@ -88,7 +85,7 @@ def metrics(
                     "-o prometheus goes with a checkpoint. A server has the metrics of all its jobs at /metrics."
                 )
             with Servers(server, home, ca).job(job) as (asked, job_id):
-                show = print_metrics if output is MetricsOutput.json else show_metrics
+                show = print_managed if output is MetricsOutput.json else show_managed
                 show(asked, job_id, math.ceil(window), watch=watch)
             return
         folder = _opened(checkpoint_of(job))
@@ -102,10 +99,9 @@ def metrics(
             print_json(_as_json(folder, window))
             if watch:
                 _watch_lines(folder)
-        elif watch:
-            _watch_tables(folder, window)
         else:
-            stdout.print(_tables(folder, window))
+            job_name = Checkpoint(folder).known_lineage().job
+            show_metrics(job_name, lambda: _look(folder, window), watch=watch)
 
 
 def events(
@@ -177,97 +173,9 @@ def _watch_lines(folder: Path) -> None:
         time.sleep(_WATCH_S / 5)
 
 
-def _watch_tables(folder: Path, window_s: float) -> None:
-    if not stdout.is_terminal:
-        shown = None
-        while True:
-            newest = newest_figures(folder)
-            if newest != shown:
-                stdout.print(_tables(folder, window_s))
-                shown = newest
-            time.sleep(_WATCH_S)
-    with Live(_tables(folder, window_s), console=stdout, auto_refresh=False) as live:
-        while True:
-            time.sleep(_WATCH_S)
-            live.update(_tables(folder, window_s), refresh=True)
-
-
-def _tables(folder: Path, window_s: float) -> RenderableType:
+def _look(folder: Path, window_s: float) -> MetricsInfo:
     found = measured(folder, window_s, is_running=is_running(folder))
-    if found.newest is None:
-        return f"The job in {folder} {'runs, and' if found.is_running else 'does not run, and'} has no figures yet."
-    return Group(*_parts(found.newest, found.is_running, found.rates))
-
-
-def _parts(newest: Figures, running: bool, found: Rates) -> Iterator[RenderableType]:
-    """What there is to show, as tables."""
-    yield _overview(newest, running, found)
-    streams = figures_table("stream", "records", "per second", "waiting", "for")
-    for name in newest.totals.records_in.keys() | newest.lag.keys():
-        lag = newest.lag.get(name)
-        amounts = {} if lag is None else {"records": lag.records, "files": lag.files, "bytes": lag.bytes}
-        waiting = " ".join(
-            bytes_text(amount) if unit == "bytes" else f"{amount:,} {unit}"
-            for unit, amount in amounts.items()
-            if amount
-        )
-        waits = "" if lag is None or not lag.seconds else f"{lag.seconds:,.1f} s"
-        count = newest.totals.records_in.get(name)
-        shown = ("", "") if count is None else (f"{count:,}", f"{found.records_in.get(name, 0):,.1f}")
-        streams.add_row(escaped(name), *shown, waiting or "-", waits)
-    yield streams
-    sinks = figures_table("sink", "records", "per second")
-    for name, count in newest.totals.records_out.items():
-        sinks.add_row(escaped(name), f"{count:,}", f"{found.records_out.get(name, 0):,.1f}")
-    yield sinks
-    if newest.steps:
-        yield _steps(newest, found)
-
-
-def _overview(newest: Figures, running: bool, found: Rates) -> RenderableType:
-    ago_s = max(0.0, (dt.datetime.now(dt.UTC) - newest.ended).total_seconds())
-    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in newest.phases.items() if seconds >= 0.005)
-    commands = ", ".join(f"{count:,} {outcome}" for outcome, count in newest.totals.commands.items() if count)
-    lines = {
-        "job": f"{newest.job} ({newest.job_id}), {'running' if running else 'not running'}",
-        "newest micro-batch": f"{newest.batch}, ended {ago_s:,.1f} s ago, took {newest.duration_s:.2f} s: {phases}",
-        "at work": f"{found.utilisation:.0%} of the last {found.seconds:.0f} s, in {found.batches:.2f} micro-batches a "
-        f"second of {found.mean_busy_s:.2f} s",
-        "tasks": f"{newest.parallelism} for each step, {newest.cores} at a time",
-        "dead letters": f"{newest.totals.dead_letters:,}",
-        "commands": commands or "none",
-    }
-    use = newest.memory
-    if use is not None:
-        heap = f"heap {bytes_text(use.heap_used_bytes)} of {bytes_text(use.heap_max_bytes)}"
-        lines["memory"] = (
-            f"driver {bytes_text(use.driver_bytes)}, JVM {bytes_text(use.jvm_bytes)} ({heap}), workers "
-            f"{bytes_text(use.workers_bytes)}; garbage {use.gc_seconds:.1f} s"
-        )
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, text in lines.items():
-        table.add_row(name, escaped(text))
-    return Group(table, "")
-
-
-def _steps(newest: Figures, found: Rates) -> Table:
-    table = figures_table(
-        "step", "records", "per second", "skew", "keys", "state", "held", "late", "watermark"
-    )
-    for name, step in newest.steps.items():
-        lost = newest.totals.late.get(name, 0) + newest.totals.without_window.get(name, 0)
-        table.add_row(
-            escaped(name),
-            f"{newest.totals.step_records.get(name, 0):,}",
-            f"{found.step_records.get(name, 0):,.1f}",
-            "-" if step.skew is None else f"{step.skew:.2f}",
-            f"{step.keys:,}",
-            bytes_text(step.state_bytes),
-            bytes_text(step.held_bytes) if step.held_bytes else "-",
-            f"{lost:,}" if lost else "-",
-            "-" if step.watermark is None else shown_instant(step.watermark),
-        )
-    return table
+    return metrics_info(found, [] if found.newest is None else [found.newest])
 
 
 # -- events --

@@ -31,9 +31,9 @@ from penstock.cli.target import (
     refuse_options,
 )
 from penstock.errors import CheckpointError
+from penstock.jobs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from penstock.jobs.checkpoint import Checkpoint
     from penstock.jobs.events import EventKind
     from penstock.snapshots.manifest import Manifest
 
@@ -150,10 +150,12 @@ def get(
     with errors_as_sentences():
         if is_checkpoint(job):
             from penstock.jobs.reading_session import reading_session
-            from penstock.jobs.state_listing import value_of_key
+            from penstock.jobs.state_listing import asked_key, value_of_key
 
+            # What cannot be is told before Spark starts, which takes seconds.
+            wanted = asked_key(Checkpoint(checkpoint_of(job)), step, key, batch)
             with reading_session() as session:
-                found = value_of_key(session, _opened(checkpoint_of(job)), step, key, batch)
+                found = value_of_key(session, wanted)
         else:
             with Servers(server, home, ca).job(job) as (asked, job_id):
                 found = value_on_server(asked, job_id, step, key, batch)
@@ -434,11 +436,15 @@ def rescale(
                     return
                 details = result
         if output is Output.text:
-            stdout.print(
-                f"{details['before']} tasks became {details['after']} after micro-batch {details['batch']}; the "
-                f"job stood still for {details['seconds']:.1f} s.",
-                soft_wrap=True,
-            )
+            before, after = details["before"], details["after"]
+            if after == before:
+                told = f"The parallelism was {after} already; nothing was changed."
+            else:
+                told = (
+                    f"The parallelism was {before}, and is {after} since micro-batch {details['batch']}; the job "
+                    f"stood still for {details['seconds']:.1f} s."
+                )
+            stdout.print(told, soft_wrap=True)
 
 
 def _rescaled(checkpoint: Path, parallelism: int, timeout_s: float) -> dict[str, Any]:
@@ -484,8 +490,6 @@ def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any
 
 
 def _opened(checkpoint: Path) -> Checkpoint:
-    from penstock.jobs.checkpoint import Checkpoint
-
     found = Checkpoint(checkpoint.expanduser().absolute())
     found.known_lineage()
     return found

@@ -13,6 +13,7 @@ import typer
 
 from penstock.cli.output import Output, escaped, print_json, stderr
 from penstock.errors import JobDefinitionError, PenstockError
+from penstock.jobs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from penstock.client.asking import Server
@@ -69,19 +70,31 @@ class Servers:
     @contextmanager
     def job(self, called: str) -> Iterator[tuple[Server, str]]:
         """The server, and the id of a job there."""
+        from penstock.client.finding import NoServerError
         from penstock.client.jobs import find_job
 
-        with self.asked() as server:
-            yield server, find_job(server, called)
+        try:
+            with self.asked() as server:
+                yield server, find_job(server, called)
+        except NoServerError as e:
+            if Path(called).is_dir():
+                raise NoServerError(f"The folder {called} is no checkpoint, and as a job: {e}") from None
+            raise
 
 
 def is_checkpoint(job: str) -> bool:
-    """Whether a text means a checkpoint: it has a slash, begins like a path, or names what is there.
+    """Whether a text means a checkpoint: it has a slash, begins like a path, or is the name of a checkpoint here.
+
+    Another folder of that name, such as that of a project, does not stand in the way of a job.
 
     >>> is_checkpoint("./rooms"), is_checkpoint("s/rooms"), is_checkpoint("rooms-1f")
     (True, True, False)
     """
-    return os.sep in job or job.startswith(("~", ".")) or Path(job).exists()
+    return (
+        os.sep in job
+        or job.startswith(("~", "."))
+        or (job != "" and Checkpoint(Path(job)).lineage_file.exists())
+    )
 
 
 def checkpoint_of(job: str) -> Path:

@@ -66,7 +66,7 @@ def chosen(jobs: Sequence[dict[str, Any]], called: str) -> str:
         return only
     if not found:
         raise AmbiguousJobError(
-            f"There is no job {called!r} on the server, and no folder of that name. See penstock list --all."
+            f"There is no job {called!r} on the server, and no checkpoint of that name here. See penstock list --all."
         )
     shown = ", ".join(f"{job['id']} ({job['status']})" for job in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""

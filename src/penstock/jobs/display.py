@@ -69,7 +69,7 @@ class RunDisplay:
 
     def print_summary(self, summary: RunSummary) -> None:
         """Print what the run did."""
-        table = Table(title=f"{summary.job_id}: {summary.status} after {summary.batches} micro-batches")
+        table = Table(title=f"{summary.job_id}: {summary.status}, {summary.batches} micro-batches")
         table.add_column("")
         table.add_column("name")
         table.add_column("count", justify="right")

@@ -58,14 +58,16 @@ class EventTime:
 
 @dataclass
 class Progress:
-    """How a run is going. Counts are totals since the start of the run.
+    """How a run is going. Counts are totals since the start of the run, over all that it was rescaled meanwhile.
 
-    `commands` counts those that came to their end: applied, degraded or rejected. `batch_ms` is how long the last
-    micro-batch took, `rows_per_s` the rate of records in over the last seconds, `lag` what waits in each source.
-    `event_time` has the steps that go by event time, once they have told how far it is.
+    `batch_id` is the newest micro-batch, -1 before the first, and `batches` how many there were. `commands` counts
+    those that came to their end: applied, degraded or rejected. `batch_ms` is how long the last micro-batch took,
+    `rows_per_s` the rate of records in over the last seconds, `lag` what waits in each source. `event_time` has the
+    steps that go by event time, once they have told how far it is.
     """
 
     batch_id: int = -1
+    batches: int = 0
     records_in: dict[str, int] = field(default_factory=dict)
     records_out: dict[str, int] = field(default_factory=dict)
     dead_letters: int = 0
@@ -106,13 +108,15 @@ class RunSummary:
 class Watch:
     """What goes on beside the micro-batches of a run: who owns the checkpoint, dumps to make, figures to record.
 
-    `lag_clocks`, by stream, know since when records wait, also when the job was rescaled meanwhile.
+    `lag_clocks`, by stream, know since when records wait. They and `progress` are those of the whole run, also when the
+    job was rescaled meanwhile.
     """
 
     ownership: Ownership
     dumps: Dumps
     recorder: Recorder
     lag_clocks: dict[str, LagClock] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
 
 
 class Follower:
@@ -127,17 +131,18 @@ class Follower:
         self.recorder: Final = watch.recorder
         self._spark: ProgressReader | None = None
         self._lag_clocks: Final = watch.lag_clocks
-        self._batches = 0
         self._rates: list[tuple[float, int]] = []
         # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}
         self.closing = False
         # The newest micro-batch that was not refused.
         self.begun = -1
-        self.progress = Progress(
-            records_in={node.name: 0 for node in bound.plan.graph.sources()},
-            records_out={name: 0 for name in bound.sinks if name != DEAD_LETTERS},
-        )
+        self.progress: Final = watch.progress
+        for node in bound.plan.graph.sources():
+            self.progress.records_in.setdefault(node.name, 0)
+        for name in bound.sinks:
+            if name != DEAD_LETTERS:
+                self.progress.records_out.setdefault(name, 0)
 
     def failure(self) -> PenstockError | None:
         """Why the run cannot go on, whatever the query says: it has lost its checkpoint, or a receiver failed."""
@@ -193,7 +198,7 @@ class Follower:
     def _count(self, batch_id: int, reports: list[Any]) -> None:
         progress = self.progress
         progress.batch_id = batch_id
-        self._batches += 1
+        progress.batches += 1
         counts = self._counts
         is_new = batch_id > counts.batch
         counts.batch = max(counts.batch, batch_id)
@@ -236,9 +241,10 @@ class Follower:
         (then, before), (_, latest) = self._rates[0], self._rates[-1]
         self.progress.rows_per_s = (latest - before) / (now - then) if now > then else 0.0
         committed = self._spark.new()
-        if self._spark.last is not None:
-            self.progress.batch_ms = self._spark.last.duration_ms.get("triggerExecution", 0.0)
-            lag = self._lag(self._spark.last)
+        if self._spark.batch is not None:
+            self.progress.batch_ms = self._spark.batch.duration_ms.get("triggerExecution", 0.0)
+        if self._spark.newest is not None:
+            lag = self._lag(self._spark.newest)
             self.progress.lag = {name: _amounts(found) for name, found in lag.items()}
             for progress in committed:
                 self.recorder.commit(self.bound.lineage.first_batch + progress.batch_id, progress, lag)
@@ -289,7 +295,7 @@ class Follower:
         return RunSummary(
             job_id=job_id,
             status=status,
-            batches=self._batches,
+            batches=progress.batches,
             records_in=progress.records_in,
             records_out=progress.records_out,
             dead_letters=progress.dead_letters,

@@ -45,7 +45,7 @@ def rates(found: Sequence[Figures], until: dt.datetime, window_s: float = WINDOW
     since = until - dt.timedelta(seconds=window_s)
     inside = [figures for figures in found if since < figures.ended <= until]
     if not inside:
-        return Rates()
+        return Rates(seconds=window_s)
     is_first = inside[0].totals.batches == 1 and inside[0] == found[0]
     begun = max(since, inside[0].started) if is_first else since
     seconds = (until - begun).total_seconds()

@@ -175,9 +175,11 @@ class JobRunner:
             )
             on_start: Callable[[], None] = _nobody_waits
             lag_clocks: dict[str, LagClock] = {}
+            progress = Progress()
             while True:
                 dumps = Dumps(checkpoint, bound.lineage, on_note)
-                follower = Follower(bound, checkpoint, Watch(ownership, dumps, recorder, lag_clocks))
+                watch = Watch(ownership, dumps, recorder, lag_clocks, progress)
+                follower = Follower(bound, checkpoint, watch)
                 run = _Run(
                     session, follower, checkpoint, requests, events, stop, on_progress or _unseen, on_start
                 )
@@ -287,7 +289,7 @@ class JobRunner:
         run.session.conf.set("spark.sql.shuffle.partitions", str(lineage.parallelism))
         bound = bind_job(self._job, self._settings, run.checkpoint)
         seconds = time.monotonic() - begun_s
-        on_note(f"The job was given {lineage.parallelism} tasks in place of {before} in {seconds:.1f} s.")
+        on_note(f"The parallelism is {lineage.parallelism} instead of {before}, after {seconds:.1f} s.")
         details = {
             "before": before,
             "after": lineage.parallelism,

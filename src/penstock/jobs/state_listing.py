@@ -22,7 +22,7 @@ from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_groups import key_groups
 from penstock.state.slot_tables import SlotTables
 
-__all__ = ["listed", "value_of_key"]
+__all__ = ["AskedKey", "asked_key", "listed", "value_of_key"]
 
 
 class _Counts(msgspec.Struct):
@@ -49,25 +49,40 @@ def listed(checkpoint: Path, state: JobState) -> list[dict[str, Any]]:
     ]
 
 
-def value_of_key(
-    session: SparkSession, checkpoint: Checkpoint, step: str, key: str, batch: int | None
-) -> dict[str, Any] | None:
-    """What a step holds for a key after a micro-batch, by the names of its states, as JSON values; None for nothing.
+@dataclass(frozen=True)
+class AskedKey:
+    """A key of a step after a micro-batch, which there are."""
 
-    Raises CheckpointError for a step that there is not, or a key that is not of its type.
+    checkpoint: Checkpoint
+    node: str
+    number: int
+    reader: _KeyReader
+
+
+def asked_key(checkpoint: Checkpoint, step: str, key: str, batch: int | None) -> AskedKey:
+    """A key by its text, to be read; of the newest micro-batch without a number. Needs no Spark.
+
+    Raises CheckpointError when there is no such step or micro-batch, or the key is not of the step's type.
     """
+    lineage = checkpoint.known_lineage()
     state = read_described(checkpoint.folder)
     described = state.steps.get(step)
     if described is None:
         known = ", ".join(state.steps) or "none"
         raise CheckpointError(f"The job {state.job!r} has no step {step!r}; its steps are {known}.")
-    lineage = checkpoint.stored_lineage()
-    assert lineage is not None
     wanted = key_of_text(key, described)
     (group,) = key_groups(wanted, state.key_groups).tolist()
     reader = _KeyReader(described, group, wanted.to_pylist()[0])
     number = committed(checkpoint, lineage, batch) - lineage.first_batch
-    found = read_step(session, checkpoint, number, described.node, reader)
+    return AskedKey(checkpoint, described.node, number, reader)
+
+
+def value_of_key(session: SparkSession, asked: AskedKey) -> dict[str, Any] | None:
+    """What the step holds for the key, by the names of its states, as JSON values; None for nothing.
+
+    Raises CheckpointError when the micro-batch is gone meanwhile.
+    """
+    found = read_step(session, asked.checkpoint, asked.number, asked.node, asked.reader)
     return msgspec.json.decode(found[0]) if found else None
 
 

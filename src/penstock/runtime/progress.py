@@ -1,4 +1,4 @@
-"""Progress: what Spark tells of each micro-batch that it has committed."""
+"""Progress: what Spark tells of each micro-batch that it has committed, and of its looks for new data in between."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
-    """One micro-batch, by Spark's own number; `timestamp` is when it began, and `duration_ms` has Spark's phases."""
+    """One micro-batch, by Spark's own number; `timestamp` is when it began, and `duration_ms` has Spark's phases.
+
+    While nothing comes Spark tells now and then that it has looked in vain, under the number of the micro-batch that
+    comes next.
+    """
 
     batch_id: int
     timestamp: dt.datetime
@@ -45,38 +49,52 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
     state_operators: list[StateProgress] = []
     sources: list[SourceProgress] = []
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether a micro-batch was processed, and it was not a look in vain."""
+        return "addBatch" in self.duration_ms
+
 
 class ProgressReader:
-    """Reads the progress of one query, each micro-batch once. `last` is the newest."""
+    """Reads the progress of one query, each micro-batch once.
+
+    `newest` is what Spark told last, `batch` the last micro-batch; None before the first.
+    """
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query: Final[Any] = query._jsq  # noqa: SLF001  # PySpark's own objects take many calls of the JVM each
-        self.last: BatchProgress | None = None
+        self._told = (-1, "")
+        self.newest: BatchProgress | None = None
+        self.batch: BatchProgress | None = None
 
     def new(self) -> list[BatchProgress]:
         """The micro-batches that were committed since the last call, oldest first; Spark keeps the last 100."""
         newest = self._query.lastProgress()
         if newest is None:
             return []
-        before = -1 if self.last is None else self.last.batch_id
-        number = newest.batchId()
-        if number <= before:
+        told = newest.batchId(), newest.timestamp()
+        if told == self._told:
             return []
-        found = [_decoder.decode(newest.json())]
-        if number > before + 1:
-            found = self._recent(before, found[0])
-        self.last = found[-1]
+        self._told = told
+        self.newest = _decoder.decode(newest.json())
+        before = -1 if self.batch is None else self.batch.batch_id
+        found = [self.newest] if self.newest.is_batch else []
+        if self.newest.batch_id > before + 1:
+            found = [*self._between(before, self.newest.batch_id), *found]
+        if found:
+            self.batch = found[-1]
         return found
 
-    def _recent(self, before: int, newest: BatchProgress) -> list[BatchProgress]:
-        """All that Spark still has behind a micro-batch, up to the newest."""
-        found = [newest]
+    def _between(self, before: int, newest: int) -> list[BatchProgress]:
+        """The micro-batches between two, which Spark told in quick succession."""
+        found: list[BatchProgress] = []
         for told in reversed(list(self._query.recentProgress())):
             number = told.batchId()
             if number <= before:
                 break
-            if number < found[0].batch_id:
-                found.insert(0, _decoder.decode(told.json()))
+            if number < newest:
+                progress = _decoder.decode(told.json())
+                found = [progress, *found] if progress.is_batch else found
         return found
 
 

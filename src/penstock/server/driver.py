@@ -81,8 +81,8 @@ def _run(folder: Path, launch: Launch, keeper: LeaseKeeper) -> tuple[int, Ended]
         traceback.print_exc()
         return 1, Ended("failed", f"{type(e).__name__}: {e}. See the output of the run.")
     if summary.status == "finished":
-        return 0, Ended("finished", f"Its input is done after {summary.batches} micro-batches.")
-    return 0, Ended("stopped", f"Its driver stopped in order after {summary.batches} micro-batches.")
+        return 0, Ended("finished", f"Its input is done; micro-batches of the run: {summary.batches}.")
+    return 0, Ended("stopped", f"Its driver stopped in order; micro-batches of the run: {summary.batches}.")
 
 
 def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:

@@ -25,11 +25,14 @@ __all__ = [
 
 
 class StreamMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream: records that were read since the run began and per second, and what waits in its source."""
+    """A stream: records that were read since the run began and per second, and what waits in its source.
+
+    Commands have no such numbers: what counts of them is their outcome.
+    """
 
     name: str
-    records: int
-    per_second: float
+    records: int | None
+    per_second: float | None
     lag: Lag | None
 
 
@@ -181,8 +184,8 @@ def _streams(newest: Figures, found: Measured) -> Iterator[StreamMetrics]:
     for name in dict.fromkeys((*totals, *newest.lag)):
         yield StreamMetrics(
             name=name,
-            records=totals.get(name, 0),
-            per_second=found.rates.records_in.get(name, 0.0),
+            records=totals.get(name),
+            per_second=found.rates.records_in.get(name, 0.0) if name in totals else None,
             lag=newest.lag.get(name),
         )
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from served_rest import ServedRest
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.figures import Figures, FiguresWriter, Lag, StepFigures, Totals
 from penstock.server.api.access import Role
 from penstock.server.statuses import JobStatus
@@ -149,9 +151,8 @@ def test_a_job_is_paused_resumed_rescaled_stopped_with_a_savepoint(
     resumed = told(penstock(place, "resume", job_id, "-ojson"))
     assert resumed["job"] == job_id
     assert place.service.get(job_id).status is JobStatus.RUNNING
-    assert (
-        "1 tasks became 4 after micro-batch 7" in penstock(place, "rescale", job_id, "--parallelism=4").stdout
-    )
+    rescaled = penstock(place, "rescale", job_id, "--parallelism=4").stdout.replace("\n", " ")
+    assert "The parallelism was 1, and is 4 since micro-batch 7" in rescaled
     stopped = penstock(place, "stop", job_id, "--savepoint", "--drain")
     assert "stopped after micro-batch 7" in stopped.stderr
     assert place.service.get(job_id).status is JobStatus.FINISHED
@@ -411,6 +412,25 @@ def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     writer.close()
     following.kill()
     following.wait()
+
+
+def test_a_folder_called_like_a_job_does_not_stand_in_its_way(
+    place: ServedRest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of its project, where one works; only a checkpoint of that name is meant instead."""
+    job_id = place.submit(name="rooms")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rooms" / "state").mkdir(parents=True)
+    assert told(penstock(place, "metrics", "rooms", "-ojson"))["running"] is False
+    assert f"The job {job_id} does not run" in penstock(place, "metrics", "rooms").stdout.replace("\n", " ")
+    refused(
+        penstock(place, "metrics", "attic"), "no job 'attic' on the server, and no checkpoint of that name"
+    )
+    alone = penstock(place, "metrics", "rooms", f"--home={tmp_path}", PENSTOCK_SERVER="")
+    refused(alone, "The folder rooms is no checkpoint, and as a job: No server works in", code=3)
+    (tmp_path / "rooms" / "state").rmdir()
+    Checkpoint(tmp_path / "rooms").begin(Lineage("abc", "attic", 8, 2, ("visits",)))
+    assert "The job attic does not run" in penstock(place, "metrics", "rooms").stdout.replace("\n", " ")
 
 
 def test_the_plan_of_a_job_is_shown(place: ServedRest) -> None:

@@ -78,6 +78,22 @@ def test_progress_shows_event_time(tmp_path: Path) -> None:
     assert follower.progress.event_time["windows"].watermark == instant_of(5_000)
 
 
+def test_what_was_counted_goes_on_when_a_job_is_rescaled(tmp_path: Path) -> None:
+    """A run is one run, however often its job is bound anew."""
+    before = following(tmp_path)
+    before.on_batch(0, [came("visits", 3)])
+    watch = Watch(before.ownership, before.dumps, before.recorder, progress=before.progress)
+    after = Follower(before.bound, Checkpoint(tmp_path / "checkpoint"), watch)
+    assert after.progress.batch_id == 0
+    after.on_batch(1, [came("visits", 4)])
+    summary = after.summary("id", "stopped")
+    assert (summary.batches, summary.records_in, summary.records_out) == (2, {"visits": 7}, {"out": 0})
+
+
+def came(stream: str, count: int) -> Any:
+    return SimpleNamespace(kind="in", name=stream, partition=0, total=count, body=b"")
+
+
 def following(tmp_path: Path) -> Follower:
     """Of a job with windows."""
     job = ps.Job("job", key_groups=3)

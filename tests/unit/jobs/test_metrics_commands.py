@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner, Result
 
 import penstock.cli.metrics
+import penstock.cli.metrics_tables
 from penstock.cli import app
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.events import Event, record_event
@@ -168,7 +169,7 @@ def test_watching_as_tables(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -
     """Without a terminal the tables are printed again when there is something new."""
     writer = FiguresWriter(checkpoint)
     sleep = interrupted_after(4, lambda look: writer.append(figures(2)) if look == 1 else None)
-    monkeypatch.setattr(penstock.cli.metrics, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(penstock.cli.metrics_tables, "time", SimpleNamespace(sleep=sleep))
     text = penstock_("metrics", checkpoint, "--watch", code=130).stdout
     assert text.count("rooms (rooms-1)") == 2
     assert "newest micro-batch  2," in text

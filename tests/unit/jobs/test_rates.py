@@ -67,8 +67,8 @@ def test_of_a_job_that_has_just_begun() -> None:
 def test_of_a_job_that_has_been_idle() -> None:
     """What is older does not count; with nothing at all everything is 0."""
     assert rates(run("a", [0, 1, 50]), at(100)).records_in == {"visits": pytest.approx(100 / 60, abs=0.001)}
-    assert rates(run("a", [0, 1]), at(100)) == Rates()
-    assert rates([], at(0)) == Rates()
+    assert rates(run("a", [0, 1]), at(100)) == Rates(seconds=60.0)
+    assert rates([], at(0)) == Rates(seconds=60.0)
 
 
 def test_over_a_restart() -> None:

@@ -290,7 +290,11 @@ def test_a_job_that_does_not_run_is_rescaled_in_its_checkpoint(rooms: Rooms) -> 
     assert (found["before"], found["after"], found["batch"]) == (2, 3, 2)
     text = penstock("rescale", rooms.folder, "--parallelism=1")
     assert text.exit_code == 0
-    assert text.stdout.startswith("3 tasks became 1 after micro-batch 2; the job stood still for ")
+    assert text.stdout.startswith(
+        "The parallelism was 3, and is 1 since micro-batch 2; the job stood still for "
+    )
+    same = penstock("rescale", rooms.folder, "--parallelism=1")
+    assert (same.exit_code, same.stdout) == (0, "The parallelism was 1 already; nothing was changed.\n")
 
 
 def test_a_dump_and_a_savepoint_are_told_with_what_they_hold(rooms: Rooms, tmp_path: Path) -> None:

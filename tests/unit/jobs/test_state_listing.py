@@ -14,7 +14,7 @@ from penstock.errors import CheckpointError
 from penstock.jobs import capturing
 from penstock.jobs.beginning import declared_state
 from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.state_listing import listed, value_of_key
+from penstock.jobs.state_listing import asked_key, listed, value_of_key
 
 KEYS: list[tuple[tuple[Any, ...], Any, str]] = [
     ((int,), -7, "-7"),
@@ -58,9 +58,9 @@ def test_a_key_is_found_by_its_text(
     step = StepWith(states, types, [{key: {"count": 5, "names": ["a"]}}, {}], {"all": {None: 1}})
     checkpoint = committed(tmp_path, step, monkeypatch)
     session: Any = None
-    found = value_of_key(session, checkpoint, "step 0", text, None)
+    found = value_of_key(session, asked_key(checkpoint, "step 0", text, None))
     assert found == {"count": 5, "names": ["a"]}
-    assert value_of_key(session, checkpoint, "step 0", other(types), 0) is None
+    assert value_of_key(session, asked_key(checkpoint, "step 0", other(types), 0)) is None
 
 
 def other(types: tuple[Any, ...]) -> str:
@@ -86,9 +86,10 @@ def test_what_is_no_key_is_refused(
     """With the type that keys have."""
     step = StepWith({"count": ps.ValueState(int)}, types, [{}, {}])
     checkpoint = committed(tmp_path, step, monkeypatch)
-    session: Any = None
     with pytest.raises(CheckpointError, match="is no key of the step, whose keys are"):
-        value_of_key(session, checkpoint, "step 0", text, None)
+        asked_key(checkpoint, "step 0", text, None)
+    with pytest.raises(CheckpointError, match="has no step 'attic'; its steps are step 0"):
+        asked_key(checkpoint, "attic", text, None)
 
 
 def test_states_are_shown_as_they_are_declared_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def test_states_are_shown_as_they_are_declared_now(tmp_path: Path, monkeypatch: 
     now = {"new": ps.ValueState(int, renamed_from="old"), "more": ps.ValueState(str)}
     checkpoint = committed(tmp_path, step, monkeypatch, now)
     session: Any = None
-    assert value_of_key(session, checkpoint, "step 0", "1", None) == {"new": 5, "more": None}
+    assert value_of_key(session, asked_key(checkpoint, "step 0", "1", None)) == {"new": 5, "more": None}
 
 
 def test_hidden_states_and_steps_without_states_are_listed(tmp_path: Path) -> None:

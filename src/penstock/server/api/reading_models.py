@@ -151,8 +151,8 @@ class StreamMetrics(_Read):
     """A stream."""
 
     name: str
-    records: int = Field(description="Records that were read since the run began.")
-    per_second: float
+    records: int | None = Field(description="Records that were read since the run began; null for commands.")
+    per_second: float | None
     lag: JobLag | None
 
 

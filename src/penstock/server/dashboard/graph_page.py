@@ -62,14 +62,15 @@ def node_figures(node: PlanNode, found: MetricsInfo) -> tuple[str, str, bool]:
 
 def _stream_figures(stream: StreamMetrics) -> tuple[str, str, bool]:
     lag = stream.lag
+    rate = "" if stream.per_second is None else f"{amount(stream.per_second)}/s"
     if lag is None:
-        return f"{amount(stream.per_second)}/s", "", False
+        return rate, "", False
     units = {"records": lag.records, "files": lag.files}
     waits = next((f"{amount(n)} {unit} wait" for unit, n in units.items() if n is not None), "")
     if not waits and lag.bytes is not None:
         waits = f"{bytes_text(lag.bytes)} wait"
     since = "" if not lag.seconds or lag.seconds < 1 else f", for {amount(round(lag.seconds))} s"
-    return f"{amount(stream.per_second)}/s", waits + since, (lag.seconds or 0.0) > BEHIND_S
+    return rate, waits + since, (lag.seconds or 0.0) > BEHIND_S
 
 
 def _step_figures(step: StepMetrics) -> tuple[str, str, bool]:

@@ -1,0 +1,128 @@
+"""The metrics of a job as tables, wherever they come from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from penstock.cli.output import escaped, stdout
+from penstock.cli.texts import instant_text
+from penstock.jobs.figures import Lag
+from penstock.server.metrics import BatchInfo, MetricsInfo, SinkMetrics, StepMetrics, StreamMetrics
+from penstock.sizes import bytes_text
+
+__all__ = ["show_metrics"]
+
+_WATCH_S: Final = 1.0
+
+
+def show_metrics(job: str, look: Callable[[], MetricsInfo], *, watch: bool) -> None:
+    """Show the metrics of a job of that name, and with `watch` look again each second, until Ctrl-C.
+
+    Without a terminal the tables are printed again when there is a new micro-batch.
+    """
+    found = look()
+    if not watch:
+        stdout.print(_tables(job, found))
+    elif stdout.is_terminal:
+        with Live(_tables(job, found), console=stdout, auto_refresh=False) as live:
+            while True:
+                time.sleep(_WATCH_S)
+                live.update(_tables(job, look()), refresh=True)
+    else:
+        stdout.print(_tables(job, found))
+        while True:
+            time.sleep(_WATCH_S)
+            before, found = found, look()
+            if found.batches != before.batches:
+                stdout.print(_tables(job, found))
+
+
+def _tables(job: str, found: MetricsInfo) -> RenderableType:
+    if not found.batches:
+        return f"The job {escaped(job)} {'runs, and' if found.running else 'does not run, and'} has no figures yet."
+    return Group(*_parts(job, found, found.batches[-1]))
+
+
+def _parts(job: str, found: MetricsInfo, newest: BatchInfo) -> Iterator[RenderableType]:
+    yield _overview(job, found, newest)
+    streams = _table("stream", "records", "per second", "waiting", "for")
+    for stream in found.streams:
+        streams.add_row(*_counted(stream), *_waiting(stream.lag or Lag()))
+    yield streams
+    sinks = _table("sink", "records", "per second")
+    for sink in found.sinks:
+        sinks.add_row(*_counted(sink))
+    yield sinks
+    if found.steps:
+        yield _steps(found)
+
+
+def _overview(job: str, found: MetricsInfo, newest: BatchInfo) -> RenderableType:
+    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in newest.phases.items() if seconds >= 0.005)
+    commands = ", ".join(f"{count:,} {outcome}" for outcome, count in found.commands.items() if count)
+    lines = {
+        "job": f"{job} ({newest.run}), {'running' if found.running else 'not running'}",
+        "newest micro-batch": f"{newest.batch}, ended {instant_text(newest.ended_ms)}, took {newest.duration_s:.2f} s: "
+        f"{phases}",
+        "at work": f"{found.utilisation:.0%} of the last {found.seconds:.0f} s, in {found.batches_per_second:.2f} "
+        f"micro-batches a second of {found.mean_busy_s:.2f} s",
+        "tasks": f"{newest.parallelism} for each step, {newest.cores} at a time",
+        "dead letters": f"{found.dead_letters:,}",
+        "commands": commands or "none",
+    }
+    use = newest.memory
+    if use is not None:
+        heap = f"heap {bytes_text(use.heap_used_bytes)} of {bytes_text(use.heap_max_bytes)}"
+        lines["memory"] = (
+            f"driver {bytes_text(use.driver_bytes)}, JVM {bytes_text(use.jvm_bytes)} ({heap}), workers "
+            f"{bytes_text(use.workers_bytes)}; garbage {use.gc_seconds:.1f} s"
+        )
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, text in lines.items():
+        table.add_row(name, escaped(text))
+    return Group(table, "")
+
+
+def _steps(found: MetricsInfo) -> Table:
+    table = _table("step", "records", "per second", "skew", "keys", "state", "held", "late", "watermark")
+    for step in found.steps:
+        lost = step.late + step.without_window
+        table.add_row(
+            *_counted(step),
+            "-" if step.skew is None else f"{step.skew:.2f}",
+            f"{step.keys:,}",
+            bytes_text(step.state_bytes),
+            bytes_text(step.held_bytes) if step.held_bytes else "-",
+            f"{lost:,}" if lost else "-",
+            "-" if step.watermark_ms is None else instant_text(step.watermark_ms),
+        )
+    return table
+
+
+def _counted(one: StreamMetrics | SinkMetrics | StepMetrics) -> tuple[str, str, str]:
+    if one.records is None or one.per_second is None:
+        return escaped(one.name), "", ""
+    return escaped(one.name), f"{one.records:,}", f"{one.per_second:,.1f}"
+
+
+def _waiting(lag: Lag) -> tuple[str, str]:
+    amounts = [
+        f"{count:,} {unit}" for unit, count in (("records", lag.records), ("files", lag.files)) if count
+    ]
+    if lag.bytes:
+        amounts.append(bytes_text(lag.bytes))
+    return " ".join(amounts) or "-", f"{lag.seconds:,.1f} s" if lag.seconds else ""
+
+
+def _table(*titles: str) -> Table:
+    """A table of names with numbers, under these titles."""
+    table = Table(box=None, pad_edge=False)
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number > 0)
+    return table
