@@ -34,6 +34,7 @@ from penstock.jobs.loading import load_job
 from penstock.jobs.targeting import parse_target
 from penstock.projects import new_project
 from penstock.projects.new_project import NewProject, ProjectError, make_project, package_of
+from penstock.server.catalog import Catalog
 
 FILES = {
     ".gitignore",
@@ -44,6 +45,7 @@ FILES = {
     "sample/readings/1.jsonl",
     "tests/test_job.py",
     "tests/test_watch.py",
+    "water_level.yaml",
     "water_level/__init__.py",
     "water_level/watch.py",
 }
@@ -134,28 +136,43 @@ def test_the_commands_of_the_readme_steer_the_job(
                 {"id": str(number), "kind": options["--kind"], "target": target, "payload": payload}
             )
         )
-    assert len(commands) == 2
+    assert len(commands) == 3
     readings = [step.Reading("boiler", 76.0)]
     result = job.run({"commands": [("c", commands)], "readings": [("r", readings)]})
-    assert [r.status for r in result.receipts if r.status not in ("ACCEPTED", "VALIDATED")] == ["APPLIED"] * 2
+    assert [r.status for r in result.receipts if r.status not in ("ACCEPTED", "VALIDATED")] == ["APPLIED"] * 3
     assert result.records("alerts") == [step.Alert("boiler", 76.0, 1)]
 
 
 def test_the_commands_of_the_readme_are_those_of_penstock(project: NewProject) -> None:
     """Each with its options, and the streams of the job are bound."""
     lines = [shlex.split(line)[1:] for line in readme_lines(project, "penstock ")]
-    assert [words[0] for words in lines] == ["run", "run", "control", "control", "state", "stop"]
+    of_a_checkpoint = ["run", "run", "control", "control", "state", "stop"]
+    of_a_server = ["serve", "run", "list", "control", "stop"]
+    assert [words[0] for words in lines] == of_a_checkpoint + of_a_server
     for words in lines:
         command: Any = get_command(app)
         while hasattr(command, "commands"):
             command, words = command.commands[words[0]], words[1:]
         context = command.make_context("penstock", words)
-        if command.name == "run":
+        if command.name == "run" and not context.params["detached"]:
             assert [uri.partition("=")[0] for uri in context.params["define"]] == [
                 "readings",
                 "limits",
                 "alerts",
             ]
+
+
+def test_a_server_can_run_the_project(project: NewProject) -> None:
+    """As its definition says, on what the README binds."""
+    definitions, problems = Catalog([project.folder]).definitions()
+    assert problems == []
+    (definition,) = definitions.values()
+    assert (definition.id, definition.name) == ("water_level", "water-level")
+    (line,) = [line for line in readme_lines(project, "penstock run") if "--checkpoint" in line]
+    bindings = dict(word.split("=", 1) for word in shlex.split(line) if "=jsonl:" in word)
+    assert definition.settings["bindings"] == bindings
+    (started,) = [line for line in readme_lines(project, "penstock run") if "--detached" in line]
+    assert started.split()[-1] == definition.id
 
 
 # What is refused
@@ -224,7 +241,7 @@ def test_the_command_says_how_to_go_on(tmp_path: Path) -> None:
     result = penstock_init(tmp_path / "rooms")
     assert result.exit_code == 0
     assert result.stdout == f"cd {tmp_path}/rooms && python -m pytest\n"
-    assert "10 files" in result.stderr
+    assert "11 files" in result.stderr
 
 
 def test_the_command_tells_machines_what_it_made(tmp_path: Path) -> None:
