@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-__all__ = ["Message", "count_messages", "produce", "producer", "read_topic"]
+__all__ = ["Message", "produce", "producer", "read_topic"]
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,6 @@ def read_topic(
         if len(found) >= at_least or time.monotonic() > deadline:
             return found
         time.sleep(0.5)
-
-
-def count_messages(bootstrap: str, topic: str) -> int:
-    """How many messages there are, with those that are not committed, without reading them."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex})
-    try:
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
-        return sum(consumer.get_watermark_offsets(TopicPartition(topic, p), 20)[1] for p in partitions)
-    finally:
-        consumer.close()
 
 
 def _read(bootstrap: str, topic: str, isolation: str) -> list[Message]:
