@@ -29,7 +29,7 @@ from benchmarks.batches import batch_ends
 from benchmarks.command import run_command
 from benchmarks.report import Column, print_table
 from benchmarks.running import RunningJob
-from benchmarks.topics import producer
+from benchmarks.topics import broker_or_own, producer
 from benchmarks.workload import Rooms
 from penstock.jobs.receipts import read_receipts
 from penstock.local.kafka import KafkaBroker
@@ -42,10 +42,14 @@ _TICK_S: Final = 0.02
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: keys held, commands to all of them, and a storm of so many a second for so long."""
+    """How much is measured: keys held, commands to all of them, and a storm of so many a second for so long.
+
+    The first command to all comes when the job has been at rest for `rest_s`.
+    """
 
     keys: int = 100_000
     to_all: int = 5
+    rest_s: float = 2.0
     commands_per_s: int = 10_000
     seconds: int = 60
     rounds: int = 3
@@ -110,7 +114,7 @@ def measure_all_keys(folder: Path, sizes: Sizes) -> list[float]:
     """For each of some commands to all keys the seconds from its file's appearance to its receipt."""
     taken = []
     with _running(folder, sizes, 1_000, 1) as job:
-        time.sleep(2)
+        time.sleep(sizes.rest_s)
         for number in range(sizes.to_all):
             command = {
                 "id": f"all-{number}",
@@ -141,7 +145,7 @@ def _check_reached(job: _Job, sizes: Sizes) -> None:
 
 def measure_storm(folder: Path, sizes: Sizes, broker: KafkaBroker, *, storm: bool) -> tuple[float, float]:
     """Readings a second over the time of the storm, and the seconds until the last receipt behind its end."""
-    topic = f"commands-{folder.name}"
+    topic = f"{folder.parent.name}-{folder.name}"
     broker.create_topic(topic, 2)
     files = 4 * sizes.seconds * max(1, 1_000_000 // sizes.file_rows)
     uri = f"kafka://{broker.bootstrap}/{topic}"
@@ -196,16 +200,21 @@ def _send(broker: KafkaBroker, topic: str, sizes: Sizes, commands: list[tuple[by
         raise RuntimeError("The broker did not take all commands in time.")
 
 
-def measure(sizes: Sizes, work: Path, *, calm: bool = True) -> dict[str, Any]:
-    """Measure both; raises RuntimeError when a command was lost or not applied. `calm` also runs without commands."""
+def measure(
+    sizes: Sizes, work: Path, *, calm: bool = True, broker: KafkaBroker | None = None
+) -> dict[str, Any]:
+    """Measure both; raises RuntimeError when a command was lost or not applied.
+
+    `calm` also runs without commands. A broker of its own is started unless one is given.
+    """
     to_all = measure_all_keys(work / "all", sizes)
     rates: dict[bool, list[float]] = {False: [], True: []}
     late = []
-    with KafkaBroker() as broker:
+    with broker_or_own(broker) as kafka:
         for number in range(sizes.rounds):
             for storm in (False, True) if calm else (True,):
                 place = work / f"{'storm' if storm else 'calm'}-{number}"
-                rate, behind = measure_storm(place, sizes, broker, storm=storm)
+                rate, behind = measure_storm(place, sizes, kafka, storm=storm)
                 rates[storm].append(rate)
                 late += [behind] if storm else []
                 print(f"{place.name}: {rate:,.0f} rows/s", file=sys.stderr, flush=True)

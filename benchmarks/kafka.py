@@ -20,7 +20,7 @@ from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
 from benchmarks.processes import EXAMPLE, run_module
 from benchmarks.report import Column, print_table
-from benchmarks.topics import create_topic, load_readings, load_settings, read_commands
+from benchmarks.topics import broker_or_own, create_topic, load_readings, load_settings, read_commands
 from benchmarks.workload import Commands, Rooms, expected_commands, mismatch
 from penstock.local.kafka import KafkaBroker
 
@@ -45,19 +45,22 @@ class Sizes:
     spark: Sequence[str] = option((), "further Spark settings, NAME=VALUE")
 
 
-def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Run each form of the job with each delivery on a broker of its own."""
+def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> dict[str, Any]:
+    """Run each form of the job with each delivery, on a broker of its own unless one is given.
+
+    Topics are named after the folder.
+    """
     rooms = Rooms(sizes.sensors, sizes.emit_share)
     readings = rooms.readings(sizes.readings, 0)
     expected = expected_commands(rooms, [readings])
-    with KafkaBroker() as broker:
-        create_topic(broker, "settings", 1)
-        create_topic(broker, "readings", sizes.partitions)
-        load_settings(broker, "settings", rooms)
-        load_readings(broker, "readings", sizes.partitions, readings)
+    with broker_or_own(broker) as kafka:
+        create_topic(kafka, f"{work.name}-settings", 1)
+        create_topic(kafka, f"{work.name}-readings", sizes.partitions)
+        load_settings(kafka, f"{work.name}-settings", rooms)
+        load_readings(kafka, f"{work.name}-readings", sizes.partitions, readings)
         print(f"{sizes.readings:,} readings are on their topic", file=sys.stderr, flush=True)
         runs = [
-            _run(broker, form, delivery, sizes, expected, work / f"{form}-{delivery}")
+            _run(kafka, form, delivery, sizes, expected, work / f"{form}-{delivery}")
             for form in sizes.forms
             for delivery in sizes.deliveries
         ]
@@ -75,12 +78,13 @@ def _run(
     broker: KafkaBroker, form: str, delivery: str, sizes: Sizes, expected: Commands, work: Path
 ) -> dict[str, Any]:
     work.mkdir(parents=True)
-    output = f"heaters-{form}-{delivery}"
+    topics = work.parent.name
+    output = f"{topics}-{work.name}"
     create_topic(broker, output, sizes.partitions)
     limit = f"&max_records_per_batch={sizes.batch_records}" if sizes.batch_records else ""
     bindings = {
-        "readings": f"kafka://{broker.bootstrap}/readings?format=protobuf&start=earliest{limit}",
-        "settings": f"kafka://{broker.bootstrap}/settings?format=protobuf",
+        "readings": f"kafka://{broker.bootstrap}/{topics}-readings?format=protobuf&start=earliest{limit}",
+        "settings": f"kafka://{broker.bootstrap}/{topics}-settings?format=protobuf",
         "heaters": f"kafka://{broker.bootstrap}/{output}?format=protobuf&delivery={delivery}",
     }
     arguments = [str(EXAMPLE / FORMS[form]), "--bounded", "--checkpoint", str(work / "checkpoint")]

@@ -30,7 +30,7 @@ from benchmarks.processes import EXAMPLE, run_module
 from benchmarks.report import Column, print_table
 from benchmarks.workload import OFF, ON, Commands, Readings, Rooms, expected_commands, mismatch
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Input", "Sizes", "main", "measure", "read_commands", "report", "run_peer", "run_penstock"]
 
 _WARM_UP_ROWS: Final = 100_000
 _SWEEP_KEYS: Final = (1_000, 10_000, 100_000, 1_000_000)
@@ -120,22 +120,15 @@ def make_inputs(folder: Path, sizes: Sizes, *, peer: bool) -> tuple[Input, Input
     return whole, write_input(folder / "part", rooms, [parts[0], part], sizes.warm_up_rows)
 
 
-def run_penstock(form: str, given: Input, sizes: Sizes, work: Path) -> tuple[Commands, int]:
-    """Run the job in one of its forms; gives its commands and peak memory."""
+def run_penstock(job: str, given: Input, options: Sequence[str], work: Path) -> tuple[Commands, int]:
+    """Run a job of the example with further options of `run_job`; gives its commands and peak memory."""
     (work / "out").mkdir()
     bindings = {
         "readings": f"parquet:{given.folder / 'readings'}?max_files_per_batch=1",
         "settings": f"parquet:{given.folder / 'settings'}?max_files_per_batch=1",
         "heaters": f"parquet:{work / 'out'}",
     }
-    arguments = [
-        str(EXAMPLE / _PENSTOCK[form]),
-        "--bounded",
-        "--checkpoint",
-        str(work / "checkpoint"),
-        "--cores",
-        str(sizes.cores),
-    ]
+    arguments = [str(EXAMPLE / job), "--bounded", "--checkpoint", str(work / "checkpoint"), *options]
     for name, uri in bindings.items():
         arguments += ["-D", f"{name}={uri}"]
     _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
@@ -192,13 +185,13 @@ def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
         if number == 0 and peers:
             peers = [max(peers, key=lambda mode: runs[f"pyspark_{mode}"].rows_per_s[0])]
         for form in sizes.forms:
-            run = functools.partial(run_penstock, form, whole, sizes)
+            run = functools.partial(run_penstock, _PENSTOCK[form], whole, ["--cores", str(sizes.cores)])
             _take_turn(runs.setdefault(form, Runs()), whole, work / f"{form}-{number}", run)
     shutil.rmtree(work / "input")
     summaries = {name: found.summary() for name, found in runs.items()}
     if peers:
         summaries["pyspark"] = summaries[f"pyspark_{peers[0]}"]
-    return _result(sizes, summaries, peers[0] if peers else None, whole)
+    return report(sizes, summaries, peers[0] if peers else None, whole)
 
 
 def _take_turn(runs: Runs, given: Input, place: Path, run: Callable[[Path], tuple[Commands, int]]) -> None:
@@ -217,9 +210,10 @@ def _take_turn(runs: Runs, given: Input, place: Path, run: Callable[[Path], tupl
     shutil.rmtree(place)
 
 
-def _result(
+def report(
     sizes: Sizes, summaries: dict[str, dict[str, float]], peer_mode: str | None, whole: Input
 ) -> dict[str, Any]:
+    """The result of what was measured of each contestant; `pyspark` is the peer in its faster mode."""
     names = [name for name in ("pyspark", *sizes.forms) if name in summaries]
     rates = {name: summaries[name]["rows_per_s"] for name in names}
     result: dict[str, Any] = {

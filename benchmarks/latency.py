@@ -26,6 +26,7 @@ from benchmarks.command import option, run_command
 from benchmarks.processes import EXAMPLE, end_session, python_process, result_of
 from benchmarks.report import Column, print_table
 from benchmarks.topics import (
+    broker_or_own,
     consumer,
     create_topic,
     load_settings,
@@ -40,17 +41,21 @@ __all__ = ["Sizes", "main", "measure"]
 
 _PATIENCE_S: Final = 180.0
 _RECURRENCE_S: Final = 60
-_SETTLED_S: Final = 5.0
 _LAST_ANSWERS_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: so many records at so many a second, behind so many that warm up."""
+    """How much is measured: so many records at so many a second, behind so many that warm up.
+
+    Those begin once a command has come within `settled_s` of its reading, so that what waited while the job started is
+    behind it.
+    """
 
     records: int = 3_000
     warm_up: int = option(3_000, "readings before those that count")
     rate_per_s: int = 200
+    settled_s: float = 5.0
     partitions: int = 4
     delivery: str = option("at-least-once", choices=("at-least-once", "exactly-once"))
     job: str = option("job.py", "which job of the example", choices=("job.py", "vectorised.py"))
@@ -76,8 +81,9 @@ class _Trip:
 class _Traffic:
     """Produces readings at a steady rate and matches the commands that come back."""
 
-    def __init__(self, broker: KafkaBroker, sizes: Sizes) -> None:
+    def __init__(self, broker: KafkaBroker, topics: str, sizes: Sizes) -> None:
         self._broker = broker
+        self._topics = topics
         self._sizes = sizes
         self._lock = threading.Lock()
         self._newest: dict[int, _Trip] = {}
@@ -102,6 +108,7 @@ class _Traffic:
         sizes = self._sizes
         # As soon as it can: a producer that lingers would add to the latency.
         client = producer(self._broker, **{"linger.ms": 0})
+        topic = f"{self._topics}-readings"
         rounds = 0
         readings = sizes.rooms.alternating(2)
         pairs = list(zip(readings.sensor_id.tolist(), readings.temperature.tolist(), strict=True))
@@ -115,7 +122,7 @@ class _Traffic:
             value = reading_message(sensor, temperature)
             trip.produced = time.time()
             delivered = functools.partial(_note_append, trip)
-            client.produce("readings", value, str(sensor), sensor % sizes.partitions, on_delivery=delivered)
+            client.produce(topic, value, str(sensor), sensor % sizes.partitions, on_delivery=delivered)
             rounds += 1
             ahead = start + rounds / sizes.rate_per_s - time.monotonic()
             client.poll(max(0.0, ahead))
@@ -123,7 +130,7 @@ class _Traffic:
         client.flush(10)
 
     def _consume(self) -> None:
-        client = consumer(self._broker, "heaters")
+        client = consumer(self._broker, f"{self._topics}-heaters")
         while not self._ended.is_set():
             message = client.poll(0.1)
             if message is not None and message.error() is None:
@@ -137,8 +144,7 @@ class _Traffic:
         trip.received = now
         trip.appended_out = message.timestamp()[1] / 1000
         trip.commands += 1
-        # What waited while the job started is behind it once commands come soon.
-        if now - trip.produced < _SETTLED_S:
+        if now - trip.produced < self._sizes.settled_s:
             self.settled.set()
 
 
@@ -149,16 +155,19 @@ def _note_append(trip: _Trip, error: KafkaError | None, message: Message) -> Non
     trip.appended_in = message.timestamp()[1] / 1000
 
 
-def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Start a broker and the job, let readings flow, and take the latencies."""
-    with KafkaBroker() as broker:
-        create_topic(broker, "settings", 1)
-        create_topic(broker, "readings", sizes.partitions)
-        create_topic(broker, "heaters", sizes.partitions)
-        load_settings(broker, "settings", sizes.rooms)
-        traffic = _Traffic(broker, sizes)
+def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> dict[str, Any]:
+    """Start the job, let readings flow, and take the latencies; on a broker of its own unless one is given.
+
+    Topics are named after the folder.
+    """
+    with broker_or_own(broker) as kafka:
+        create_topic(kafka, f"{work.name}-settings", 1)
+        create_topic(kafka, f"{work.name}-readings", sizes.partitions)
+        create_topic(kafka, f"{work.name}-heaters", sizes.partitions)
+        load_settings(kafka, f"{work.name}-settings", sizes.rooms)
+        traffic = _Traffic(kafka, work.name, sizes)
         log = work / "stderr.log"
-        job = python_process("benchmarks.run_job", _job_arguments(broker, sizes, work), log)
+        job = python_process("benchmarks.run_job", _job_arguments(kafka, sizes, work), log)
         try:
             with traffic.flowing():
                 begin = _after_warm_up(traffic, job, sizes, log)
@@ -174,10 +183,11 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 def _job_arguments(broker: KafkaBroker, sizes: Sizes, work: Path) -> list[str]:
     arguments = [str(EXAMPLE / sizes.job), "--checkpoint", str(work / "checkpoint")]
+    topics = f"kafka://{broker.bootstrap}/{work.name}"
     bindings = {
-        "readings": f"kafka://{broker.bootstrap}/readings?format=protobuf",
-        "settings": f"kafka://{broker.bootstrap}/settings?format=protobuf",
-        "heaters": f"kafka://{broker.bootstrap}/heaters?format=protobuf&delivery={sizes.delivery}",
+        "readings": f"{topics}-readings?format=protobuf",
+        "settings": f"{topics}-settings?format=protobuf",
+        "heaters": f"{topics}-heaters?format=protobuf&delivery={sizes.delivery}",
     }
     for name, uri in bindings.items():
         arguments += ["-D", f"{name}={uri}"]
@@ -193,7 +203,7 @@ def _after_warm_up(traffic: _Traffic, job: subprocess.Popen[str], sizes: Sizes, 
         if job.poll() is not None:
             result_of(job, "", log)
         if time.monotonic() > deadline:
-            raise RuntimeError(f"No command came within {_SETTLED_S:.0f} s of its reading.")
+            raise RuntimeError(f"No command came within {sizes.settled_s:.0f} s of its reading.")
     print("the job answers; warming up", file=sys.stderr, flush=True)
     begin = len(traffic.trips) + sizes.warm_up
     _wait(traffic, job, begin, log)

@@ -37,7 +37,7 @@ class _Accounts:
         self._looked = 0.0
 
     def look(self, progress: Progress) -> None:
-        """Take the newest accounts; called while the job runs, and once when it has finished."""
+        """Take the newest accounts; called while the job runs, and once behind its last micro-batch."""
         session = SparkSession.getActiveSession()
         if session is not None and self._query is None:
             # Kept, since a query that has ended is no longer among the active ones.

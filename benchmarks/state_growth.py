@@ -23,11 +23,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
-from benchmarks.keyed_state import Input, read_commands, run_peer
+from benchmarks.keyed_state import Input, run_peer, run_penstock
 from benchmarks.keyed_state import Sizes as PeerSizes
-from benchmarks.processes import EXAMPLE, run_module
 from benchmarks.report import Column, print_table
-from benchmarks.workload import Commands, Readings, Rooms, expected_commands, mismatch
+from benchmarks.workload import Readings, Rooms, expected_commands, mismatch
 
 __all__ = ["Sizes", "main", "measure"]
 
@@ -39,7 +38,8 @@ class Sizes:
     """How much is measured.
 
     `keys` are the numbers of keys to hold; up to `peer_keys` PySpark's own state runs as well. Of `batches`
-    micro-batches of `batch_rows` readings the last `counted` count. `memory_mb` bounds what a worker keeps in memory.
+    micro-batches of `batch_rows` readings the last `counted` count, but none of the first `warm_up`. `memory_mb` bounds
+    what a worker keeps in memory.
     """
 
     keys: Sequence[int] = option(_KEYS, "keys to hold")
@@ -47,6 +47,7 @@ class Sizes:
     batch_rows: int = 20_000
     batches: int = 80
     counted: int = 50
+    warm_up: int = 5
     peer_batches: int = 20
     settings_rows: int = 500_000
     memory_mb: int | None = option(None, "bound of what a worker keeps in memory")
@@ -92,24 +93,12 @@ def _write(path: Path, columns: dict[str, Any], number: int) -> None:
     os.utime(path, (number, number))
 
 
-def run_penstock(given: Input, sizes: Sizes, work: Path) -> tuple[Commands, int]:
-    """Run the job; gives its commands and peak memory."""
-    (work / "out").mkdir()
-    arguments = [str(EXAMPLE / "job.py"), "--bounded", "--checkpoint", str(work / "checkpoint")]
-    arguments += ["--cores", str(sizes.cores)]
-    if sizes.memory_mb is not None:
-        arguments += ["--state-memory-mb", str(sizes.memory_mb)]
-    for name in ("readings", "settings"):
-        arguments += ["-D", f"{name}=parquet:{given.folder / name}?max_files_per_batch=1"]
-    arguments += ["-D", f"heaters=parquet:{work / 'out'}"]
-    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
-    files = sorted((work / "out").glob("*.parquet"))
-    return read_commands([[path] for path in files]), rss_mb
-
-
 def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
     """Measure each number of keys; raises RuntimeError when an output is not the fold's."""
     found = []
+    options = ["--cores", str(sizes.cores)]
+    if sizes.memory_mb is not None:
+        options += ["--state-memory-mb", str(sizes.memory_mb)]
     for keys in sizes.keys:
         rooms = Rooms(keys, sizes.emit_share)
         contestants = ["penstock", *(["pyspark"] if peer and keys <= sizes.peer_keys else [])]
@@ -118,7 +107,7 @@ def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
             place = work / f"{name}-{keys}"
             given = write_input(place / "input", rooms, sizes, batches)
             if name == "penstock":
-                commands, rss_mb = run_penstock(given, sizes, place)
+                commands, rss_mb = run_penstock("job.py", given, options, place)
             else:
                 commands, rss_mb = run_peer("row", given, PeerSizes(cores=sizes.cores), place)
             differs = mismatch(commands, given.expected)
@@ -127,7 +116,7 @@ def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
                     f"{place.name} did not emit the expected commands: {differs}. See {place}."
                 )
             ends = batch_ends(place / "checkpoint")
-            counted = min(sizes.counted, batches - 5)
+            counted = min(sizes.counted, batches - sizes.warm_up)
             times_ms = (1000 * np.diff(ends[-counted - 1 :])).tolist()
             found.append(_row(name, keys, times_ms, rss_mb))
             print(found[-1], file=sys.stderr, flush=True)

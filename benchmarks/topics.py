@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ import messages_pb2 as messages  # the example's folder must be on the path firs
 
 __all__ = [
     "Output",
+    "broker_or_own",
     "consumer",
     "create_topic",
     "load_readings",
@@ -41,6 +43,16 @@ __all__ = [
 _PATIENCE_S: Final = 30.0
 _PIECE: Final = 100_000
 _CODES: Final = {messages.On: ON, messages.Off: OFF}
+
+
+@contextlib.contextmanager
+def broker_or_own(given: KafkaBroker | None) -> Iterator[KafkaBroker]:
+    """The broker that is given, or else a new one that ends with the block."""
+    if given is not None:
+        yield given
+        return
+    with KafkaBroker() as broker:
+        yield broker
 
 
 def create_topic(broker: KafkaBroker, name: str, partitions: int) -> None:

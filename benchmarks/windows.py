@@ -30,7 +30,7 @@ from benchmarks.processes import run_module
 from benchmarks.report import Column, print_table
 from benchmarks.window_jobs import ACCURACY, SIZE_MS
 
-__all__ = ["Expected", "Sizes", "check", "fold", "main", "measure", "run"]
+__all__ = ["Expected", "Sizes", "check", "fold", "main", "measure", "report", "run", "write_input"]
 
 _JOBS: Final = Path(__file__).with_name("window_jobs.py")
 _BOUND_MS: Final = 2000
@@ -177,16 +177,25 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
             memory[name] = max(rss_mb, memory.get(name, 0))
             print(f"{name}: {rates[name][-1]:,.0f} rows/s", file=sys.stderr, flush=True)
             shutil.rmtree(place)
-    found = {name: round(statistics.median(some)) for name, some in rates.items()}
+    return report(sizes, {name: round(statistics.median(some)) for name, some in rates.items()}, memory)
+
+
+def report(sizes: Sizes, found: dict[str, int], memory: dict[str, int]) -> dict[str, Any]:
+    """The result of the rows a second and the peak memory of each contestant."""
     return {
         "keys": sizes.keys,
         "rows": sizes.files * sizes.file_rows,
         "cores": sizes.cores,
         "rows_per_s": found,
         "rss_mb": memory,
-        "by_spark": round(found["columns"] / found["spark"], 2) if "spark" in found else None,
-        "by_python": round(found["columns"] / found["pyspark"], 1) if "pyspark" in found else None,
+        "by_spark": _ratio(found, "spark", 2),
+        "by_python": _ratio(found, "pyspark", 1),
     }
+
+
+def _ratio(found: dict[str, int], peer: str, digits: int) -> float | None:
+    """How many times as fast as a peer the fast road is, when both have run."""
+    return round(found["columns"] / found[peer], digits) if {"columns", peer} <= found.keys() else None
 
 
 def main() -> None:

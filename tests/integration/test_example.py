@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration_support import read_lines, write_lines
 from pyspark.sql import SparkSession
@@ -51,13 +51,39 @@ def by_sensor(commands: Sequence[dict[str, Any]]) -> dict[int, list[str]]:
     return dict(found)
 
 
+def drawn(chance: random.Random) -> list[tuple[list[Any], list[Any]]]:
+    """Three micro-batches, in which settings change, and some sensors have none."""
+
+    def one(sensor: int, **ranges: tuple[float, float]) -> dict[str, Any]:
+        return {"sensor_id": sensor, **{name: chance.uniform(*ends) for name, ends in ranges.items()}}
+
+    deltas = {"desired": (15, 25), "up_delta": (0, 3), "down_delta": (0, 3)}
+    return [
+        (
+            [one(chance.randrange(6), **deltas) for _ in range(3)],
+            [one(chance.randrange(8), temperature=(10, 30)) for _ in range(60)],
+        )
+        for _ in range(3)
+    ]
+
+
 @pytest.mark.parametrize("parallelism", [1, 5])
-@settings(deadline=None, max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(batches=BATCHES)
+def test_the_job_gives_the_fold(spark: SparkSession, example: LoadedJob, parallelism: int) -> None:
+    """File k of both streams is batch k, settings first: the command sequence of each sensor is that of the fold."""
+    check(example, parallelism, drawn(random.Random(parallelism)))
+
+
+@pytest.mark.chaos
+@settings(max_examples=50)
+@given(batches=BATCHES, parallelism=st.integers(1, 6))
 def test_any_input_gives_the_fold(
     spark: SparkSession, example: LoadedJob, parallelism: int, batches: list[tuple[list[Any], list[Any]]]
 ) -> None:
-    """File k of both streams is batch k, settings first: the command sequence of each sensor is that of the fold."""
+    """The same for any micro-batches, also empty ones."""
+    check(example, parallelism, batches)
+
+
+def check(example: LoadedJob, parallelism: int, batches: list[tuple[list[Any], list[Any]]]) -> None:
     import reference
 
     with tempfile.TemporaryDirectory() as folder:

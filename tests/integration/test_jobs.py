@@ -129,7 +129,10 @@ def spending_job() -> ps.Job:
 
 
 def test_controls_side_outputs_and_chained_steps(run_job: Any, tmp_path: Path) -> None:
-    """Several control streams steer one step; its side output goes to a sink and through a second keyed step."""
+    """Several control streams steer one step; its side output goes to a sink and through a second keyed step.
+
+    A second run on the same checkpoint goes on with the state, and does not read files again.
+    """
     write_lines(
         tmp_path / "purchases",
         "a.jsonl",
@@ -144,17 +147,11 @@ def test_controls_side_outputs_and_chained_steps(run_job: Any, tmp_path: Path) -
     write_lines(tmp_path / "purchases", "b.jsonl", [{"customer": "ann", "shop": 1, "amount": 1.0}])
     write_lines(tmp_path / "limits", "a.jsonl", [{"customer": "ann", "most": 10.0}])
     write_lines(tmp_path / "blocks", "a.jsonl", [{"customer": "eve", "blocked": True}])
-    summary = run_job(
-        spending_job(),
-        {
-            "purchases": f"jsonl:{tmp_path}/purchases?max_files_per_batch=1",
-            "limits": f"jsonl:{tmp_path}/limits",
-            "blocks": f"jsonl:{tmp_path}/blocks",
-            "totals": f"jsonl:{tmp_path}/totals",
-            "alarms": f"jsonl:{tmp_path}/alarms",
-            "counts": f"jsonl:{tmp_path}/counts",
-        },
-    )
+    bindings = {
+        name: f"jsonl:{tmp_path}/{name}" for name in ("limits", "blocks", "totals", "alarms", "counts")
+    }
+    bindings["purchases"] = f"jsonl:{tmp_path}/purchases?max_files_per_batch=1"
+    summary = run_job(spending_job(), bindings)
     totals = read_lines(tmp_path / "totals")
     assert [t["total"] for t in totals if t["customer"] == "ann"] == [5.0, 11.0, 12.0]
     assert [t["total"] for t in totals if t["customer"] == "bob"] == [50.0]
@@ -166,29 +163,13 @@ def test_controls_side_outputs_and_chained_steps(run_job: Any, tmp_path: Path) -
     assert summary.records_out == {"totals": 4, "alarms": 3, "counts": 3}
     assert summary.state == {"spending": 3, "counting": 2}
     assert summary.batches == 2
-
-
-def test_state_survives_a_restart(run_job: Any, tmp_path: Path) -> None:
-    """A second run on the same checkpoint goes on with the state and does not read files again."""
-    bindings = {
-        "purchases": f"jsonl:{tmp_path}/purchases",
-        "limits": f"jsonl:{tmp_path}/limits",
-        "blocks": f"jsonl:{tmp_path}/blocks",
-        "totals": f"jsonl:{tmp_path}/totals",
-        "alarms": f"jsonl:{tmp_path}/alarms",
-        "counts": f"jsonl:{tmp_path}/counts",
-    }
-    for name in ("limits", "blocks"):
-        (tmp_path / name).mkdir()
-    write_lines(tmp_path / "purchases", "a.jsonl", [{"customer": "ann", "shop": 1, "amount": 5.0}])
-    run_job(spending_job(), bindings)
-    write_lines(tmp_path / "purchases", "b.jsonl", [{"customer": "ann", "shop": 1, "amount": 2.0}])
+    write_lines(tmp_path / "purchases", "c.jsonl", [{"customer": "bob", "shop": 1, "amount": 2.0}])
     summary = run_job(spending_job(), bindings)
-    assert [t["total"] for t in read_lines(tmp_path / "totals")] == [5.0, 7.0]
+    totals = read_lines(tmp_path / "totals")
+    assert [t["total"] for t in totals if t["customer"] == "bob"] == [50.0, 52.0]
     assert summary.records_in["purchases"] == 1
-    assert summary.state["spending"] == 1
-    cuts = read_cuts(tmp_path / "checkpoint")
-    assert [cut.ends["purchases"] for cut in cuts] == [1, 2]
+    assert summary.state["spending"] == 3
+    assert [cut.ends["purchases"] for cut in read_cuts(tmp_path / "checkpoint")] == [1, 2, 3]
 
 
 class Pairing(ps.ProcessFunction):
@@ -223,8 +204,12 @@ def test_operator_state_survives_a_restart(run_job: Any, tmp_path: Path) -> None
     assert [(pair["customer"], pair["total"]) for pair in pairs] == [("ab1", 3.0), ("cd2", 3.0)]
 
 
-def test_bad_records_are_set_aside_and_the_job_goes_on(run_job: Any, tmp_path: Path) -> None:
-    """What does not decode and what user code refuses is in the dead letters, with its place and its bytes."""
+def test_bad_records_stop_a_strict_job_and_are_else_set_aside(run_job: Any, tmp_path: Path) -> None:
+    """What does not decode and what user code refuses is in the dead letters, with its place and its bytes.
+
+    With strict the job ends with a sentence that names the first, and writes nothing of that batch. Without it the
+    job then goes on from the same checkpoint, and nothing is missing.
+    """
     lines = [
         '{"customer": "ann", "shop": 1, "amount": 5}',
         "{broken",
@@ -242,6 +227,9 @@ def test_bad_records_are_set_aside_and_the_job_goes_on(run_job: Any, tmp_path: P
         name: f"jsonl:{tmp_path}/{name}"
         for name in ("purchases", "limits", "blocks", "totals", "alarms", "counts")
     }
+    with pytest.raises(StrictModeError, match=r"record 44 of 'a.jsonl' in stream 'purchases'"):
+        run_job(spending_job(), bindings, strict=True)
+    assert read_lines(tmp_path / "totals") == []
     summary = run_job(spending_job(), bindings)
     assert [t["total"] for t in read_lines(tmp_path / "totals")] == [5.0, 7.0]
     letters = read_lines(tmp_path / "checkpoint" / "dead-letters")
@@ -257,26 +245,6 @@ def test_bad_records_are_set_aside_and_the_job_goes_on(run_job: Any, tmp_path: P
     assert refused["step"] == "spending"
     assert "negative amount" in refused["reason"]
     assert summary.records_in["purchases"] == len(lines)
-
-
-def test_strict_stops_at_a_bad_record(run_job: Any, tmp_path: Path) -> None:
-    """With strict the job ends with a sentence that names the record, and writes nothing of that batch.
-
-    Without it the job then goes on from the same checkpoint, and nothing is missing.
-    """
-    write_lines(tmp_path / "purchases", "a.jsonl", [{"customer": "ann", "shop": 1, "amount": 5}, "{broken"])
-    for name in ("limits", "blocks"):
-        (tmp_path / name).mkdir()
-    bindings = {
-        name: f"jsonl:{tmp_path}/{name}"
-        for name in ("purchases", "limits", "blocks", "totals", "alarms", "counts")
-    }
-    with pytest.raises(StrictModeError, match=r"record 44 of 'a.jsonl' in stream 'purchases'"):
-        run_job(spending_job(), bindings, strict=True)
-    assert read_lines(tmp_path / "totals") == []
-    summary = run_job(spending_job(), bindings)
-    assert summary.dead_letters == 1
-    assert read_lines(tmp_path / "totals") == [{"customer": "ann", "total": 5.0}]
 
 
 def test_a_checkpoint_of_another_job_is_refused(run_job: Any, tmp_path: Path) -> None:

@@ -106,7 +106,16 @@ class Runs:
         return sorted(json.dumps(record) for record in read_lines(self.folder / "out"))
 
 
-@pytest.mark.parametrize("name", sorted(JOBS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rules",
+        "vectorised",
+        # Their states are of the kinds of the two above.
+        pytest.param("flags", marks=pytest.mark.chaos),
+        pytest.param("record by record", marks=pytest.mark.chaos),
+    ],
+)
 def test_a_job_that_is_rescaled_gives_what_it_gives_without(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

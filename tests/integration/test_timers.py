@@ -79,7 +79,7 @@ def run_until(tmp_path: Path, count: int) -> int:
 def test_timers_are_called_while_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:
     """Those that are due while the job is down are called when it is there again."""
     write_lines(tmp_path / "visits", "1.jsonl", [{"visitor": n, "seconds": 1.0} for n in range(20)])
-    write_lines(tmp_path / "visits", "2.jsonl", [{"visitor": n, "seconds": 8.0} for n in range(20)])
+    write_lines(tmp_path / "visits", "2.jsonl", [{"visitor": n, "seconds": 5.0} for n in range(20)])
     began = time.monotonic()
     batches = run_until(tmp_path, 20)
     assert batches < 5 + 4 * (time.monotonic() - began)

@@ -47,15 +47,22 @@ class Show(ps.WindowFunction):
 
 
 def described() -> ps.Job:
-    """Sessions and counts of clicks, and behind the sessions how many of them begin in each ten seconds."""
-    job = ps.Job("clicks", key_groups=8)
+    """Sessions and counts of clicks."""
+    job, _ = counted("clicks")
+    return job
+
+
+def counted(name: str) -> tuple[ps.Job, ps.DataStream]:
+    """A job with sessions and counts of clicks, and the stream of the counts."""
+    job = ps.Job(name, key_groups=8)
     strategy = ps.Watermarks.bounded("1s").with_idleness("2s")
     clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=strategy).key_by("user")
     sessions = clicks.window(ps.SessionWindows("3s")).process("sessions", Show())
     sessions.sink_to("sessions")
     sessions.side_output("late").sink_to("late")
-    clicks.window(ps.TumblingWindows("4s")).count("counts").sink_to("counts")
-    return job
+    counts = clicks.window(ps.TumblingWindows("4s")).count("counts")
+    counts.sink_to("counts")
+    return job, counts
 
 
 class Checked(ps.ProcessFunction):
@@ -143,27 +150,6 @@ class Runs:
         return sorted(json.dumps(record) for record in read_lines(self.folder / name))
 
 
-def test_panes_are_the_same_restarted_and_rescaled(spark: SparkSession, tmp_path: Path) -> None:
-    """With sessions and windows open: stopped, given three tasks, then one, and run to the end."""
-    straight, moved = Runs(tmp_path / "straight"), Runs(tmp_path / "moved")
-    for number in range(FILES):
-        write_lines(straight.folder / "clicks", f"{number}.jsonl", clicks_of(number))
-    summary = straight.run(parallelism=2)
-    assert summary.dead_letters == 0
-    assert straight.out("sessions")
-    for number in range(FILES):
-        write_lines(moved.folder / "clicks", f"{number}.jsonl", clicks_of(number))
-        if number in (1, 3):
-            moved.run(lambda files=number + 1: moved.has_read(files), parallelism=2 if number == 1 else None)
-            rescale(spark, moved.checkpoint, 3 if number == 1 else 1)
-    moved.run()
-    for name in ("sessions", "counts", "late"):
-        assert moved.out(name) == straight.out(name)
-    numbers = [number for session in read_lines(moved.folder / "sessions") for number in session["numbers"]]
-    late = [click["number"] for click in read_lines(moved.folder / "late")]
-    assert sorted(numbers + late) == sorted(click["number"] for n in range(FILES) for click in clicks_of(n))
-
-
 def sessions_of(clicks: list[dict[str, Any]]) -> list[Session]:
     """The sessions of clicks none of which is late."""
     found: list[Session] = []
@@ -204,11 +190,9 @@ def busier(one: Any, other: Any) -> Any:
     return max(one, other, key=lambda count: (count.value, count.user))
 
 
-def described_again() -> ps.Job:
-    """The user with the most clicks in each four seconds, and how many users had any in each eight."""
-    job = ps.Job("busiest", key_groups=8)
-    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("1s"))
-    counts = clicks.key_by("user").window(ps.TumblingWindows("4s")).count("counts")
+def with_windows_behind() -> ps.Job:
+    """Beside the sessions: the user with the most clicks in each four seconds, and how many had any in each eight."""
+    job, counts = counted("busiest")
     busiest = counts.window_all(ps.TumblingWindows("4s")).reduce("busiest", busier)
     busiest.sink_to("busiest")
     users = counts.window_all(ps.TumblingWindows("8s")).count("users")
@@ -218,26 +202,28 @@ def described_again() -> ps.Job:
     return job
 
 
-def test_windows_behind_windows_restarted_and_rescaled(spark: SparkSession, tmp_path: Path) -> None:
-    """With both of them open: stopped, given three tasks, then one, and run to the end. Nothing is late."""
+def test_windows_and_those_behind_them_restarted_and_rescaled(spark: SparkSession, tmp_path: Path) -> None:
+    """With all of them open: stopped, given three tasks, then one, and run to the end. They are those of all clicks."""
     made = [click for number in range(FILES) for click in clicks_of(number)]
-    counts: dict[tuple[int, str], int] = {}
-    for click in made:
-        window = click["at"] // 4000 * 4000, click["user"]
-        counts[window] = counts.get(window, 0) + 1
-    runs = Runs(tmp_path, job=described_again())
+    runs = Runs(tmp_path, job=with_windows_behind())
     for number in range(FILES):
         write_lines(runs.folder / "clicks", f"{number}.jsonl", clicks_of(number))
         if number in (1, 3):
             runs.run(lambda files=number + 1: runs.has_read(files), parallelism=2 if number == 1 else None)
             rescale(spark, runs.checkpoint, 3 if number == 1 else 1)
-    runs.run()
-    late = [*read_lines(tmp_path / "busiest.late"), *read_lines(tmp_path / "users.late")]
-    assert not late
+    assert runs.run().dead_letters == 0
+    for name in ("late", "busiest.late", "users.late"):
+        assert not runs.out(name)
+    assert runs.out("sessions") == sorted(json.dumps(asdict(session)) for session in sessions_of(made))
+    counts: dict[tuple[int, str], int] = {}
+    for click in made:
+        window = click["at"] // 4000 * 4000, click["user"]
+        counts[window] = counts.get(window, 0) + 1
+    found = [((start_of(one), one["user"]), one["value"]) for one in read_lines(tmp_path / "counts")]
+    assert sorted(found) == sorted(counts.items())
     starts = sorted({start for start, _ in counts})
     busiest = {start: max((n, user) for (at, user), n in counts.items() if at == start) for start in starts}
-    found = {start_of(one): (one["value"], one["user"]) for one in read_lines(tmp_path / "busiest")}
-    assert found == busiest
+    assert {start_of(one): (one["value"], one["user"]) for one in read_lines(tmp_path / "busiest")} == busiest
     users = {start_of(one): one["value"] for one in read_lines(tmp_path / "users")}
     assert users == {start: sum(at // 8000 * 8000 == start for at, _ in counts) for start in users}
     assert sum(users.values()) == len(counts)

@@ -189,6 +189,7 @@ class InProcessJob:
         topics: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         job.check()
+        self.job = job
         self.plan = JobPlan(
             job.graph,
             job.key_groups,

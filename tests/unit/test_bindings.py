@@ -6,8 +6,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.bindings import (
     PARAMETERS,
@@ -215,7 +216,6 @@ def test_a_wrong_uri_names_stream_uri_and_allowed_forms(uri: str, role: Role, ex
     assert allowed_forms(role) in message
 
 
-@settings(deadline=None)
 @given(
     uri=st.text(max_size=40),
     scheme=st.sampled_from(["jsonl:", "kafka://h:1/t?", "socket://", "amqp://u:p@h:1", ""]),
@@ -272,7 +272,7 @@ def test_secrets_do_not_reach_messages() -> None:
 RABBIT = ["amqp", "amqps", "rabbitmq-stream", "ampq", "rabbitmq"]
 
 
-@settings(deadline=None, max_examples=300)
+@examples(100)
 @given(
     scheme=st.sampled_from(RABBIT),
     before=st.text("ab:/?@&=%# ", max_size=3),

@@ -14,8 +14,9 @@ from typing import Any, Literal, Optional
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.errors import SchemaError
 from penstock.records import record_type
@@ -89,7 +90,6 @@ EVERYTHING = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(EVERYTHING, max_size=6))
 def test_dataclasses_come_back(objects: list[Everything]) -> None:
     """Objects to columns and back, for every type that a field may have."""
@@ -312,7 +312,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(60)
 @given(values=st.lists(ANYTHING, min_size=1, max_size=3))
 @pytest.mark.parametrize("name", record_type(Everything).field_names)
 def test_what_is_taken_can_be_given_again(name: str, values: list[Any]) -> None:

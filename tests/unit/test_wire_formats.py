@@ -16,8 +16,9 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pool, message_factory, timestamp_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.errors import SchemaError
 from penstock.formats import Decoded, format_of
@@ -87,7 +88,7 @@ BAD_JSON = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@examples(100)
 @given(data=st.data())
 def test_bad_json_is_found_among_good(data: st.DataObject) -> None:
     """Any mixture, whatever whitespace and unknown fields the good ones have."""
@@ -188,7 +189,7 @@ BAD_WIRE = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@examples(100)
 @given(st.lists(SENSORS | BAD_WIRE, max_size=12))
 def test_truncated_protobuf_is_found_among_good(items: list[Any]) -> None:
     """What the plain library writes is read; what is cut off is found; an empty message is one of defaults."""
@@ -339,7 +340,6 @@ RICH_VALUES = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(RICH_VALUES, max_size=4))
 def test_every_kind_of_protobuf_field_comes_back(rich: list[dict[str, Any]]) -> None:
     """What the plain library writes is read as plain Python values, and it reads what is written again."""

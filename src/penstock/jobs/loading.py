@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import sys
 import traceback
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -89,8 +89,13 @@ def is_module_taken(name: str) -> bool:
     return (
         name == "penstock"
         or name in sys.stdlib_module_names
-        or name in importlib.metadata.packages_distributions()
+        or PathFinder.find_spec(name, _package_folders()) is not None
     )
+
+
+def _package_folders() -> list[str]:
+    """Where packages are installed: to ask their metadata for all names would take a quarter of a second."""
+    return [entry for entry in sys.path if any(Path(entry).glob("*.dist-info"))]
 
 
 def _line_of(error: BaseException, path: Path) -> str:

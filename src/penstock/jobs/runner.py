@@ -120,6 +120,7 @@ class JobRunner:
     ) -> RunSummary:
         """Run until the bounded input is done or `stop` is set. Raises a PenstockError when the job fails.
 
+        `on_progress` is told again and again how far the job is, and once more behind its last micro-batch.
         `on_note` is told in sentences with what state the job begins, and what happens to it as a whole.
         """
         self._job.check()
@@ -400,6 +401,7 @@ class JobRunner:
                 follower.closing = True
                 _stop_between_batches(query)
                 follower.refresh()
+                run.on_progress(follower.progress)
                 return "stopped", request
             if holds_data is not None and self._should_hold(follower) != holds_data:
                 # Spark's sources take no word while they run, so the query goes on as another one.

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from asked_by_words import penstock, refused, told
 from control_checkpoint import make_checkpoint, receipts, write_receipts
+from loaded_modules import loaded_by
 from served_rest import ServedRest
 from typer.testing import CliRunner
 
@@ -361,13 +362,10 @@ def test_jobs_and_definitions_are_completed(place: ServedRest) -> None:
 
 def test_help_and_checkpoints_load_no_web_client(place: ServedRest) -> None:
     """So that they are no slower than before."""
-    program = (
-        "import sys; from penstock.cli import app; app(standalone_mode=False); "
-        "assert not {'httpx', 'fastapi', 'sqlalchemy', 'pyspark'} & sys.modules.keys()"
-    )
     checkpoint = make_checkpoint(place.root / "checkpoint")
-    for arguments in (["--help"], ["control", "history", str(checkpoint)]):
-        subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
+    codes, modules = loaded_by(["--help"], ["control", "history", checkpoint])
+    assert codes == [0, 0]
+    assert not {"httpx", "fastapi", "sqlalchemy", "pyspark"} & modules
 
 
 def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.control.commands import Command, Target
 from penstock.control.register import Register
@@ -91,7 +92,7 @@ def run_slot(
     return applied
 
 
-@settings(max_examples=500)
+@examples(150)
 @given(batches=BATCHES, crashes=st.lists(st.booleans(), min_size=5, max_size=5))
 def test_slots_agree_with_the_model(batches: list[list[Command]], crashes: list[bool]) -> None:
     """Two slots with half of the keys each; a crash makes a micro-batch run again from what was stored before it."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from example_jobs import beside, loaded
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import InProcessJob
+from property_examples import examples
 
 JOB, top_speed_job = loaded("car_events", "top_speed_job")
 feed = beside("car_events", "feed")
@@ -52,7 +53,7 @@ report = st.builds(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+@examples(20)
 @given(drawn=st.lists(report, max_size=30), size=st.integers(1, 10))
 def test_any_reports_give_those_of_the_reference(drawn: list[Record], size: int) -> None:
     """Also with equal speeds, exactly fifty metres, and exactly ten seconds."""

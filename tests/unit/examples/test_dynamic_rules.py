@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import NOW, InProcessJob
+from property_examples import examples
 
 from penstock.jobs.definition import Job
 from penstock.jobs.loading import load_job
@@ -145,7 +146,6 @@ any_batch = st.tuples(
     st.lists(any_rule(deletable=True), max_size=2),
     st.lists(any_payment, max_size=12),
 )
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Driver:
@@ -210,7 +210,7 @@ class Driver:
         return {**{name: payment[name] for name in ("account", "country", "merchant", "amount")}, "at": at}
 
 
-@patient
+@examples(20)
 @given(run=st.lists(any_batch, max_size=5), partitions=st.integers(1, 4))
 def test_alerts_and_receipts_are_those_of_the_model(run: list[Any], partitions: int) -> None:
     """Whatever happens to the rules between and beside the payments, for any number of tasks and any order."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import NOW, InProcessJob
+from property_examples import examples
 
 from penstock.jobs.definition import Job
 from penstock.jobs.loading import load_job
@@ -87,7 +88,6 @@ any_kill = st.tuples(st.lists(flag_names, max_size=2, unique=True), st.none() | 
 any_batch = st.tuples(
     st.lists(any_kill, max_size=2), st.lists(any_flag, max_size=3), st.lists(any_view, max_size=12)
 )
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def command(number: int, names: list[str], since: dt.datetime | None) -> bytes:
@@ -95,7 +95,7 @@ def command(number: int, names: list[str], since: dt.datetime | None) -> bytes:
     return msgspec.json.encode(found if since is None else {**found, "effective_at": since})
 
 
-@patient
+@examples(20)
 @given(run=st.lists(any_batch, max_size=5), partitions=st.integers(1, 4))
 def test_exposures_are_those_of_the_model(run: list[Any], partitions: int) -> None:
     """For flags and kills at any time, said in any order, and for views in any order; a replay gives the same bytes."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from example_jobs import beside, loaded
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import InProcessJob
+from property_examples import examples
 
 JOB, sessions_job = loaded("sessions", "sessions_job")
 feed = beside("sessions", "feed")
@@ -66,7 +67,7 @@ click = st.builds(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+@examples(20)
 @given(st.lists(st.lists(click, max_size=8), max_size=6))
 def test_any_clicks_give_the_sessions_of_the_model(batches: list[list[Record]]) -> None:
     """In any order; also those exactly a gap apart, and those that join two sessions."""

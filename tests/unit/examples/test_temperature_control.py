@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from step_support import run_group
 
@@ -57,7 +57,6 @@ def core(job: Job) -> StepCore:
 
 
 # The first run of each step loads much, and the machine may be busy.
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Few sensors, so that records meet; some of them far apart, so that several key groups take part.
 sensors = st.sampled_from([0, 1, 2, 3, -1, 2**31 - 1, -(2**63), 2**63 - 1])
@@ -161,7 +160,6 @@ def reading(temperature: float, sensor: int = 1) -> Record:
 
 
 @pytest.mark.parametrize("form", JOBS)
-@patient
 @given(run=any_run, seed=st.integers(0, 2**32))
 @example(run=[([], [reading(30.0)]), ([setting(20.0)], [reading(30.0)] * 3)], seed=0)
 @example(run=[([setting(20.0)], [reading(30.0), reading(10.0)]), ([setting(5.0)], [reading(10.0)])], seed=1)
@@ -171,7 +169,6 @@ def test_the_step_equals_the_fold(form: str, run: list[Batch], seed: int) -> Non
     assert [driver.run(batch) for batch in run] == expected(run)
 
 
-@patient
 @given(before=any_run, after=any_run, order=st.permutations(["job", "vectorised"]))
 def test_either_form_goes_on_from_the_others_state(
     before: list[Batch], after: list[Batch], order: list[str]
@@ -184,7 +181,6 @@ def test_either_form_goes_on_from_the_others_state(
     assert found == expected(before + after)
 
 
-@patient
 @given(run=any_run, seed=st.integers(0, 2**32))
 def test_a_replayed_batch_gives_the_same_bytes(run: list[Batch], seed: int) -> None:
     """The same blocks on the same state give byte-identical output and state, in whatever order they arrive."""

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from simulated_job import Nature, SimulatedJob
 
 from penstock.jobs.scaling.advising import Advice, Recommendation, advise
@@ -30,7 +31,7 @@ def of(found: Advice, setting: str) -> Recommendation:
     return next(one for one in found.recommendations if one.setting == setting)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     st.floats(100, 10_000),
     st.floats(0.1, 3),

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from property_examples import examples
 from simulated_job import BEGUN, Nature, SimulatedJob, at
 
 from penstock.jobs.scaling.autoscaling import Rescale, decide, rescales_of
@@ -51,7 +52,7 @@ def changes(job: SimulatedJob) -> list[tuple[int, int]]:
     return [(rescale.before, rescale.after) for rescale in job.rescales]
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(natures, st.floats(0.25, 0.5), st.sampled_from([1.0, 120.0, 600.0]))
 def test_a_load_that_rises_fourfold_and_falls_again(nature: Nature, share: float, ramp_s: float) -> None:
     """Lag comes back to its level at the top and at the end without a hand, with at most four rescales."""
@@ -68,7 +69,7 @@ def test_a_load_that_rises_fourfold_and_falls_again(nature: Nature, share: float
     assert job.tasks < max(2, max(rescale.after for rescale in job.rescales))
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(natures, st.floats(0.1, 6), st.integers(1, 8))
 def test_a_steady_load_never_makes_a_job_swing(nature: Nature, share: float, tasks: int) -> None:
     """It gets more tasks until they are enough, or fewer, and never both; then nothing any more."""
@@ -93,7 +94,7 @@ def test_tasks_do_not_heal_what_micro_batches_may_not_take() -> None:
     assert "not the number of tasks" in job.decisions[-1][1].reason
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     natures,
     st.lists(st.floats(0.05, 12), min_size=4, max_size=4),

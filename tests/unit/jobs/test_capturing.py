@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 from random_jobs import drawn_jobs
 from rooms_job import committed_rooms, stored_rooms
 from stored_jobs import JobWith, StoredJob, captured, job_of, read_from
@@ -31,8 +31,6 @@ from penstock.snapshots.digests import Digest
 from penstock.snapshots.manifest import Manifest
 from penstock.snapshots.reading import verify
 
-# PENSTOCK_EXAMPLES=10000 takes some ten minutes.
-EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "1000"))
 NO_SESSION: Any = None
 # Thousands of small files, which need no disk.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a folder of its own is made there
@@ -60,7 +58,7 @@ def check_expected(job: StoredJob, manifest: Manifest) -> None:
     form=st.sampled_from(["csv", "jsonl", "parquet", "arrow"]),
     again=st.sampled_from(["csv", "jsonl", "parquet", "arrow"]),
 )
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(examples(100), suppress_health_check=list(HealthCheck))
 def test_a_snapshot_of_what_began_from_a_snapshot_has_the_same_content(
     drawn: JobWith, before: int, after: int, key_groups: int, form: str, again: str
 ) -> None:

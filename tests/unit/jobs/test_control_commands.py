@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ import msgspec
 import pytest
 from click.testing import Result
 from control_checkpoint import make_checkpoint, receipts, write_receipts
+from loaded_modules import loaded_by
 from typer.testing import CliRunner
 
 from penstock.cli import app
@@ -237,15 +236,13 @@ def test_history_lists_the_newest_commands_last(checkpoint: Path) -> None:
 
 def test_no_command_loads_spark(checkpoint: Path) -> None:
     """Which would take a second."""
-    program = (
-        "import sys; from penstock.cli import app; app(standalone_mode=False); "
-        "assert 'pyspark' not in sys.modules"
+    codes, modules = loaded_by(
+        ["control", "send", checkpoint, "--kind=pause", "--id=x"],
+        ["control", "status", checkpoint, "x"],
+        ["control", "history", checkpoint],
     )
-    send = ["send", str(checkpoint), "--kind=pause", "--id=x"]
-    for arguments in (send, ["status", str(checkpoint), "x"], ["history", str(checkpoint)]):
-        subprocess.run(
-            [sys.executable, "-c", program, "control", *arguments], check=True, capture_output=True
-        )
+    assert codes == [0, 0, 0]
+    assert "pyspark" not in modules
 
 
 def test_a_job_without_steps_takes_no_commands(checkpoint: Path) -> None:

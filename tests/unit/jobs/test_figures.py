@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.errors import CheckpointError
 from penstock.instants import instant_of
@@ -106,7 +107,6 @@ def test_half_a_line_is_not_seen_and_goes(tmp_path: Path) -> None:
     assert batches(list(read_figures(tmp_path))) == [0, 1]
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), segment_lines=st.integers(1, 5), kept=st.integers(2, 4))
 def test_a_reader_beside_the_writer_sees_all_that_is_kept(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, segment_lines: int, kept: int
@@ -211,7 +211,7 @@ def test_a_line_costs_little(tmp_path: Path) -> None:
 @given(
     st.integers(0, 30), st.integers(1, 12), st.none() | st.integers(-1, 31), st.none() | st.integers(-1, 31)
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_the_newest_are_found_from_the_end(
     count: int, most: int, after: int | None, since: int | None
 ) -> None:

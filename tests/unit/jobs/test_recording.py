@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -291,7 +291,6 @@ def test_what_waits_in_a_log() -> None:
     assert log_waiting(log, SourceProgress({"position": 4})) is None
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=40))
 def test_the_lag_clock_tells_how_long_the_oldest_waits(steps: list[tuple[int, int]]) -> None:
     """As if the time at which each record came were known; what was there at first counts from then on."""

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from step_bench import StepBench, Stream, fingerprint
 
 import penstock as ps
@@ -233,7 +234,7 @@ def expected(model: dict[int, Plain], records: list[Record]) -> Iterator[tuple[i
             yield record.key, Seen(text(held.told()))
 
 
-@settings(deadline=None, max_examples=300)
+@examples(100)
 @given(batches=st.lists(st.tuples(runs(METHODS), runs(METHODS)), max_size=3), seed=st.integers(0, 3))
 def test_every_kind_holds_what_plain_python_holds(batches: Any, seed: int) -> None:
     """Over several keys and micro-batches, with records that raise, in any order of blocks."""
@@ -250,7 +251,6 @@ def test_every_kind_holds_what_plain_python_holds(batches: Any, seed: int) -> No
         assert len(result.dead_letters) == sum(record.raises for record in ordered)
 
 
-@settings(deadline=None, max_examples=80)
 @given(batches=st.lists(st.tuples(runs(METHODS), runs(IN_COLUMNS)), max_size=3), seed=st.integers(0, 3))
 def test_both_forms_of_code_see_the_same(batches: Any, seed: int) -> None:
     """Control records one by one, then data as columns, then control records again."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import InProcessJob
 
@@ -39,7 +39,6 @@ def job_of(aggregate: str, *key: str) -> InProcessJob:
     return InProcessJob(job)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(SALES, max_size=5), max_size=4), st.sampled_from(sorted(FOLDS)))
 def test_each_record_gives_the_aggregate_so_far(batches: Any, aggregate: str) -> None:
     """Also over micro-batches; a key of several fields is emitted as these."""

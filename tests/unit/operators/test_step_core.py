@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from step_bench import StepBench, Stream, fingerprint
 from step_support import group_state, run_group
 
@@ -110,7 +111,7 @@ NUMBERS = st.dictionaries(PARTITIONS, st.lists(st.builds(Number, KEYS, st.intege
 RULES = st.dictionaries(PARTITIONS, st.lists(st.builds(Rule, KEYS, st.integers(-1, 3)), max_size=4))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(60)
 @given(rules=RULES, blocks=RULES, numbers=NUMBERS, seed=st.integers(0, 5))
 def test_any_order_of_blocks_gives_the_fold(rules: Any, blocks: Any, numbers: Any, seed: int) -> None:
     """Controls come first, streams in order, and what raises leaves no trace but its dead letter."""
@@ -272,7 +273,6 @@ class Summer(ps.ProcessFunction):
         return records.take(pa.array(even)), even
 
 
-@settings(deadline=None)
 @given(numbers=NUMBERS, seed=st.integers(0, 3))
 def test_columns_isolate_the_culprits_too(numbers: Any, seed: int) -> None:
     """A vectorised function that raises is given halves until the records to blame stand alone."""
@@ -462,7 +462,6 @@ class Adder(ps.ProcessFunction):
         return [Number(number.key, total)]
 
 
-@settings(deadline=None)
 @given(
     values=st.lists(st.tuples(KEYS, st.sampled_from([0, 1, 2, 2**62])), max_size=15),
     seed=st.integers(0, 3),

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import NOW, InProcessJob
+from property_examples import examples
 
 import penstock as ps
 
@@ -226,7 +227,7 @@ batches = st.lists(
 
 
 @given(batches, st.integers(1, 4), st.integers(0, 1000))
-@settings(max_examples=300, deadline=None)
+@examples(100)
 def test_commands_and_data_in_any_order_equal_the_model(plan: Any, partitions: int, seed: int) -> None:
     """Over any number of tasks; a micro-batch that crashes is run again, in another order, and gives the same bytes."""
     running, model, chance = InProcessJob(job(), partitions=partitions), Model(), random.Random(seed)

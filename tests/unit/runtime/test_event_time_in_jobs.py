@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, NOW, BatchResult, InProcessJob
 
@@ -313,7 +313,6 @@ VISITS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.lists(VISITS, max_size=5), st.booleans()), max_size=8), st.integers(1, 4))
 def test_every_timer_fires_once_at_its_watermark(batches: Any, partitions: int) -> None:
     """Against plain Python, with any number of tasks, and alike in a replay."""

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import BatchResult, InProcessJob
+from property_examples import examples
 from rescaling import rescaled
 
 import penstock as ps
@@ -189,7 +190,7 @@ BATCHES = st.lists(
 
 
 @pytest.mark.parametrize("function", [Gather, GatherInBulk])
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(batches=BATCHES, seed=st.integers(0, 3), tasks=st.integers(1, 4))
 def test_parts_hold_what_plain_python_holds(
     function: type[Gather], batches: list[Batch], seed: int, tasks: int

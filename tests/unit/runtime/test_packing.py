@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.control.receipts import StepTime
@@ -62,7 +62,6 @@ def plain(rows: list[PackedRow]) -> list[PackedRow]:
     return [row._replace(body=bytes(row.body)) for row in rows]
 
 
-@settings(deadline=None)
 @given(rows=st.lists(ROWS, max_size=20), batch_bytes=st.integers(1, 200))
 def test_rows_survive_packing(rows: list[PackedRow], batch_bytes: int) -> None:
     """Rows come back in order, and a batch is handed on as soon as it has reached its size."""
@@ -93,7 +92,6 @@ def test_nothing_makes_no_batch() -> None:
     assert list(packed_batches([], SLOTS)) == []
 
 
-@settings(deadline=None)
 @given(
     records=st.lists(RECORDS, max_size=12),
     start=st.integers(0, 12),
@@ -114,7 +112,6 @@ def test_a_slice_carries_only_its_own_rows() -> None:
     assert to_bytes(batch.slice(5_000, 2)).size < 2_000 < to_bytes(batch).size
 
 
-@settings(deadline=None)
 @given(data=st.data(), count=st.integers(1, 40))
 def test_split_by_key_group_is_a_stable_grouping(data: st.DataObject, count: int) -> None:
     """Each group that has records comes once, in the order of the groups, with its records in theirs."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import InProcessJob, Input
 
@@ -82,7 +82,6 @@ STOPS: list[tuple[Callable[[Item], bool], str, str, str]] = [
 ]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     items=st.lists(st.builds(Item, st.integers(0, 400), st.sampled_from([None, "a", "b"])), max_size=25),
     raw=st.booleans(),
@@ -216,7 +215,6 @@ def records_of(items: list[Item], job: ps.Job) -> Records:
     return Records(kind.batch(items), "items", "file", pa.array(range(len(items)), pa.int64()))
 
 
-@settings(deadline=None)
 @given(numbers=st.lists(st.integers(0, 50), max_size=30), key_groups=st.integers(1, 20))
 def test_a_step_gets_one_block_for_each_key_group(numbers: list[int], key_groups: int) -> None:
     """Blocks hold the records of one key group each, in order, and are placed by the first offset."""
@@ -301,7 +299,6 @@ def test_emitted_records_keep_their_key_on_the_way_to_a_keyed_sink(
     assert result.records("direct") == [Item(1, "naïve")]
 
 
-@settings(deadline=None, max_examples=30)
 @given(names=st.lists(st.text(st.characters(codec="utf-8"), max_size=3), max_size=20))
 def test_every_emitted_record_has_the_key_it_was_emitted_under(names: list[str]) -> None:
     """Keys stay beside their records through filters and flat_maps that drop and repeat records."""

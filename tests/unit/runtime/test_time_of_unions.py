@@ -9,13 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, NOW, BatchResult, InProcessJob
-from rescaling import rescaled
+from rescaling import Stage, rescaled, run_beside, stages
 
 import penstock as ps
-from penstock.state.kept_slots import kept_slots
 from penstock.streams.stream import DataStream
 
 AT_ONCE = ps.Watermarks.monotonous()
@@ -184,19 +183,6 @@ def test_streams_that_count_on_arrival_are_one_on_arrival() -> None:
         assert told(running) == [f"timer at {now + 1999}: {now + 1000}"]
 
 
-CLICKS = st.tuples(st.sampled_from("abcde"), st.integers(0, 12), st.sampled_from(["app", "web"]))
-STAGES = st.lists(
-    st.tuples(
-        st.lists(CLICKS, max_size=6),
-        st.integers(0, 12),
-        st.integers(1, 4),
-        st.sampled_from(["go on", "restart", "rescale"]),
-    ),
-    min_size=2,
-    max_size=7,
-)
-
-
 def windowed(job: ps.Job, stream: DataStream, assigner: ps.WindowAssigner) -> ps.Job:
     panes = stream.key_by("user").window(assigner).process("panes", Show())
     panes.sink_to("panes")
@@ -213,16 +199,15 @@ def told_of(result: BatchResult) -> Any:
     return panes, late, result.counts("late")
 
 
-@settings(deadline=None, max_examples=40)
 @given(
-    stages=STAGES,
+    drawn=stages(["app", "web"]),
     strategy=st.sampled_from(["3ms", "20ms"]).map(lambda bound: ps.Watermarks.bounded(bound)),
     idle=st.booleans(),
     sessions=st.booleans(),
     through=st.sampled_from([(), ("app",), ("web",), ("app", "web")]),
 )
 def test_a_union_is_as_one_topic_with_a_partition_for_each_stream(
-    stages: Any, strategy: ps.Watermarks, idle: bool, sessions: bool, through: tuple[str, ...]
+    drawn: list[Stage], strategy: ps.Watermarks, idle: bool, sessions: bool, through: tuple[str, ...]
 ) -> None:
     """In each micro-batch, on any number of tasks, restarted and rescaled, and whatever streams come through steps."""
     assigner = ps.SessionWindows("6ms") if sessions else ps.TumblingWindows("10ms")
@@ -236,27 +221,12 @@ def test_a_union_is_as_one_topic_with_a_partition_for_each_stream(
     app, web = (passed(s, f"{s.name} step") if s.name in through else s for s in (app, web))
     windowed(job, app.union(web), assigner)
     moved = InProcessJob(job, partitions=2)
-    number = 0
-    for stage, (drawn, passed_ms, tasks, what) in enumerate([*stages, ([], 30, 1, "go on")]):
-        runs: dict[str, list[Click]] = {}
-        for user, at, name in drawn:
-            runs.setdefault(name, []).append(Click(user, 8 * stage + at, number))
-            number += 1
-        ends = stage == len(stages)
-        if what == "rescale":
-            moved = rescaled(job, moved, tasks)
-        elif what == "restart":
-            kept_slots._kept.clear()
-            moved.wakes = dict.fromkeys(moved.wakes, 0)
-        straight.now += passed_ms * MILLISECOND
-        moved.now = straight.now
-        again = moved.copy()
-        inputs = {name: [("p", found)] for name, found in runs.items()}
-        expected = straight.run({"all": list(runs.items())}, ends=ends)
-        result = moved.run(inputs, ends=ends)
+
+    def inputs_of(runs: Any) -> Any:
+        return {"all": list(runs.items())}, {name: [("p", found)] for name, found in runs.items()}
+
+    for expected, result in run_beside(straight, moved, drawn, Click, inputs_of):
         assert told_of(result) == told_of(expected)
         watermarks, expected_watermarks = result.watermarks("panes", expected)
         assert watermarks == expected_watermarks
         assert not result.dead_letters
-        assert again.run(inputs, seed=stage + 1, ends=ends).data == result.data
-        assert again.states == moved.states

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import NOW, InProcessJob
 
@@ -122,7 +122,6 @@ ASKS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     batches=st.lists(
         st.tuples(st.integers(0, 9), st.booleans(), st.lists(ASKS, max_size=3), st.lists(ASKS, max_size=6)),

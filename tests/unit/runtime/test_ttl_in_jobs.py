@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import NOW, InProcessJob
 
@@ -135,7 +135,6 @@ BATCHES = st.lists(
 
 
 @pytest.mark.parametrize("by_event", [False, True])
-@settings(deadline=None, max_examples=60)
 @given(batches=BATCHES)
 def test_values_are_there_until_they_expire_and_never_longer(by_event: bool, batches: Any) -> None:
     """Also in the same micro-batch, after reloads, and whatever records that raised have touched."""

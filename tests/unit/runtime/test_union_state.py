@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import InProcessJob
 from rescaling import rescaled
@@ -145,7 +145,6 @@ CHANGES = st.dictionaries(
 
 
 @pytest.mark.parametrize("function", [Sharing, SharingInBulk])
-@settings(deadline=None, max_examples=60)
 @given(
     batches=st.lists(st.tuples(CHANGES, st.integers(0, 4)), min_size=1, max_size=6),
     tasks=st.integers(1, 4),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import InProcessJob, Input, as_tuples
 
@@ -256,7 +256,6 @@ def inputs(draw: st.DrawFn) -> dict[str, list[tuple[str, list[Any]]]]:
     return found
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     batches=st.lists(inputs(), min_size=1, max_size=3),
     partitions=st.integers(1, 4),
@@ -286,7 +285,6 @@ def test_a_job_computes_what_a_plain_fold_computes(
         assert result.counts("out") == {name: len(written.records) for name, written in result.sinks.items()}
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     batches=st.lists(inputs(), min_size=1, max_size=3),
     partitions=st.integers(1, 4),

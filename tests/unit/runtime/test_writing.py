@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import MemorySink
 
@@ -42,7 +42,6 @@ def reports(made: Iterator[Any]) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-@settings(deadline=None)
 @given(rows=st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.integers(0, 9), min_size=1)), max_size=9))
 def test_each_sink_gets_its_rows_in_order_and_they_are_counted(rows: list[tuple[str, list[int]]]) -> None:
     """One task for each sink that gets anything; its message and its count go to the driver."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.server.api.access import (
     AccessError,
@@ -134,7 +135,7 @@ def test_hosts_are_allowed_by_name() -> None:
     assert host_of([b"localhost", b"localhost"], HOSTS) is None
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(st.binary(max_size=40))
 def test_no_other_host_is_allowed(host: bytes) -> None:
     """Whatever it is."""
@@ -147,7 +148,7 @@ def test_no_other_host_is_allowed(host: bytes) -> None:
         assert name.lower() in HOSTS
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(st.binary(max_size=60))
 def test_a_plain_path_leads_nowhere_else(path: bytes) -> None:
     """It has no escapes, and no part that begins with a dot."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from simulated_job import BEGUN, Nature, SimulatedJob
 from typer.testing import CliRunner
 
@@ -324,7 +325,7 @@ def test_a_definition_without_a_policy_can_be_run_dry(tmp_path: Path) -> None:
     assert scaling.policy == {"dry_run": True}
 
 
-@settings(max_examples=4, deadline=None)
+@examples(4)
 @given(
     st.builds(
         Nature,

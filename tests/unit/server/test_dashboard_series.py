@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.jobs.figures import Figures, Lag, StepFigures, Totals
@@ -53,7 +53,6 @@ def test_a_steady_job_has_a_flat_line() -> None:
         assert set(lines(made, "batch")["longest"]) == {0.5}
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0.05, 20), st.integers(0, 1000), st.floats(0.01, 1)), min_size=1, max_size=30

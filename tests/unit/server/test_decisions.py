@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.server.decisions import (
     GRACE_MS,
@@ -289,7 +290,7 @@ EVENTS: Final = ["goes on", "dies", "fails", "is refused", "finishes", "is stopp
 STEPS = st.binary(max_size=200)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(60)
 @given(STEPS, st.sampled_from([NoRestart(), FixedDelay(2, 1000), FixedDelay(1000, 0)]))
 def test_jobs_end_up_as_wanted_and_never_run_twice(steps: bytes, strategy: RestartStrategy) -> None:
     """Drivers and managers die at any moment, three managers work at once, one of them leads, and clocks jump."""

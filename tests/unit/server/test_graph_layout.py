@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.server.dashboard.graph_layout import NODE_HEIGHT, NODE_WIDTH, laid_out
 
@@ -20,7 +21,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]]]:
     return nodes, edges
 
 
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(graphs())
 def test_each_part_stands_right_of_what_it_reads(graph: tuple[list[str], list[tuple[str, str]]]) -> None:
     """None lies on another, all are within the drawing, and it is the same each time."""

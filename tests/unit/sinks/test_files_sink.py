@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bindings import FilesBinding
@@ -309,7 +309,6 @@ def test_values_have_the_text_forms_that_the_sources_read(tmp_path: Path, file_f
         assert text.splitlines()[2].endswith(',"on!",,')
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     batches=st.lists(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=3), min_size=1, max_size=5),
     replays=st.lists(st.integers(0, 4), max_size=4),

@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from snapshot_support import EVENTS, LOG, ROOMS, SETTINGS, setting, write_snapshot
 
 from penstock.errors import DamagedSnapshotError
@@ -30,7 +31,6 @@ def rows_of(table: dict[str, Any]) -> list[dict[str, Any]]:
     return [setting(key, *value) for key, value in table.items()]
 
 
-@settings(max_examples=40, deadline=None)
 @given(TABLES, TABLES, st.sampled_from(FORMATS), st.sampled_from(FORMATS), st.integers(1, 3))
 def test_differences_are_those_of_dictionaries(
     a: dict[str, Any], b: dict[str, Any], one: str, other: str, parts: int
@@ -58,7 +58,7 @@ def test_differences_are_those_of_dictionaries(
     assert found.same == table.same == (not seen)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(EVENT_ROWS, EVENT_ROWS)
 def test_without_a_key_whole_rows_are_compared(a: list[Any], b: list[Any]) -> None:
     """Each as often as it is there."""

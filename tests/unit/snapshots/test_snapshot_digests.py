@@ -6,7 +6,7 @@ import random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_tables import batches, plain
 
@@ -14,7 +14,6 @@ from penstock.snapshots.digests import Digest, row_hashes
 from penstock.snapshots.formats import FORMATS, decode, encode
 
 
-@settings(max_examples=60, deadline=None)
 @given(batches(most=8), st.randoms(use_true_random=False), st.sampled_from(FORMATS))
 def test_a_digest_is_that_of_the_rows(batch: pa.RecordBatch, chance: random.Random, file_format: str) -> None:
     """In any order, cut anywhere, through any format; and equal rows, no others, have equal hashes."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_tables import all_plain, batches, plain, schemas
 
@@ -16,11 +16,8 @@ from penstock.snapshots import rows
 from penstock.snapshots.formats import FORMATS, decode, encode
 from penstock.snapshots.schemas import check_schema, columns_of, schema_of
 
-EXAMPLES = 100
-
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
 def test_every_value_comes_back_to_the_bit(name: str, data: st.DataObject) -> None:
     """For any schema and any values, however the rows are batched; with the same bytes each time."""
@@ -101,7 +98,6 @@ def test_dots_in_names_do_not_meet_those_of_structs() -> None:
     assert all_plain(decode(data, schema, "csv")) == plain(batch)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(schemas(depth=3))
 def test_a_schema_comes_back_from_json(schema: pa.Schema) -> None:
     """With the same types, names and nullability."""

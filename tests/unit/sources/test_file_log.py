@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bindings import FilesBinding
@@ -111,7 +111,6 @@ def test_a_restart_gives_the_same_splits(tmp_path: Path, folder: Path) -> None:
     assert names(again, 2, again.latest(2, limited=False)) == ["a", "c"]
 
 
-@settings(deadline=None, max_examples=50)
 @given(cut=st.integers(0, 10_000))
 def test_a_crash_while_the_log_is_written_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory, cut: int
@@ -210,7 +209,6 @@ def test_large_files_are_shared_and_small_ones_stay_whole(tmp_path: Path, folder
     assert max(shares) < 1.1 * min(shares)
 
 
-@settings(deadline=None, max_examples=50)
 @given(sizes=st.lists(st.integers(0, 10**7), max_size=12), parallelism=st.integers(1, 9))
 def test_shares_keep_order_and_leave_nothing_out(sizes: list[int], parallelism: int) -> None:
     """Grouping splits for tasks only puts bars between them."""

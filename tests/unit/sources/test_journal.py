@@ -10,8 +10,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.errors import CheckpointError
 from penstock.records import record_type
@@ -41,7 +42,6 @@ def everything(folder: Path) -> list[bytes]:
     return read(log, log.splits(0, log.latest(0, limited=False), 3))
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     groups=st.lists(st.tuples(RECORDS, st.binary(max_size=9)), max_size=12),
     segment_bytes=st.integers(1, 400),
@@ -78,7 +78,7 @@ def test_records_are_read_once_in_order_batch_by_batch(
     assert log.lag(position) == {"bytes": 0}
 
 
-@settings(deadline=None, max_examples=200)
+@examples(60)
 @given(
     groups=st.lists(RECORDS.filter(bool), min_size=1, max_size=5),
     torn=st.integers(0, 400),

@@ -6,8 +6,9 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.sources.lines import LineLimits, read_lines
 
@@ -44,7 +45,7 @@ CONTENT = st.lists(
 ).map(b"".join) | st.binary(max_size=300)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(60)
 @given(content=CONTENT, cuts=st.lists(st.integers(0, 300), max_size=6), data=st.data())
 @example(content=b"\n\n{}", cuts=[0, 1, 2], data=None)
 @example(content=BYTE_ORDER_MARK, cuts=[], data=None)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bindings import RateBinding
@@ -45,7 +45,6 @@ def numbers(found: RateLog, start: int, end: int, parallelism: int = 2) -> list[
     lengths=st.lists(st.integers(0, 1500), max_size=6),
     parallelism=st.integers(1, 5),
 )
-@settings(max_examples=60, deadline=None)
 def test_every_number_comes_once(rate: int, start: int, lengths: list[int], parallelism: int) -> None:
     """However the time is cut into micro-batches, and these into tasks."""
     found, place, end = [], start, start

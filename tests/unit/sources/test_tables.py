@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.records import RecordType, record_type
@@ -112,7 +112,6 @@ def test_csv_files_without_rows_or_fields(tmp_path: Path) -> None:
 CELLS = st.text(st.sampled_from('a1,"\n\r \u00e9\u4e2d;'), max_size=6)
 
 
-@settings(deadline=None)
 @given(rows=st.lists(st.tuples(CELLS, st.integers(-(2**31), 2**31 - 1)), max_size=20))
 def test_what_python_writes_as_csv_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]]
@@ -192,7 +191,6 @@ def test_a_parquet_column_of_another_kind_is_bad_where_it_has_values(tmp_path: P
     assert [(record.offset, record.raw) for record in bad] == [(0, b'{"i":[1],"s":"x"}')]
 
 
-@settings(deadline=None)
 @given(
     groups=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     cuts=st.lists(st.integers(0, 30), max_size=4),

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.errors import StateError, UnstorableValueError
 from penstock.state.group_state import GroupState, state_schema
@@ -87,7 +88,7 @@ def settle(group: GroupState, table: GroupTable) -> bool:
     return changes is not None
 
 
-@settings(deadline=None, max_examples=60)
+@examples(8)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_values_are_those_of_a_dict(kind: str, data: st.DataObject) -> None:
@@ -148,7 +149,7 @@ def _objects(values: list[Any]) -> Any:
     return array
 
 
-@settings(deadline=None, max_examples=60)
+@examples(8)
 @given(data=st.data())
 @pytest.mark.parametrize("key_type", [pa.int64(), PAIR], ids=["one field", "two fields"])
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from memory_entries import MemoryEntries
+from property_examples import examples
 
 from penstock.errors import StateError
 from penstock.state import slot_tables
@@ -68,7 +69,7 @@ CHANGES = st.dictionaries(
 BATCHES = st.lists(st.tuples(CHANGES, CHANGES, st.none() | st.binary(max_size=3)), min_size=1, max_size=12)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(60)
 @given(
     batches=BATCHES,
     workers=st.lists(st.integers(0, 2), min_size=12, max_size=12),

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from memory_entries import MemoryEntries
 
@@ -22,7 +22,6 @@ def rows_of(keys: np.ndarray, expires: np.ndarray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(keys), pa.array(keys), pa.array(expires)], schema=SCHEMA)
 
 
-@settings(deadline=None)
 @given(parts=st.lists(st.sets(st.integers(-500, 500), max_size=40), max_size=6), count=st.integers(1, 30))
 def test_stretches_go_through_every_key_once(parts: list[set[int]], count: int) -> None:
     """Wherever the rows are, in the order of the codes, never more than asked for."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import JobDefinitionError
@@ -67,7 +67,6 @@ def columns_of(values: Any, accuracy: float = DEFAULT_ACCURACY) -> SketchColumns
     )
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.data(), st.sampled_from(sorted(VALUES, key=str)))
 def test_a_value_has_the_same_hash_alone_and_in_a_column(data: Any, kind: Any) -> None:
     values = data.draw(st.lists(VALUES[kind], max_size=8))
@@ -110,7 +109,6 @@ def test_a_member_of_an_enumeration_is_its_value() -> None:
     assert [value_hash(one) for one in kind] == [value_hash("tea"), value_hash(42)]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.none() | st.integers(-20, 20), max_size=80))
 def test_few_values_are_counted_exactly(values: list[int | None]) -> None:
     """Up to 1 / accuracy**2; null is no value."""
@@ -129,7 +127,6 @@ def test_the_count_is_exact_up_to_the_number_of_hashes() -> None:
     assert sketch_of(range(18), COARSE)[1].limit is not None
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 60), max_size=120), st.randoms(use_true_random=False), st.data())
 def test_neither_order_nor_parts_make_a_difference(
     values: list[int], order: random.Random, data: Any

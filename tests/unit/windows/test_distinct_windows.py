@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, InProcessJob
 from memory_entries import MemoryEntries
@@ -93,7 +93,6 @@ def differing(visits: Iterable[Visit]) -> int:
     return len({visit.visitor for visit in visits} - {None})
 
 
-@settings(deadline=None, max_examples=40)
 @given(VISITS, st.integers(0, 40))
 def test_tumbling_windows_and_sessions_count_as_sets_do(visits: list[Visit], cut: int) -> None:
     """However the visits are cut into micro-batches; a window without a visitor counts none."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
+from property_examples import examples
 from window_cases import SESSIONS, Case, case_ids, check, load_case, load_expected
 from window_driver import Driver, made_operator, picture
 from window_reference import run
@@ -30,7 +31,7 @@ def goes_by_order(spec: dict[str, Any]) -> bool:
 
 
 @given(specs_and_elements())
-@settings(max_examples=200, deadline=None)
+@examples(60)
 def test_the_operator_emits_what_the_model_emits(
     drawn: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:
@@ -48,7 +49,7 @@ def test_the_operator_emits_what_the_model_emits(
 
 
 @given(specs_and_elements())
-@settings(max_examples=200, deadline=None)
+@examples(60)
 def test_nothing_is_left_at_the_end(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     """Windows by event time that are cleaned up at all are gone with the final watermark, and so are their timers."""
     spec, elements = drawn
@@ -63,7 +64,7 @@ def test_nothing_is_left_at_the_end(drawn: tuple[dict[str, Any], list[dict[str, 
 
 
 @given(specs_and_elements())
-@settings(max_examples=150, deadline=None)
+@examples(60)
 def test_what_was_done_can_be_taken_back(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     """Each record and each timer is done, taken back, and done again, and comes out as if done once."""
     spec, elements = drawn

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import MILLISECOND, BatchResult, InProcessJob
 from memory_entries import MemoryEntries
@@ -188,7 +188,6 @@ def numbers_of(result: BatchResult, stream: str) -> list[int]:
     ]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     stages=STAGES,
     assigner=st.sampled_from(sorted(ASSIGNERS)),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, InProcessJob
 
@@ -94,7 +94,6 @@ BATCHES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=120)
 @given(
     batches=BATCHES,
     assigner=st.sampled_from(sorted(ASSIGNERS)),

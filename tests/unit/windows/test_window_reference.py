@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
+from property_examples import examples
 from window_cases import Case, case_ids, check, load_case, load_expected
 from window_reference import EndlessFiringError, Outcome, run, windowed
 from window_streams import EVENT_TIME, is_valid, specs_and_elements
@@ -30,7 +31,7 @@ def test_the_model_accounts_for_every_record_of_a_case(case_id: str) -> None:
 
 
 @given(specs_and_elements())
-@settings(max_examples=200, deadline=None)
+@examples(60)
 def test_the_model_accounts_for_every_record(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     """Whatever the windows and the stream, what becomes of a record is told, and the drawn windows are valid."""
     spec, elements = drawn
@@ -41,7 +42,6 @@ def test_the_model_accounts_for_every_record(drawn: tuple[dict[str, Any], list[d
 
 
 @given(specs_and_elements())
-@settings(max_examples=100, deadline=None)
 def test_nothing_is_left_behind_the_final_watermark(
     drawn: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, BatchResult, InProcessJob
-from rescaling import rescaled
+from property_examples import examples
+from rescaling import MOVES, again_after
 from window_driver import made_assigner, made_trigger, ms
 from window_reference import windowed
 from window_streams import EVENT_TIME, specs
 
 import penstock as ps
-from penstock.state.kept_slots import kept_slots
 
 
 @dataclass
@@ -240,7 +240,7 @@ def laid_out(drawn: Sequence[tuple[int, Sequence[Record]]]) -> list[list[Record]
     return [*made, [Record("z", now + 200, 0.0)]]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(20)
 @given(SPECS, SPECS, BATCHES, st.integers(1, 3))
 def test_two_levels_emit_what_the_model_applied_twice_emits(
     first: dict[str, Any], second: dict[str, Any], drawn: Any, partitions: int
@@ -270,14 +270,12 @@ def bounds_of(pane: dict[str, Any]) -> tuple[int, int]:
     return (-(2**63), 2**63 - 1) if pane["end"] is None else (pane["start"], pane["end"])
 
 
-@settings(deadline=None, max_examples=40)
+@examples(20)
 @given(
     SPECS,
     SPECS,
     BATCHES,
-    st.lists(
-        st.tuples(st.sampled_from(["go on", "restart", "rescale"]), st.integers(1, 4)), min_size=8, max_size=8
-    ),
+    st.lists(st.tuples(MOVES, st.integers(1, 4)), min_size=8, max_size=8),
 )
 def test_two_levels_are_the_same_restarted_and_rescaled(
     first: dict[str, Any], second: dict[str, Any], drawn: Any, moves: Any
@@ -286,11 +284,7 @@ def test_two_levels_are_the_same_restarted_and_rescaled(
     described = two_levels(first, second)
     straight, moved = InProcessJob(described), InProcessJob(described, partitions=2)
     for records, (what, tasks) in zip(laid_out(drawn), moves, strict=False):
-        if what == "rescale":
-            moved = rescaled(described, moved, tasks)
-        elif what == "restart":
-            kept_slots._kept.clear()
-            moved.wakes = dict.fromkeys(moved.wakes, 0)
+        moved = again_after(moved, what, tasks)
         expected, found = (job.run({"records": [("p", records)]}) for job in (straight, moved))
         for sink in ("sums", "shown", "late"):
             assert by_key(found, sink) == by_key(expected, sink)
@@ -309,7 +303,7 @@ def by_key(result: BatchResult, sink: str) -> dict[str, list[Any]]:
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@examples(20)
 @given(SPECS, BATCHES)
 def test_what_fires_by_the_watermark_is_never_late(first: dict[str, Any], drawn: Any) -> None:
     """In windows of any size behind windows that have no lateness."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import MILLISECOND, BatchResult, InProcessJob
-from rescaling import rescaled
+from in_process_job import BatchResult, InProcessJob
+from property_examples import examples
+from rescaling import Stage, run_beside, stages
 
 import penstock as ps
-from penstock.state.kept_slots import kept_slots
 
 TOPIC = ("0", "1")
 
@@ -80,19 +80,6 @@ def described(assigner: str, trigger: str, evictor: str, lateness: str) -> ps.Jo
     return job
 
 
-CLICKS = st.tuples(st.sampled_from(["a", "b", "c", "d", "e"]), st.integers(0, 12), st.sampled_from(TOPIC))
-STAGES = st.lists(
-    st.tuples(
-        st.lists(CLICKS, max_size=6),
-        st.integers(0, 12),
-        st.integers(1, 4),
-        st.sampled_from(["go on", "restart", "rescale"]),
-    ),
-    min_size=2,
-    max_size=7,
-)
-
-
 def panes_of(result: BatchResult) -> dict[str, list[Pane]]:
     found: dict[str, list[Pane]] = {}
     for pane in result.records("panes"):
@@ -100,43 +87,30 @@ def panes_of(result: BatchResult) -> dict[str, list[Pane]]:
     return found
 
 
-@settings(deadline=None, max_examples=50)
+@examples(25)
 @given(
-    stages=STAGES,
+    drawn=stages(TOPIC),
     assigner=st.sampled_from(sorted(ASSIGNERS)),
     trigger=st.sampled_from(sorted(TRIGGERS)),
     evictor=st.sampled_from(sorted(EVICTORS)),
     lateness=st.sampled_from(["0s", "8ms"]),
 )
 def test_panes_are_the_same_restarted_and_rescaled(
-    stages: Any, assigner: str, trigger: str, evictor: str, lateness: str
+    drawn: list[Stage], assigner: str, trigger: str, evictor: str, lateness: str
 ) -> None:
     """Of every key in the same order, in the same micro-batches; all records are accounted for, replays are alike."""
     job = described(assigner, trigger, evictor, lateness)
     straight = InProcessJob(job, partitions=1, topics={"clicks": TOPIC})
     moved = InProcessJob(job, partitions=2, topics={"clicks": TOPIC})
-    number = 0
-    for stage, (drawn, passed, tasks, what) in enumerate([*stages, ([], 30, 1, "go on")]):
-        runs: dict[str, list[Click]] = {name: [] for name in TOPIC}
-        for user, at, partition in drawn:
-            runs[partition].append(Click(user, 8 * stage + at, number))
-            number += 1
-        inputs = {"clicks": [(name, clicks) for name, clicks in runs.items() if clicks]}
-        ends = stage == len(stages)
-        if what == "rescale":
-            moved = rescaled(job, moved, tasks)
-        elif what == "restart":
-            kept_slots._kept.clear()
-            moved.wakes = dict.fromkeys(moved.wakes, 0)
-        straight.now += passed * MILLISECOND
-        moved.now = straight.now
-        again = moved.copy()
-        expected, found = straight.run(inputs, ends=ends), moved.run(inputs, ends=ends)
+
+    def inputs_of(runs: Any) -> Any:
+        inputs = {"clicks": [(name, runs[name]) for name in TOPIC if name in runs]}
+        return inputs, inputs
+
+    for expected, found in run_beside(straight, moved, drawn, Click, inputs_of):
         assert panes_of(found) == panes_of(expected)
         late = sorted(click.number for click in found.records("late"))
         assert late == sorted(click.number for click in expected.records("late"))
         assert not found.dead_letters
         for kind in ("in_windows", "late", "without_window", "records"):
             assert found.counts(kind) == expected.counts(kind)
-        assert again.run(inputs, seed=stage + 1, ends=ends).data == found.data
-        assert again.states == moved.states
