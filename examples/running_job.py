@@ -62,15 +62,14 @@ class RunningJob:
         folder.mkdir(parents=True, exist_ok=True)
         for name in streams:
             (folder / name).mkdir(parents=True)
-        places = _places(
-            {name: f"jsonl:{folder / name}" for name in (*streams, *sinks)} | dict(bindings or {})
-        )
-        self._arguments = ["run", str(job_file), "--checkpoint", str(self.checkpoint), *places]
+        self.job_file = job_file
+        self.bindings = {name: f"jsonl:{folder / name}" for name in (*streams, *sinks)} | dict(bindings or {})
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
+        arguments = ["run", str(self.job_file), "--checkpoint", str(self.checkpoint), *_places(self.bindings)]
         with (self.folder / "log").open("w") as log:
-            self._process = subprocess.Popen([*PENSTOCK, *self._arguments], stdout=log, stderr=log)
+            self._process = subprocess.Popen([*PENSTOCK, *arguments], stdout=log, stderr=log)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -80,9 +79,13 @@ class RunningJob:
         except subprocess.TimeoutExpired:
             self._process.kill()
 
+    def runs(self) -> bool:
+        """Whether the job has not ended."""
+        return self._process.poll() is None
+
     def check(self) -> None:
         """Raise RuntimeError, with what the job said, when it runs no more."""
-        if self._process.poll() is not None:
+        if not self.runs():
             raise RuntimeError(self._last_words())
 
     def _last_words(self) -> str:
@@ -122,6 +125,6 @@ class RunningJob:
     def _await_answer(self, command_id: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not any(one["id"] == command_id for one in read(self.checkpoint / "receipts")):
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if not self.runs() or time.monotonic() > deadline:
                 raise RuntimeError(self._last_words())
             time.sleep(0.05)

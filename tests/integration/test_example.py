@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import tempfile
@@ -15,13 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration_support import read_lines, write_lines
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from penstock.cli import app
 from penstock.jobs.loading import LoadedJob, load_job
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "temperature_control"
 STREAMS = ("readings", "settings")
+SUMMARY = {"job_id", "status", "batches", "records_in", "records_out", "dead_letters", "state"}
 
 SENSORS = st.integers(0, 5)
 DEGREES = st.floats(-50, 50)
@@ -101,3 +105,112 @@ def check(example: LoadedJob, parallelism: int, batches: list[tuple[list[Any], l
     assert summary.state == {
         "thermostat": len({setting["sensor_id"] for part, _ in batches for setting in part})
     }
+
+
+class TwoFolders:
+    """Readings and settings in files of which one of each makes a micro-batch, with some records that are bad."""
+
+    BAD = (
+        b'{"sensor_id": 1, "temperature": 2',
+        b'{"sensor_id": "one", "temperature": 21.5}',
+        b'{"sensor_id": 1, "temperature": NaN}',
+        b'{"sensor_id": 1}',
+        b'{"sensor_id": 99999999999999999999, "temperature": 1.0}',
+        b"[1, 2.0]",
+        b"\xff\xfe",
+    )
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root = root
+        self.readings: list[list[dict[str, Any]]] = []
+        self.settings: list[list[dict[str, Any]]] = []
+        # Each with its file and its place there, in bytes.
+        self.bad: list[tuple[str, int, bytes]] = []
+        self._random = random.Random(seed)
+        for number in range(4):
+            self._write(number)
+
+    def _write(self, number: int) -> None:
+        uniform, sensor = self._random.uniform, self._random.randrange
+        # Sensors 8 and 9 never have a setting.
+        settings = [
+            {"sensor_id": sensor(8), "desired": uniform(15, 25), "up_delta": 1.0, "down_delta": uniform(0, 3)}
+            for _ in range(10)
+        ]
+        readings = [{"sensor_id": sensor(10), "temperature": uniform(10, 30)} for _ in range(300)]
+        if number == 2:
+            readings = []  # an empty file
+        lines: list[bytes] = [json.dumps(reading).encode() for reading in readings]
+        if number == 1:
+            for bad in self.BAD:
+                lines.insert(self._random.randrange(len(lines)), bad)
+        name = f"{number}.jsonl"
+        place = 0
+        for line in lines:
+            if line in self.BAD:
+                self.bad.append((name, place, line))
+            place += len(line) + 1
+        (self.root / "readings").mkdir(exist_ok=True)
+        (self.root / "readings" / name).write_bytes(b"".join(line + b"\n" for line in lines))
+        write_lines(self.root / "settings", name, settings)
+        self.readings.append(readings)
+        self.settings.append(settings)
+
+    def bindings(self) -> list[str]:
+        limit = "?max_files_per_batch=1"
+        streams = [f"-D{name}=jsonl:{self.root / name}{limit}" for name in STREAMS]
+        return [*streams, f"-Dheaters=jsonl:{self.root / 'heaters'}"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_command_line_tells_what_a_job_has_done(tmp_path: Path) -> None:
+    """What `penstock run` prints, and what stands in the file of each micro-batch.
+
+    The commands in the output file of each batch are those of the fold for that batch. Records that cannot be read
+    become dead letters with all that is needed to find and repeat them, and the JSON line has the counts.
+    """
+    data = TwoFolders(tmp_path, seed=2)
+    checkpoint = tmp_path / "checkpoint"
+    arguments = [*data.bindings(), f"--checkpoint={checkpoint}", "--parallelism=2", "-ojson"]
+    result = CliRunner().invoke(app, ["run", str(EXAMPLE / "job.py"), "--bounded", *arguments])
+    assert result.exit_code == 0, result.output
+    import reference
+
+    found: list[dict[str, Any]] = []
+    for batch_id in range(len(data.readings)):
+        path = tmp_path / "heaters" / f"part-0001-{batch_id:010}.jsonl"
+        found += [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        batches = zip(data.settings[: batch_id + 1], data.readings[: batch_id + 1], strict=True)
+        assert by_sensor(found) == by_sensor(list(reference.commands(batches))), f"batch {batch_id}"
+    assert read_lines(tmp_path / "heaters") == found
+    check_summary(result.stdout, data, found)
+    check_dead_letters(read_lines(checkpoint / "dead-letters"), data)
+
+
+def check_summary(out: str, data: TwoFolders, found: list[dict[str, Any]]) -> None:
+    """The first line is the job's id, the last one the summary as JSON."""
+    first, *_, last = out.splitlines()
+    summary = json.loads(last)
+    assert summary.keys() >= SUMMARY
+    assert first == summary["job_id"]
+    assert summary["job_id"].startswith("temperature-control-")
+    assert summary["status"] == "finished"
+    assert summary["batches"] == 4
+    good_readings = sum(map(len, data.readings))
+    assert summary["records_in"] == {
+        "readings": good_readings + len(data.bad),
+        "settings": sum(map(len, data.settings)),
+    }
+    assert summary["records_out"] == {"heaters": len(found)}
+    assert summary["dead_letters"] == len(data.bad) == len(TwoFolders.BAD)
+    sensors = {record["sensor_id"] for records in data.settings for record in records}
+    assert summary["state"] == {"thermostat": len(sensors)}
+
+
+def check_dead_letters(letters: list[Any], data: TwoFolders) -> None:
+    places = sorted(
+        (letter["partition"], letter["offset"], base64.b64decode(letter["raw"])) for letter in letters
+    )
+    assert places == sorted(data.bad)
+    assert {letter["stream"] for letter in letters} == {"readings"}
+    assert all(letter["reason"] for letter in letters)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import random
 import signal
 import time
 from collections.abc import Mapping
@@ -13,14 +11,13 @@ from typing import Any
 
 import pytest
 from job_process import EXAMPLE, JobProcess, Result, await_true, cli
-from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
+from rooms import Record, Rooms, by_sensor, fold
 from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.local.kafka import KafkaBroker
 from topics import produce, read_topic
 
-SUMMARY = {"job_id", "status", "batches", "records_in", "records_out", "dead_letters", "state"}
 JOB = """
 import penstock as ps
 
@@ -142,172 +139,51 @@ def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_pa
     assert "Traceback" not in words.err
 
 
-# Bounded runs
-
-
-class TwoFolders:
-    """Readings and settings in files of which one of each makes a micro-batch, with some records that are bad."""
-
-    BAD = (
-        b'{"sensor_id": 1, "temperature": 2',
-        b'{"sensor_id": "one", "temperature": 21.5}',
-        b'{"sensor_id": 1, "temperature": NaN}',
-        b'{"sensor_id": 1}',
-        b'{"sensor_id": 99999999999999999999, "temperature": 1.0}',
-        b"[1, 2.0]",
-        b"\xff\xfe",
-    )
-
-    def __init__(self, root: Path, seed: int) -> None:
-        self.root = root
-        self.readings: list[list[Record]] = []
-        self.settings: list[list[Record]] = []
-        # Each with its file and its place there, in bytes.
-        self.bad: list[tuple[str, int, bytes]] = []
-        self._random = random.Random(seed)
-        for number in range(4):
-            self._write(number)
-
-    def _write(self, number: int) -> None:
-        uniform, sensor = self._random.uniform, self._random.randrange
-        # Sensors 8 and 9 never have a setting.
-        settings = [
-            {"sensor_id": sensor(8), "desired": uniform(15, 25), "up_delta": 1.0, "down_delta": uniform(0, 3)}
-            for _ in range(10)
-        ]
-        readings = [{"sensor_id": sensor(10), "temperature": uniform(10, 30)} for _ in range(300)]
-        if number == 2:
-            readings = []  # an empty file
-        lines: list[bytes] = [json.dumps(reading).encode() for reading in readings]
-        if number == 1:
-            for bad in self.BAD:
-                lines.insert(self._random.randrange(len(lines)), bad)
-        name = f"{number}.jsonl"
-        place = 0
-        for line in lines:
-            if line in self.BAD:
-                self.bad.append((name, place, line))
-            place += len(line) + 1
-        write_file(self.root / "readings", name, lines)
-        write_file(self.root / "settings", name, settings)
-        self.readings.append(readings)
-        self.settings.append(settings)
-
-    def bindings(self) -> list[str]:
-        limit = "?max_files_per_batch=1"
-        return define(
-            readings=f"jsonl:{self.root / 'readings'}{limit}",
-            settings=f"jsonl:{self.root / 'settings'}{limit}",
-            heaters=f"jsonl:{self.root / 'heaters'}",
-        )
-
-
-def test_file_k_of_both_streams_is_batch_k(tmp_path: Path) -> None:
-    """With one file of each stream a batch, batch k holds file k of both, settings first.
-
-    The commands in the output file of each batch are those of the fold for that batch. Records that cannot be read
-    become dead letters with all that is needed to find and repeat them, and the JSON line has the counts.
-    """
-    data = TwoFolders(tmp_path, seed=2)
-    checkpoint = tmp_path / "checkpoint"
-    result = cli(
-        str(EXAMPLE),
-        "--bounded",
-        *data.bindings(),
-        f"--checkpoint={checkpoint}",
-        "--parallelism=2",
-        "-ojson",
-        folder=tmp_path,
-    )
-    assert result.code == 0, result
-    expected = [
-        fold(zip(data.settings[: k + 1], data.readings[: k + 1], strict=True))
-        for k in range(len(data.readings))
-    ]
-    found: list[Record] = []
-    for batch_id, commands_until_then in enumerate(expected):
-        path = tmp_path / "heaters" / f"part-0001-{batch_id:010}.jsonl"
-        found += [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        assert by_sensor(found) == commands_until_then, f"batch {batch_id}"
-    assert read_folder(tmp_path / "heaters") == found
-    check_summary(result, data, found)
-    check_dead_letters(read_folder(checkpoint / "dead-letters"), data)
-
-
-def check_summary(result: Result, data: TwoFolders, found: list[Record]) -> None:
-    summary = result.summary
-    assert summary.keys() >= SUMMARY
-    assert result.out.splitlines()[0] == summary["job_id"]
-    assert summary["job_id"].startswith("temperature-control-")
-    assert summary["status"] == "finished"
-    assert summary["batches"] == 4
-    good_readings = sum(map(len, data.readings))
-    assert summary["records_in"] == {
-        "readings": good_readings + len(data.bad),
-        "settings": sum(map(len, data.settings)),
-    }
-    assert summary["records_out"] == {"heaters": len(found)}
-    assert summary["dead_letters"] == len(data.bad) == len(TwoFolders.BAD)
-    sensors = {record["sensor_id"] for records in data.settings for record in records}
-    assert summary["state"] == {"thermostat": len(sensors)}
-
-
-def check_dead_letters(letters: list[Record], data: TwoFolders) -> None:
-    places = sorted(
-        (letter["partition"], letter["offset"], base64.b64decode(letter["raw"])) for letter in letters
-    )
-    assert places == sorted(data.bad)
-    assert {letter["stream"] for letter in letters} == {"readings"}
-    assert all(letter["reason"] for letter in letters)
-
-
 # Stopping
 
 
 def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: Path) -> None:
     """Ctrl-C and SIGTERM end a job with exit code 0 and status `stopped`; progress is shown before.
 
-    It stops between two micro-batches: also a sink that is only at-least-once has each command once when the job has
-    been stopped twice and finished.
+    It stops between two micro-batches: also a sink that is only at-least-once has each command once when the job was
+    stopped amid its readings, and went on to their end.
     """
     topics = {name: f"{name}-{time.time_ns()}" for name in ("readings", "settings", "heaters")}
     for topic in topics.values():
         kafka.create_topic(topic, 2)
     uris = {name: f"kafka://{kafka.bootstrap}/{topic}" for name, topic in topics.items()}
-    uris["readings"] += "?start=earliest&max_records_per_batch=1000"
     checkpoint = tmp_path / "checkpoint"
 
-    def run() -> list[str]:
-        return [str(EXAMPLE), *define(**uris), f"--checkpoint={checkpoint}", "-ojson"]
+    def run(most_records: int) -> list[str]:
+        readings = f"{uris['readings']}?start=earliest&max_records_per_batch={most_records}"
+        return [
+            str(EXAMPLE),
+            *define(**{**uris, "readings": readings}),
+            f"--checkpoint={checkpoint}",
+            "-ojson",
+        ]
 
     rooms = Rooms(5)
     settings = rooms.first_settings()
     send(kafka, topics["settings"], settings)
-    readings: list[Record] = []
+    readings = [reading for _ in range(200) for reading in rooms.readings()]
+    send(kafka, topics["readings"], readings)
+    expected = fold([(settings, readings)])
+    count = sum(map(len, expected.values()))
 
-    def feed() -> None:
-        more = [reading for _ in range(500) for reading in rooms.readings()]
-        readings.extend(more)
-        send(kafka, topics["readings"], more)
-
-    feed()
-    with JobProcess(run(), tmp_path) as job:
+    with JobProcess(run(200), tmp_path) as job:
         await_commits(checkpoint, job, 3)
         await_true(lambda: "batch " in job.err, lambda: "no progress is shown")
         job.press_ctrl_c()
         check_stopped(job)
         assert all(word in job.err for word in ("rows/s", "batch time", "lag"))
-    feed()
-    with JobProcess(run(), tmp_path) as job:
-        await_commits(checkpoint, job, 2)
+    assert 0 < len(read_topic(kafka.bootstrap, topics["heaters"])) < count, "stopped amid the readings"
+    with JobProcess(run(100_000), tmp_path) as job:
+        # One micro-batch has all that is left.
+        await_commits(checkpoint, job, 1)
         job.signal(signal.SIGTERM)
         check_stopped(job)
-    # What is left needs no more stops, so it may come at once.
-    uris["readings"] = uris["readings"].replace("=1000", "=100000")
-    result = cli(*run(), "--bounded", folder=tmp_path)
-    assert result.code == 0, result
-    expected = fold([(settings, readings)])
-    messages = read_topic(kafka.bootstrap, topics["heaters"], sum(map(len, expected.values())))
+    messages = read_topic(kafka.bootstrap, topics["heaters"], count)
     assert by_sensor(json.loads(message.value or b"") for message in messages) == expected
 
 

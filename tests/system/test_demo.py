@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def test_the_demo_ends_with_no_violations(where: list[str], tmp_path: Path) -> N
         "penstock.cli",
         "demo",
         "--seconds",
-        "8",
+        "5",
         "--sensors",
         "5",
         "-o",
@@ -56,13 +55,6 @@ def test_the_demo_ends_with_no_violations(where: list[str], tmp_path: Path) -> N
     assert "violations=0" in done.stderr
 
 
-@pytest.fixture(scope="module")
-def topics() -> Iterator[Topics]:
-    """The demo's topics, on a broker of their own."""
-    with KafkaBroker() as broker:
-        yield Topics(broker)
-
-
 def send(topics: Topics, command: dict[str, Any], *, commit: bool) -> None:
     """Write a command in a transaction, as the job's sink does."""
     servers = topics.place.removeprefix("Kafka at ")
@@ -77,8 +69,11 @@ def send(topics: Topics, command: dict[str, Any], *, commit: bool) -> None:
         producer.abort_transaction(30)
 
 
-def test_the_check_reads_topics_by_the_cuts_and_commands_as_committed(topics: Topics, tmp_path: Path) -> None:
+def test_the_check_reads_topics_by_the_cuts_and_commands_as_committed(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
     """Aborted commands do not count; each batch has the records between its offsets; a missing command is found."""
+    topics = Topics(kafka)
     topics.send(SETTINGS, [WISH])
     topics.send(READINGS, [COLD, WARM, WARM, COLD])
     write_stream_order(tmp_path, [SETTINGS, READINGS])

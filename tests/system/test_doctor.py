@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from job_process import EXAMPLE
+from typer.testing import CliRunner
+
+from penstock.cli import app
 
 STREAMS = ("readings", "settings")
 
@@ -80,8 +83,8 @@ def test_what_is_wrong_fails_with_its_remedy(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
-def test_wrong_use_is_told_apart(tmp_path: Path) -> None:
+def test_wrong_use_is_told_apart() -> None:
     """Bindings without a job."""
-    code, checks, said = doctor("-D", "readings=jsonl:/tmp")
-    assert (code, checks) == (2, {})
-    assert said.startswith("Error: -D binds the streams of a job.")
+    result = CliRunner().invoke(app, ["doctor", "-D", "readings=jsonl:/tmp"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: -D binds the streams of a job.")

@@ -1,176 +1,48 @@
-"""The examples as their readers start them: each runs to its end and tells its story."""
+"""An example as its readers start it: a server, a job and the program that looks on, each a process.
+
+The others are in tests/integration/test_stories.py.
+"""
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
+import pytest
 from free_ports import free_port
 
-ROOT = Path(__file__).parents[2]
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def story(example: str, *arguments: str) -> str:
-    """What an example prints, as plain text."""
-    return printed(str(ROOT / "examples" / example / "run.py"), *arguments)
-
-
-def printed(*arguments: str) -> str:
-    """What Python prints, as plain text."""
+def test_the_profit_of_each_month_is_told_while_sales_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a server of their own, all sales once; and lines that are no sales are set aside."""
+    options = ["--port", str(free_port()), "--sales", "300", "--per-second", "200", "--to", str(tmp_path)]
     finished = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, str(EXAMPLES / "profit_per_month" / "run.py"), *options],
         capture_output=True,
         text=True,
         timeout=240,
-        # A terminal's colours and width would be inherited otherwise.
-        env={**os.environ, "NO_COLOR": "1", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"},
         check=False,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
-    return finished.stdout
-
-
-def beside(example: str, module: str) -> Any:
-    """A module of an example, such as its reference."""
-    folder = str(ROOT / "examples")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return importlib.import_module(f"{example}.{module}")
-
-
-def cells(out: str, first: str) -> list[str]:
-    """The cells of the table row that begins with a text."""
-    (row,) = (line for line in out.splitlines() if line.startswith(f"│ {first} "))
-    return [cell.strip() for cell in row.strip("│").split("│")]
-
-
-def test_rules_change_while_payments_come() -> None:
-    """The right rules alert in each hour, in the right version, and each command has the receipt it should have."""
-    out = story("dynamic_rules")
-    forms = {
-        "card-testing": ["-", r"\d+ v1", r"\d+ v1", "-"],
-        "foreign-cards": [r"\d+ v1", r"\d+ v1", "-", r"\d+ v1"],
-        "spree": [r"\d+ v1", r"\d+ v2", r"\d+ v2", r"\d+ v2"],
-    }
-    for rule, wanted in forms.items():
-        found = cells(out, rule)[1:]
-        assert all(re.fullmatch(form, cell) for form, cell in zip(wanted, found, strict=True)), (rule, found)
-    statuses = {
-        "add-rule-1": "APPLIED",
-        "update-rule-1": "APPLIED",
-        "pause-rule-1": "APPLIED",
-        "add-rule-2": "DEGRADED",
-        "update-rule-2": "REJECTED",
-        "resume-rule-1": "APPLIED",
-        "clear-rule-1": "APPLIED",
-        "list-rules-1": "APPLIED",
-    }
-    assert {name: cells(out, name)[1] for name in statuses} == statuses
-    assert cells(out, "clear-rule-1")[2] == "60"
-    assert "control 2 ┃ control 4 ┃ control 5 ┃ control 9" in out
-    listed = out.partition("replies to list-rules:")[2].split("One job")[0].split("\n")
-    assert [line.split(":")[0].strip() for line in listed if line.strip()] == ["spree v2", "foreign-cards v1"]
-
-
-def test_flags_hold_from_the_time_they_say() -> None:
-    """Views come in no order, yet the hours are told apart: 10 %, 50 % from noon, all from 16:00; killed, and back."""
-    out = story("feature_flags")
-    for hour in range(8, 20):
-        found = [re.fullmatch(r"█* *(\d+)% v(\d)", cell) for cell in cells(out, f"{hour:02}:00")[1:]]
-        assert all(found)
-        shares, versions = zip(*((int(one[1]), one[2]) for one in found if one), strict=True)
-        assert 3 <= shares[0] <= 20
-        low, high = (3, 20) if hour < 12 else (40, 60) if hour < 16 else (100, 100)
-        assert low <= shares[1] <= high
-        assert shares[2] == (0 if 10 <= hour < 14 else 100)
-        second = "2" if hour < 12 else "3" if hour < 16 else "4"
-        third = "4" if hour < 10 else "5" if hour < 14 else "6"
-        assert versions == ("2", second, third)
-    assert cells(out, "kill-1")[3] == cells(out, "kill-2")[3] == "APPLIED"
-    assert "lost the new checkout while its share grew: 0." in out
-
-
-def test_words_of_a_folder_are_counted_in_windows(tmp_path: Path) -> None:
-    """Each word is in the five windows that are open when it comes, and the end of the text ends them."""
-    feed = beside("wordcount", "feed")
-    feed.write(tmp_path / "text", files=2, count=20)
-    out = printed(
-        *("-m", "penstock.cli", "run", str(ROOT / "examples" / "wordcount" / "windowed_job.py")),
-        *("--bounded", "-o", "json"),
-        *("-D", f"lines=text:{tmp_path / 'text'}", "-D", f"counts=jsonl:{tmp_path / 'counts'}"),
-    )
-    assert json.loads(out.splitlines()[-1])["records_in"] == {"lines": 40}
-    texts = [path.read_text() for path in (tmp_path / "text").iterdir()]
-    wanted = Counter(re.findall(r"\w+", " ".join(texts).lower()))
-    found: Counter[str] = Counter()
-    for path in (tmp_path / "counts").glob("*.jsonl"):
-        for line in path.open():
-            found[json.loads(line)["word"]] += json.loads(line)["count"]
-    assert found == Counter({word: 5 * count for word, count in wanted.items()})
-
-
-def test_the_profit_of_each_month_is_told_while_sales_come(tmp_path: Path) -> None:
-    """From a server of their own, all sales once; and lines that are no sales are set aside."""
-    out = story(
-        "profit_per_month",
-        "--port",
-        str(free_port()),
-        "--sales",
-        "300",
-        "--per-second",
-        "200",
-        "--to",
-        str(tmp_path),
-    )
-    assert "and 3 lines of the server were no sales" in out
+    assert "and 3 lines of the server were no sales" in finished.stdout
     header, *rows = (tmp_path / "profitPerMonthWindowed.txt").read_text().splitlines()
     assert header == '"month","window_start","window_end","profit","count"'
     found: dict[str, Counter[str]] = {}
     for row in rows:
         month, _, _, profit, count = row.split(",")
         found.setdefault(month.strip('"'), Counter()).update(profit=int(profit), count=int(count))
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    sales_server = importlib.import_module("profit_per_month.sales_server")
     wanted: dict[str, Counter[str]] = {}
-    for line in beside("profit_per_month", "sales_server").sales(300):
+    for line in sales_server.sales(300):
         if re.fullmatch(r"[-\d]+,\w+,\w+,\w+,\d+", line):
             _, month, _, _, profit = line.split(",")
             wanted.setdefault(month, Counter()).update(profit=int(profit), count=1)
     assert found == wanted
-
-
-def test_top_speeds_are_those_of_the_reference() -> None:
-    """As many of each car, and the first ones."""
-    out = story("car_events")
-    told = beside("car_events", "car_reference").top_speeds(beside("car_events", "feed").reports(3, 240))
-    speeds: dict[int, list[int]] = {}
-    for one in told:
-        speeds.setdefault(one["car"], []).append(one["speed"])
-    for car, wanted in speeds.items():
-        table = out.partition(f"Car {car}: {len(wanted)} top speeds")[2].partition("└")[0]
-        assert [int(speed) for speed in re.findall(r"^│ (\d+)", table, re.MULTILINE)] == wanted[:8]
-
-
-def test_sessions_and_late_clicks_are_those_of_the_model() -> None:
-    """An hour of clicks is a micro-batch, and what is late depends on those before."""
-    out = story("sessions")
-    model = beside("sessions", "session_reference").Model()
-    for clicks in beside("sessions", "feed").hours(12):
-        model.take(clicks)
-    model.end()
-    clicks = sum(session["clicks"] for session in model.sessions)
-    sums = f"{len(model.sessions)} sessions with {clicks} clicks; {len(model.late)} clicks came too late"
-    assert sums in out
-    assert model.late
-    for user in ("U00", "U01"):
-        mine = sorted((one for one in model.sessions if one["user"] == user), key=lambda one: one["start"])
-        table = out.partition(f"Sessions of {user}")[2].partition("└")[0]
-        found = re.findall(r"^│ (\S+) │ (\S+) │ (\d+)", table, re.MULTILINE)
-        assert found == [
-            (f"{one['start']:%H:%M:%S}", f"{one['end']:%H:%M:%S}", str(one["clicks"])) for one in mine
-        ]

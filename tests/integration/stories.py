@@ -1,0 +1,91 @@
+"""Examples as their readers start them, but with the jobs in the shared Spark session: what each prints."""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from penstock.cli import app
+from penstock.jobs.loading import load_job
+from penstock.jobs.runner import JobRunner
+from penstock.jobs.settings import RunSettings
+
+__all__ = ["EXAMPLES", "Stories", "cells"]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Stories:
+    """The `running_job.py` of the examples with threads and calls in place of processes."""
+
+    def __init__(
+        self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        self._capsys = capsys
+        self.running_job: Any = importlib.import_module("running_job")
+        monkeypatch.setattr(self.running_job, "RunningJob", _job_in(spark, self.running_job))
+        monkeypatch.setattr(self.running_job, "subprocess", SimpleNamespace(run=self._run))
+
+    def told(self, example: str) -> str:
+        """What the `run.py` of an example prints, as plain text."""
+        runpy.run_path(str(EXAMPLES / example / "run.py"), run_name="__main__")
+        return self._capsys.readouterr().out
+
+    def beside(self, example: str, module: str) -> Any:
+        """A module of an example, such as its reference."""
+        return importlib.import_module(f"{example}.{module}")
+
+    def _run(self, command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        """In place of `subprocess.run`: the command line in this process."""
+        penstock = self.running_job.PENSTOCK
+        assert tuple(command[: len(penstock)]) == penstock
+        done = CliRunner().invoke(app, command[len(penstock) :])
+        return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
+
+
+def _job_in(spark: SparkSession, running_job: Any) -> Any:
+    """A kind of `RunningJob` that is a thread."""
+
+    class JobInSession(running_job.RunningJob):  # type: ignore[misc]  # a class found at run time
+        """Stops as the process does at a signal."""
+
+        def __enter__(self) -> Self:
+            (self.folder / "log").write_text("It ran in the session of the tests.")
+            self._stop = threading.Event()
+            self._thread = threading.Thread(target=self._run, name=self.folder.name)
+            self._thread.start()
+            return self
+
+        def _run(self) -> None:
+            # A session is active only in the thread that has opened it.
+            spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
+            loaded = load_job(str(self.job_file))
+            settings = RunSettings(bindings=self.bindings, checkpoint=str(self.checkpoint))
+            JobRunner(loaded.job, settings, loaded.code).run(self._stop)
+
+        def runs(self) -> bool:
+            return self._thread.is_alive()
+
+        def __exit__(self, *error: object) -> None:
+            self._stop.set()
+            self._thread.join(running_job.PATIENCE_S)
+            assert not self.runs()
+
+    return JobInSession
+
+
+def cells(out: str, first: str) -> list[str]:
+    """The cells of the table row that begins with a text."""
+    (row,) = (line for line in out.splitlines() if line.startswith(f"│ {first} "))
+    return [cell.strip() for cell in row.strip("│").split("│")]
