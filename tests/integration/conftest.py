@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from integration_support import RunJob
 from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.jobs.runner import JobRunner, RunSummary
 from penstock.jobs.settings import RunSettings
-
-RunJob = Callable[..., RunSummary]
 
 
 @pytest.fixture

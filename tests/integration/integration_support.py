@@ -1,11 +1,16 @@
-"""Files of JSON Lines for integration tests."""
+"""What integration tests share: files of JSON Lines, and what runs a job."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+from penstock.jobs.runner import RunSummary
+
+RunJob: TypeAlias = Callable[..., RunSummary]
+"""Runs a job of the test's own module; the fixture `run_job` gives it."""
 
 
 def write_lines(folder: Path, name: str, records: Iterable[Any]) -> None:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration_support import read_lines, write_lines
+from integration_support import RunJob, read_lines, write_lines
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from conftest import RunJob
 from penstock.errors import StateMismatchError
 from penstock.jobs.capturing import Capture, capture
 from penstock.jobs.checkpoint import Checkpoint
