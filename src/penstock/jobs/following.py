@@ -56,7 +56,7 @@ class EventTime:
     held_by: str | None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Progress:
     """How a run is going. Counts are totals since the start of the run, over all that it was rescaled meanwhile.
 

@@ -111,7 +111,8 @@ class StandInThread:
         while not self.stop.is_set():
             if self.job.step():
                 counts = dict(self.job.counts)
-                self.progress = Progress(self.job.batch, counts, {COMMANDS: self.job.written})
+                written = {COMMANDS: self.job.written}
+                self.progress = Progress(batch_id=self.job.batch, records_in=counts, records_out=written)
             time.sleep(0.02)
 
     def check(self) -> None:

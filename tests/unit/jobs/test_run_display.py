@@ -21,7 +21,8 @@ TIMES = {
 
 
 def progress(**changed: Any) -> Progress:
-    return Progress(7, {"visits": 1_000}, {"out": 3}, lag={"visits": {"records": 0}}, **changed)
+    lag = {"visits": {"records": 0}}
+    return Progress(batch_id=7, records_in={"visits": 1_000}, records_out={"out": 3}, lag=lag, **changed)
 
 
 def shown(what: Any, *, terminal: bool = False) -> str:
