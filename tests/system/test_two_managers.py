@@ -21,6 +21,7 @@ from postgres_server import PostgresServer
 
 from penstock.server.home import Home
 from penstock.server.processes import begun_in, process_of
+from penstock.server.statuses import JobStatus
 from penstock.server.store.rows import EventRow
 from penstock.server.store.store import Store
 
@@ -118,6 +119,11 @@ class TwoManagers:
         await_true(lambda: server.status(job_id) == "RUNNING", self.log)
         return job_id
 
+    def runs_as(self, job_id: str, run: int) -> bool:
+        """Whether a job runs, and in the run of that number: both of one look."""
+        job = self.store.job(job_id)
+        return job.status is JobStatus.RUNNING and job.epoch == run
+
     def runs(self, job_id: str) -> list[str]:
         """The runs that began to work, as they themselves have written."""
         return (Path(self.store.job(job_id).checkpoint) / "runs").read_text().split()
@@ -165,7 +171,7 @@ def test_a_leader_that_stood_still_changes_nothing_when_it_goes_on(two: TwoManag
     # A driver dies, whose parent the old one is.
     kill(two.pid(ended), signal.SIGKILL)
     (Path(two.store.job(ended).checkpoint) / "at-work").unlink()
-    await_true(lambda: new.status(ended) == "RUNNING" and two.store.job(ended).epoch == 2, two.log)
+    await_true(lambda: two.runs_as(ended, 2), two.log)
     pids = {job_id: two.pid(job_id) for job_id in (goes_on, ended, started)}
     assert len(two.leads()) == before + 1
     seen = two.store.events()[-1].id
