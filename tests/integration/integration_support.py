@@ -14,10 +14,12 @@ RunJob: TypeAlias = Callable[..., RunSummary]
 
 
 def write_lines(folder: Path, name: str, records: Iterable[Any]) -> None:
-    """A JSON Lines file; strings are written as they are."""
+    """A JSON Lines file, which appears as a whole; strings are written as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
-    (folder / name).write_text("".join(line + "\n" for line in lines))
+    hidden = folder / f".{name}.tmp"
+    hidden.write_text("".join(line + "\n" for line in lines))
+    hidden.rename(folder / name)
 
 
 def read_lines(folder: Path) -> list[Any]:
