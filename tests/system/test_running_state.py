@@ -17,7 +17,7 @@ import pytest
 from job_in_session import JobInSession
 from job_process import PATIENCE_S, JobProcess, await_true, run_arguments
 from pyspark.sql import SparkSession
-from rooms import Record, count_records, read_folder
+from rooms import Record, count_records, read_folder, write_file
 from typer.testing import CliRunner
 
 from penstock.cli import app
@@ -103,7 +103,7 @@ def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark:
         assert (rescaled["before"], rescaled["after"]) == (2, 4)
         hits.feed(2)
         command = {"id": "d", "kind": "dump-state", "target": {}, "payload": {"to": f"{tmp_path}/d{{batch}}"}}
-        (checkpoint / "commands" / "1.jsonl").write_text(json.dumps(command) + "\n")
+        write_file(checkpoint / "commands", "1.jsonl", [command])
         await_true(lambda: any(tmp_path.glob(f"d*/{MANIFEST}")), lambda: job.err)
         (dump,) = tmp_path.glob("d[0-9]*")
         assert verify(str(dump)).sound
