@@ -5,19 +5,17 @@ from __future__ import annotations
 import importlib
 import runpy
 import subprocess
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+from job_in_session import JobInSession
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.jobs.loading import load_job
-from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
 
 __all__ = ["EXAMPLES", "Stories", "cells"]
@@ -57,32 +55,22 @@ class Stories:
 def _job_in(spark: SparkSession, running_job: Any) -> Any:
     """A kind of `RunningJob` that is a thread."""
 
-    class JobInSession(running_job.RunningJob):  # type: ignore[misc]  # a class found at run time
+    class StoryJob(running_job.RunningJob):  # type: ignore[misc]  # a class found at run time
         """Stops as the process does at a signal."""
 
         def __enter__(self) -> Self:
             (self.folder / "log").write_text("It ran in the session of the tests.")
-            self._stop = threading.Event()
-            self._thread = threading.Thread(target=self._run, name=self.folder.name)
-            self._thread.start()
+            settings = RunSettings(bindings=self.bindings, checkpoint=str(self.checkpoint))
+            self._job = JobInSession(spark, self.job_file, settings).__enter__()
             return self
 
-        def _run(self) -> None:
-            # A session is active only in the thread that has opened it.
-            spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
-            loaded = load_job(str(self.job_file))
-            settings = RunSettings(bindings=self.bindings, checkpoint=str(self.checkpoint))
-            JobRunner(loaded.job, settings, loaded.code).run(self._stop)
-
         def runs(self) -> bool:
-            return self._thread.is_alive()
+            return self._job.running
 
         def __exit__(self, *error: object) -> None:
-            self._stop.set()
-            self._thread.join(running_job.PATIENCE_S)
-            assert not self.runs()
+            self._job.stop()
 
-    return JobInSession
+    return StoryJob
 
 
 def cells(out: str, first: str) -> list[str]:

@@ -38,7 +38,7 @@ from penstock.server.metrics import MetricsInfo, metrics_info
 
 __all__ = ["register_metrics"]
 
-_WATCH_S: Final = 1.0
+_LINES_S: Final = 0.2
 
 
 class MetricsOutput(StrEnum):
@@ -88,7 +88,8 @@ def metrics(
                 show = print_managed if output is MetricsOutput.json else show_managed
                 show(asked, job_id, math.ceil(window), watch=watch)
             return
-        folder = _opened(checkpoint_of(job))
+        opened = _opened(checkpoint_of(job))
+        folder = opened.folder
         if output is MetricsOutput.prometheus:
             if watch:
                 raise CheckpointError(
@@ -100,8 +101,7 @@ def metrics(
             if watch:
                 _watch_lines(folder)
         else:
-            job_name = Checkpoint(folder).known_lineage().job
-            show_metrics(job_name, lambda: _look(folder, window), watch=watch)
+            show_metrics(opened.known_lineage().job, lambda: _look(folder, window), watch=watch)
 
 
 def events(
@@ -130,7 +130,7 @@ def events(
         if job is None or not is_checkpoint(job):
             _server_events(Servers(server, home, ca), job, last, output, follow=follow)
             return
-        folder = _opened(checkpoint_of(job))
+        folder = _opened(checkpoint_of(job)).folder
         # Made first, so that no event is missed between the two.
         new = NewEvents(folder, with_commands=commands) if follow else None
         for event in newest_events(folder, last, with_commands=commands):
@@ -139,14 +139,10 @@ def events(
             new.follow(lambda event: _print_event(event, output))
 
 
-def _opened(checkpoint: Path) -> Path:
-    found = Checkpoint(checkpoint.expanduser().absolute())
-    if not found.lineage_file.exists():
-        raise CheckpointError(
-            f"{found.folder} is no checkpoint of a job that was started. Name the folder that penstock run "
-            "--checkpoint was given."
-        )
-    return found.folder
+def _opened(checkpoint: Path) -> Checkpoint:
+    found = Checkpoint(checkpoint)
+    found.check_begun()
+    return found
 
 
 # -- metrics --
@@ -170,7 +166,7 @@ def _watch_lines(folder: Path) -> None:
     while True:
         for figures in new.read():
             print_json(figures)
-        time.sleep(_WATCH_S / 5)
+        time.sleep(_LINES_S)
 
 
 def _look(folder: Path, window_s: float) -> MetricsInfo:

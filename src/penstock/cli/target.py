@@ -90,11 +90,7 @@ def is_checkpoint(job: str) -> bool:
     >>> is_checkpoint("./rooms"), is_checkpoint("s/rooms"), is_checkpoint("rooms-1f")
     (True, True, False)
     """
-    return (
-        os.sep in job
-        or job.startswith(("~", "."))
-        or (job != "" and Checkpoint(Path(job)).lineage_file.exists())
-    )
+    return os.sep in job or job.startswith(("~", ".")) or (job != "" and Checkpoint(Path(job)).is_begun)
 
 
 def checkpoint_of(job: str) -> Path:

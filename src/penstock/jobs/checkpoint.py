@@ -123,11 +123,24 @@ class Checkpoint:
         """The lineage of a checkpoint that a job was started with. Raises CheckpointError when it is none."""
         found = self.stored_lineage()
         if found is None:
-            raise CheckpointError(
-                f"{self.folder} is no checkpoint of a job that was started. Name the folder that penstock run "
-                "--checkpoint was given."
-            )
+            raise self._not_begun()
         return found
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a job was started with it; what is in it may be damaged."""
+        return self.lineage_file.exists()
+
+    def check_begun(self) -> None:
+        """Raise CheckpointError unless a job was started with it; what is in it may be damaged."""
+        if not self.is_begun:
+            raise self._not_begun()
+
+    def _not_begun(self, missing: str = "") -> CheckpointError:
+        return CheckpointError(
+            f"{self.folder} is no checkpoint of a job that was started{missing}. Name the folder that penstock run "
+            "--checkpoint was given."
+        )
 
     @property
     def spark_folder(self) -> Path:
@@ -168,10 +181,7 @@ class Checkpoint:
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except (FileNotFoundError, NotADirectoryError):
-            raise CheckpointError(
-                f"{self.folder} is no checkpoint of a job that was started ({name} is not there). "
-                "Name the folder that penstock run --checkpoint was given."
-            ) from None
+            raise self._not_begun(f" ({name} is not there)") from None
         except (OSError, msgspec.MsgspecError) as e:
             raise CheckpointError(
                 f"{path} cannot be read: {e}. Start the job again, which writes it anew."

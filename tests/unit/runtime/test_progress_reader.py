@@ -18,10 +18,10 @@ class Told:
     def __init__(self, number: int, at: int, *, in_vain: bool) -> None:
         phases = {"latestOffset": 1, "triggerExecution": 2} | ({} if in_vain else {"addBatch": 1})
         timestamp = f"2026-12-01T12:{at // 60:02}:{at % 60:02}.000Z"
-        self._content = {"batchId": number, "timestamp": timestamp, "durationMs": phases}
+        self._content: dict[str, Any] = {"batchId": number, "timestamp": timestamp, "durationMs": phases}
 
     def batchId(self) -> int:  # as Spark calls it
-        number: int = self._content["batchId"]  # type: ignore[assignment]
+        number: int = self._content["batchId"]
         return number
 
     def timestamp(self) -> str:
