@@ -37,7 +37,7 @@ from penstock.jobs.events import RunEvents, settings_of, user_name
 from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
-from penstock.jobs.own_files import check_checkpoint, forget_refused
+from penstock.jobs.own_files import check_checkpoint
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.recording import LagClock, Recorder
 from penstock.jobs.requests import Answer, Request, Requests
@@ -353,10 +353,13 @@ class JobRunner:
         on_start = run.on_start
         try:
             while True:
-                running = start_query(run.session, query)
+                # A query that is started only to be stopped would first do what a run before has left half done.
+                running = None if run.stop.is_set() else start_query(run.session, query)
                 on_start()
                 on_start = _nobody_waits
-                status, request = self._follow(run, running, holds_data=query.holds_data)
+                status, request = "stopped", None
+                if running is not None:
+                    status, request = self._follow(run, running, holds_data=query.holds_data)
                 if request is not None and request.drain:
                     # All that is there is processed by a query that ends by itself.
                     follower.closing = False
@@ -376,7 +379,7 @@ class JobRunner:
             raise follower.failure() or explained(
                 e, log, checkpoint.spark_folder, len(lineage.streams)
             ) from None
-        forget_refused(checkpoint, lineage, follower.begun)
+        follower.plans.forget_refused()
         return follower.summary(self.job_id, status), request
 
     def _should_hold(self, follower: Follower) -> bool:
@@ -396,7 +399,9 @@ class JobRunner:
         follower.watch(query)
         while query.isActive:
             stops = run.stop.wait(_POLL_S)
-            request = run.requests.next() if heeds_requests and not stops else None
+            # Requests need the job between two micro-batches, which it is not while one of a run before is half done.
+            heeds = heeds_requests and not stops and follower.plans.pending is None
+            request = run.requests.next() if heeds else None
             if stops or request is not None:
                 follower.closing = True
                 _stop_between_batches(query)
