@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import stat
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import yaml
 
 from penstock.control.commands import CommandError
+from penstock.errors import ExternalSystemError
 from penstock.sources.objects import OBJECT_SCHEMES, ObjectError, read_object
 
 __all__ = ["FetchedFiles"]
+
+# What the worker lacks, whatever file a command names.
+_OF_WORKER: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @dataclass(frozen=True)
@@ -33,29 +39,39 @@ class FetchedFiles:
         """The content of a JSON or YAML file or object as JSON.
 
         What was read for the same command (its place and id) is given again, whatever stands in the file by now.
-        CommandError when it cannot be read.
+        CommandError when it cannot be read. ExternalSystemError when that is not for what the command names: memory,
+        files that may be open, or the checkpoint's disk are at an end.
         """
         name = hashlib.sha256(f"{place}/{command_id}".encode()).hexdigest()
         kept = Path(self.folder) / f"{name}.json"
-        if not kept.exists():
-            outcome = self._outcome(uri)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            new = kept.with_name(f".{name}-{uuid.uuid4().hex}")
+        try:
+            if not kept.exists():
+                self._keep(kept, self._outcome(uri))
+            content = kept.read_bytes()
+        except (OSError, MemoryError) as e:
+            what = e.strerror if isinstance(e, OSError) else "memory is out"
+            raise ExternalSystemError(
+                f"What the command {command_id!r} names cannot be read and kept in {self.folder} ({what}). Make room "
+                "for the job; it goes on where it was when it is started again."
+            ) from e
+        found = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        if "error" in found:
+            raise CommandError(msgspec.json.decode(found["error"], type=str), command_id)
+        return bytes(found["content"])
+
+    def _keep(self, kept: Path, outcome: bytes) -> None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        new = kept.with_name(f".{kept.stem}-{uuid.uuid4().hex}")
+        try:
             with new.open("wb") as file:
                 file.write(outcome)
                 file.flush()
                 os.fsync(file.fileno())
             # Whoever comes first decides what a replay sees.
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.link(new, kept)
-            except FileExistsError:
-                pass
-            finally:
-                new.unlink()
-        found = msgspec.json.decode(kept.read_bytes(), type=dict[str, msgspec.Raw])
-        if "error" in found:
-            raise CommandError(msgspec.json.decode(found["error"], type=str), command_id)
-        return bytes(found["content"])
+        finally:
+            new.unlink(missing_ok=True)
 
     def _outcome(self, uri: str) -> bytes:
         """The content, or why there is none: a failure is kept like a success, so that a replay fails alike."""
@@ -90,6 +106,8 @@ def _file(name: str, most_bytes: int) -> bytes:
                 raise CommandError(f"{name!r} cannot be read: it is no regular file")
             content = file.read(most_bytes + 1)
     except OSError as e:
+        if e.errno in _OF_WORKER:
+            raise
         raise CommandError(f"{name!r} cannot be read: {e.strerror or e}") from e
     except (ValueError, RuntimeError) as e:
         # A name with a zero byte, and the home of a user who is not there.
@@ -117,6 +135,8 @@ def _as_json(uri: str, content: bytes) -> bytes:
     try:
         found = _yaml(content) if uri.endswith((".yaml", ".yml")) else msgspec.json.decode(content)
         encoded = msgspec.json.encode(found)
+    except MemoryError:
+        raise
     except RecursionError as e:
         raise CommandError(f"{uri!r} cannot be understood: it is nested too deep") from e
     except Exception as e:

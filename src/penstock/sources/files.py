@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import itertools
 import json
 import math
@@ -30,6 +32,7 @@ _SMALL_BYTES: Final = 1 << 20
 _SMALL_ROWS: Final = 65_536
 _UNKNOWN_ROWS: Final = 1 << 40
 _IGNORED_ENDINGS: Final = (".tmp", ".crc")
+_NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ class FileLog:
     or `_`, or ends in `.tmp`, and rename. Lines appended to a file after it was found are not read; when the
     driver sees them before the file is read, a bad record says so.
 
+    What a file holds and cannot be understood is a bad record. A file that the system does not give (it is gone, its
+    disk or share fails, memory is out) is an ExternalSystemError, so that its micro-batch is done again.
+
     The order is kept in an append-only file of its own at `log_path`, which belongs in the checkpoint. Only
     one copy of the log may find files (`latest`, `freeze`); others, in other processes, may ask for splits
     and for the lag, and read.
@@ -84,11 +90,16 @@ class FileLog:
         self._open()
 
     def check(self) -> None:
-        """Raise BindingError when the directory does not exist or cannot be listed."""
+        """Raise BindingError when the directory does not exist or cannot be listed.
+
+        ExternalSystemError when the stream has been read from it before: then the directory is right, but away.
+        """
         binding, directory = self._binding, self._binding.directory
         try:
             os.scandir(directory).close()
         except OSError as e:
+            if Path(self._log_path).is_file() and not isinstance(e, NotADirectoryError):
+                raise self._cannot_list(e) from e
             what = {FileNotFoundError: "does not exist", NotADirectoryError: "is a file, not a directory"}
             raise BindingError(
                 f"Stream {binding.stream!r}: the directory {directory} of {binding.uri!r} "
@@ -127,27 +138,33 @@ class FileLog:
                     f"files {self._log_path} has {len(found.files)}. Restore it, or delete the checkpoint."
                 )
             files = sorted(found.files[start:end], key=lambda file: file.name)
-        return _cut(files, self._binding.format, parallelism)
+        return self._cut(files, parallelism)
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        """The records of a split. A file that cannot be read gives a bad record that names it."""
-        try:
-            if self._binding.format in LINE_FORMATS and split.start == split.end:
-                yield from _appended(split)
-            elif self._binding.format in LINE_FORMATS:
-                yield from read_lines(split.path, split.partition, split.start, split.end)
-            elif self._binding.format == "csv":
-                yield from read_csv(split.path, split.partition, record_type)
-            else:
-                yield from read_parquet(split.path, split.partition, split.start, split.end, record_type)
-        except FileNotFoundError:
-            reason = f"The file {split.path} is gone since it was found, so its records are missing."
-            yield self._bad(split, reason, split.start, record_type)
-        except UnreadableFileError as e:
-            yield self._bad(split, f"{split.path}: {e}", e.offset, record_type)
-        except OSError as e:
-            reason = f"{split.path} cannot be read: {e.strerror or e}"
-            yield self._bad(split, reason, split.start, record_type)
+        """The records of a split. A file whose bytes cannot be understood gives a bad record that names it.
+
+        Raises ExternalSystemError where the system does not give the bytes.
+        """
+        file_format = self._binding.format
+        with self._as_external(split.path):
+            try:
+                if file_format in LINE_FORMATS and split.start == split.end:
+                    yield from _appended(split)
+                elif file_format in LINE_FORMATS:
+                    yield from read_lines(split.path, split.partition, split.start, split.end)
+                elif file_format == "csv":
+                    yield from read_csv(split.path, split.partition, record_type)
+                else:
+                    yield from read_parquet(split.path, split.partition, split.start, split.end, record_type)
+                if file_format != "parquet":
+                    yield from self._shrunk(split, record_type)
+            except UnreadableFileError as e:
+                yield self._bad(split, f"{split.path}: {e}", e.offset, record_type)
+            except FileNotFoundError:
+                if not self._may_miss():
+                    raise
+                reason = f"The file {split.path} is gone since it was found, so its records are missing."
+                yield self._bad(split, reason, split.start, record_type)
 
     def forget(self, end: int) -> None:
         """Nothing to do: the files are the user's, and their names are kept so that none is taken twice."""
@@ -167,6 +184,82 @@ class FileLog:
             return chunk
         return dataclasses.replace(chunk, raw=None, batch=empty_like(record_type.schema))
 
+    def _shrunk(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+        """Report what a file has lost since it was found, of the bytes of a split."""
+        size = os.stat(split.path).st_size  # noqa: PTH116  # asked for every split
+        if size < split.end:
+            reason = (
+                f"{split.path} had at least {split.end} bytes when it was found, and has {size} now; what stood behind "
+                "them is missing. Files must not change once they have their names."
+            )
+            yield self._bad(split, reason, max(size, split.start), record_type)
+
+    def _may_miss(self) -> bool:
+        """Whether a file that is gone may be left out: only of a directory that is there."""
+        return self._binding.missing == "skip" and os.path.isdir(self._binding.directory)  # noqa: PTH112
+
+    @contextlib.contextmanager
+    def _as_external(self, path: str) -> Iterator[None]:
+        """Raise what the system does not give of a file as an error that says what to do."""
+        try:
+            yield
+        except (OSError, MemoryError) as e:
+            raise self._not_given(path, e) from e
+
+    def _not_given(self, path: str, error: OSError | MemoryError) -> ExternalSystemError:
+        binding = self._binding
+        what = f"Stream {binding.stream!r}: the file {path}"
+        again = "the job goes on where it was when it is started again, and reads the file then"
+        if isinstance(error, FileNotFoundError):
+            skip = f"-D {binding.stream}={binding.format}:{binding.directory}?missing=skip"
+            return ExternalSystemError(
+                f"{what} was found, and is gone before it was read. Put it back, or mount its disk or share; {again}. "
+                f"To go on without files that are gone, with a dead letter for each, start it with {skip}."
+            )
+        if isinstance(error, MemoryError):
+            return ExternalSystemError(
+                f"{what} cannot be read, since memory is out ({error}). Give the job more memory, or smaller files; "
+                f"{again}. Put a whole or an empty file in its place if it is damaged."
+            )
+        return ExternalSystemError(
+            f"{what} cannot be read ({error.strerror or error}). See to its disk, share or permissions; {again}."
+        )
+
+    def _cut(self, files: Sequence[LoggedFile], parallelism: int) -> list[Split]:
+        file_format = self._binding.format
+        of_rows = file_format == "parquet"
+        sizes = [self._rows(file) if of_rows else file.size for file in files]
+        splits = []
+        for file, size, points in zip(
+            files, sizes, _cuts(files, sizes, file_format, parallelism), strict=True
+        ):
+            for low, high in itertools.pairwise([0, *points, size]):
+                splits.append(Split(file.partition, file.path, low, high))
+            if file_format in LINE_FORMATS and size and self._has_grown(file):
+                # An empty split at the file's end, which reports what was appended.
+                splits.append(Split(file.partition, file.path, size, size))
+        return splits
+
+    def _rows(self, file: LoggedFile) -> int:
+        """The number of rows of a Parquet file. A file whose bytes cannot be read is left to a task, which reports it.
+
+        One that the system does not give is not: a replay would cut the files of the micro-batch in another way.
+        """
+        with self._as_external(file.path):
+            try:
+                return parquet_rows(file.path)
+            except UnreadableFileError:
+                return _UNKNOWN_ROWS
+            except FileNotFoundError:
+                if not self._may_miss():
+                    raise
+                return _UNKNOWN_ROWS
+
+    def _has_grown(self, file: LoggedFile) -> bool:
+        with self._as_external(file.path):
+            found = _look_at(file.directory, file.name)
+        return found is not None and found.size > file.size
+
     def _files(self) -> _FoundFiles:
         if self._found is None:
             self._found = _FoundFiles(self._log_path)
@@ -176,12 +269,15 @@ class FileLog:
         try:
             new = self._directory.new_files(found.known, force=force)
         except OSError as e:
-            raise ExternalSystemError(
-                f"Stream {self._binding.stream!r}: the directory {self._binding.directory} cannot be listed "
-                f"any more ({e.strerror}). Bring it back and start the job again; it goes on where it was."
-            ) from e
+            raise self._cannot_list(e) from e
         if new:
             found.append(new)
+
+    def _cannot_list(self, error: OSError) -> ExternalSystemError:
+        return ExternalSystemError(
+            f"Stream {self._binding.stream!r}: the directory {self._binding.directory} cannot be listed "
+            f"any more ({error.strerror}). Bring it back and start the job again; it goes on where it was."
+        )
 
 
 class _FoundFiles:
@@ -288,7 +384,9 @@ def _visible_names(directory: str) -> Iterator[str]:
 def _look_at(directory: str, name: str) -> LoggedFile | None:
     try:
         found = os.stat(os.path.join(directory, name))  # noqa: PTH116, PTH118  # called for each new file
-    except OSError:
+    except OSError as e:
+        if e.errno not in _NO_FILE:
+            raise
         # It went between the listing and now, or is a dangling link.
         return None
     if not stat.S_ISREG(found.st_mode):
@@ -296,25 +394,17 @@ def _look_at(directory: str, name: str) -> LoggedFile | None:
     return LoggedFile(directory, name, found.st_size, found.st_mtime_ns)
 
 
-def _cut(files: Sequence[LoggedFile], file_format: str, parallelism: int) -> list[Split]:
-    if file_format == "parquet":
-        sizes, smallest = [_rows(file) for file in files], _SMALL_ROWS
-    else:
-        sizes, smallest = [file.size for file in files], _SMALL_BYTES
+def _cuts(
+    files: Sequence[LoggedFile], sizes: Sequence[int], file_format: str, parallelism: int
+) -> list[list[int]]:
+    """Where each file is cut, in bytes or rows as its size is given."""
+    smallest = _SMALL_ROWS if file_format == "parquet" else _SMALL_BYTES
     whole = [
         file_format == "csv" or file.size < _SMALL_BYTES or size == _UNKNOWN_ROWS
         for file, size in zip(files, sizes, strict=True)
     ]
     known = [size if size < _UNKNOWN_ROWS else 0 for size in sizes]
-    cuts = _cut_points(known, whole, parallelism, smallest)
-    splits = []
-    for file, size, points in zip(files, sizes, cuts, strict=True):
-        for low, high in itertools.pairwise([0, *points, size]):
-            splits.append(Split(file.partition, file.path, low, high))
-        if file_format in LINE_FORMATS and size and _has_grown(file):
-            # An empty split at the file's end, which reports what was appended.
-            splits.append(Split(file.partition, file.path, size, size))
-    return splits
+    return _cut_points(known, whole, parallelism, smallest)
 
 
 def _cut_points(
@@ -351,19 +441,6 @@ def share(splits: Sequence[Split], parallelism: int) -> list[list[Split]]:
 def _weight(split: Split) -> int:
     size = split.end - split.start
     return size if 0 < size < _UNKNOWN_ROWS else 1
-
-
-def _rows(file: LoggedFile) -> int:
-    """The rows of a Parquet file. One that cannot be read is left to a task, which reports it."""
-    try:
-        return parquet_rows(file.path)
-    except UnreadableFileError:
-        return _UNKNOWN_ROWS
-
-
-def _has_grown(file: LoggedFile) -> bool:
-    found = _look_at(file.directory, file.name)
-    return found is not None and found.size > file.size
 
 
 def _appended(split: Split) -> Iterator[SourceChunk]:

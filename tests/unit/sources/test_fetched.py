@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from penstock.control.commands import CommandError
+from penstock.errors import ExternalSystemError
 from penstock.sources.fetched import FetchedFiles
 
 MOST_BYTES = 200
@@ -156,6 +158,33 @@ def test_a_refusal_of_the_system_is_told(
     with monkeypatch.context() as patched:
         patched.setattr("penstock.sources.fetched.os.open", refuse)
         assert reason(fetched, path) == f"{str(path)!r} cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("os.open", OSError(errno.EMFILE, "Too many open files")),
+        ("os.fsync", OSError(errno.ENOSPC, "No space left on device")),
+        ("msgspec.json.decode", MemoryError()),
+    ],
+)
+def test_what_the_job_lacks_rejects_no_command(
+    fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception
+) -> None:
+    """The task fails, and reads the file when it is tried again; nothing half written is left."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    path = written(tmp_path, "a.json", '{"a": 1}')
+    with monkeypatch.context() as patched:
+        patched.setattr(f"penstock.sources.fetched.{place}", refuse)
+        with pytest.raises(
+            ExternalSystemError, match=r"command 'id' names cannot be read and kept.*started again"
+        ):
+            fetched.json_of(str(path), "0-0", "id")
+    assert not list(Path(fetched.folder).glob(".*"))
+    assert content(fetched, path) == {"a": 1}
 
 
 def test_what_was_read_once_stays(fetched: FetchedFiles, tmp_path: Path) -> None:
