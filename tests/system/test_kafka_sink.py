@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def test_partitions_of_a_batch_are_independent(kafka: KafkaBroker, topic: str, w
     """A batch that failed after one of its partitions was committed writes only the other one again."""
     workers[0].run(0, [b"a"], partition=0)
     open_task = workers[0].start(0, [b"b"], partition=1)
+    workers[0].send(open_task)
     open_task.abort()
     workers[1].run(0, [b"a"], partition=0)
     workers[1].run(0, [b"b"], partition=1)
@@ -111,7 +113,9 @@ def test_an_aborted_task_does_not_hold_up_consumers(
 ) -> None:
     """After a failure in user code the transaction is aborted, and the worker goes on with the same producer."""
     workers[0].run(0, [b"a"])
-    workers[0].start(1, [b"never"]).abort()
+    failed = workers[0].start(1, [b"never"])
+    workers[0].send(failed)
+    failed.abort()
     assert values(kafka, topic) == [b"a"]
     workers[0].run(1, [b"b"])
     assert values(kafka, topic) == [b"a", b"b"]
@@ -121,7 +125,7 @@ def test_a_task_forgotten_by_its_worker_leaves_nothing(
     kafka: KafkaBroker, topic: str, workers: list[Worker]
 ) -> None:
     """A transaction that an earlier task of the same worker left open is not mixed into the next."""
-    workers[0].start(0, [b"left"])
+    workers[0].send(workers[0].start(0, [b"left"]))
     workers[0].run(0, [b"a"])
     assert values(kafka, topic) == [b"a"]
 
@@ -131,11 +135,11 @@ def test_a_zombie_behind_the_commit_writes_nothing(
 ) -> None:
     """An old attempt that wakes up when its batch is committed, or long past, finds that out."""
     for later in range(2):
-        zombie = workers[0].start(2 * later, [b"batch %d" % (2 * later)])
+        zombie = workers[0].send(workers[0].start(2 * later, [b"batch %d" % (2 * later)]))
         workers[1].run(2 * later, [b"batch %d" % (2 * later)])
         if later:
             workers[1].run(3, [b"batch 3"])
-        workers[0].finish(zombie)
+        zombie()
         workers[0].run(2 * later, [b"batch %d" % (2 * later)])
     assert values(kafka, topic) == [b"batch 0", b"batch 2", b"batch 3"]
 
@@ -144,10 +148,10 @@ def test_a_zombie_before_the_commit_and_its_successor_write_once(
     kafka: KafkaBroker, topic: str, workers: list[Worker]
 ) -> None:
     """Of two attempts at the same time the first to commit wins, also when it is the older one."""
-    zombie = workers[0].start(0, [b"a", b"b"])
-    successor = workers[1].start(0, [b"a", b"b"])
-    workers[0].finish(zombie)
-    workers[1].finish(successor)
+    zombie = workers[0].send(workers[0].start(0, [b"a", b"b"]))
+    successor = workers[1].send(workers[1].start(0, [b"a", b"b"]))
+    zombie()
+    successor()
     assert values(kafka, topic) == [b"a", b"b"]
     workers[2].run(1, [b"c"])
     assert values(kafka, topic) == [b"a", b"b", b"c"]
@@ -173,9 +177,9 @@ CRASH = """
     for batch_id in range(3):
         worker.run(batch_id, [b"%d-%03d" % (batch_id, i) for i in range(500)])
     task = worker.start(3, [b"3-%03d" % i for i in range(500)])
-    task._producer._producer.flush(20)
+    go_on = worker.send(task)
     if {commit}:
-        worker.finish(task)
+        go_on()
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -193,6 +197,34 @@ def test_a_killed_worker_leaves_each_record_once(kafka: KafkaBroker, topic: str,
     for batch_id in (3, 4):
         worker.run(batch_id, [b"%d-%03d" % (batch_id, i) for i in range(500)])
     assert values(kafka, topic) == [b"%d-%03d" % (batch_id, i) for batch_id in range(5) for i in range(500)]
+
+
+def test_nothing_is_sent_while_a_task_still_emits(
+    kafka: KafkaBroker, topic: str, workers: list[Worker]
+) -> None:
+    """However much it has emitted: the broker would end a transaction that stays open meanwhile."""
+    task = workers[0].start(0, [b"%02d" % i + bytes(800_000) for i in range(24)])
+    assert not len(values(kafka, topic, "read_uncommitted"))
+    workers[0].finish(task)
+    assert [value[:2] for value in values(kafka, topic)] == [b"%02d" % i for i in range(24)]
+
+
+def test_a_task_may_emit_for_longer_than_a_transaction_may_last(kafka: KafkaBroker, topic: str) -> None:
+    """Several times as long as `transaction.timeout.ms`: the batch is committed, with each record once.
+
+    The broker looks once a second for transactions that are older than they may be.
+    """
+    sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once&transaction.timeout.ms=1000"), Plain())
+    worker = Worker(sink, topic)
+    task = worker.start(0, [b"first"])
+    emitted = [b"%02d" % number for number in range(40)]
+    for value in emitted:
+        time.sleep(0.2)
+        worker.write(task, [value])
+    worker.finish(task)
+    worker.run(0, [b"first"])
+    worker.run(1, [b"next"])
+    assert values(kafka, topic) == [*emitted, b"first", b"next"]
 
 
 def test_an_empty_partition_opens_no_transaction(kafka: KafkaBroker, topic: str) -> None:

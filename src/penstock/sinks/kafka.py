@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -19,7 +20,9 @@ from penstock.sinks.kafka_producers import (
     TransactionLostError,
     connection_settings,
     forget,
+    transaction_timeout_s,
 )
+from penstock.sinks.outgoing import OutgoingMessages
 
 __all__ = ["Encoder", "KafkaSink"]
 
@@ -57,7 +60,7 @@ class KafkaSink:
             forget(PlainProducer(self._binding))
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # the encoder knows
-        """A task that sends while records come, and is done when they are safe (or committed)."""
+        """A task that is done when its records are safe, or committed."""
         if self.exactly_once:
             transactional_id = self._transactional_id(context.lineage, str(context.partition))
             return _TransactionTask(self._binding, self._encoder, transactional_id, context.batch_id)
@@ -91,8 +94,9 @@ class _PlainTask:
 
 
 class _TransactionTask:
-    """Sends in a transaction, and keeps the messages until it is committed, in case it has to begin again.
+    """Keeps the messages until the task has all of them, and then sends and commits them in one transaction.
 
+    The broker ends a transaction that stays open for long, so that none is open while user code still runs.
     The producer that this process has kept may be fenced, by a worker that had the partition in between. Then
     the first request fails, and a new producer finds out whether the batch is there already.
     """
@@ -102,57 +106,58 @@ class _TransactionTask:
         self._encoder = encoder
         self._id = transactional_id
         self._batch_id = batch_id
-        self._messages: list[tuple[pa.Array, pa.Array | None]] = []
-        self._sent = 0
+        self._messages = OutgoingMessages(binding.stream)
         self._producer: TransactionalProducer | None = None
-        self._lost = 0
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
         if len(batch):
-            self._messages.append((self._encoder.encode(batch), keys))
-            self._until_done(self._send)
+            self._messages.append(self._encoder.encode(batch), keys)
 
     def finish(self) -> bytes:
         if self._messages:
-            self._until_done(self._send_and_commit)
+            self._send_and_commit()
+        self._messages.close()
         return b""
 
     def abort(self) -> None:
+        self._messages.close()
         with suppress(Exception):
             if self._producer is not None:
                 self._producer.abort()
 
-    def _send(self) -> bool:
-        """Send what this producer has not sent yet; whether the batch is there already."""
-        if self._producer is None:
-            self._producer = TransactionalProducer.of(self._binding, self._id)
-            # An earlier task of this process may have left a transaction open.
-            self._producer.abort()
-            self._sent = 0
-        if self._producer.done >= self._batch_id:
-            return True
-        while self._sent < len(self._messages):
-            self._producer.send(*self._messages[self._sent])
-            self._sent += 1
-        return False
-
-    def _send_and_commit(self) -> bool:
-        already_there = self._send()
-        if not already_there and self._producer is not None:
-            self._producer.commit(self._batch_id)
-        return already_there
-
-    def _until_done(self, action: Callable[[], bool]) -> None:
+    def _send_and_commit(self) -> None:
         """Do it, with a new producer when the transaction is lost."""
-        while True:
+        for attempt in range(1, _ATTEMPTS + 1):
+            begun_s = time.monotonic()
             try:
-                action()
+                self._attempt()
                 return
             except TransactionLostError as e:
                 self._producer = None
-                self._lost += 1
-                if self._lost == _ATTEMPTS:
+                took_s = time.monotonic() - begun_s
+                if took_s >= transaction_timeout_s(self._binding):
+                    raise self._too_slow(took_s, e) from e
+                if attempt == _ATTEMPTS:
                     raise ExternalSystemError(
                         f"Sink {self._binding.stream!r}: the transaction {self._id} on {self._binding.servers} "
-                        f"was lost {self._lost} times ({e}). The batch will be written again."
+                        f"was lost {attempt} times ({e}). The batch will be written again."
                     ) from e
+
+    def _attempt(self) -> None:
+        producer = self._producer = TransactionalProducer.of(self._binding, self._id)
+        # An earlier task of this process may have left a transaction open.
+        producer.abort()
+        if producer.done < self._batch_id:
+            for values, keys in self._messages.blocks():
+                producer.send(values, keys)
+            producer.commit(self._batch_id)
+
+    def _too_slow(self, took_s: float, cause: TransactionLostError) -> ExternalSystemError:
+        megabytes = self._messages.nbytes / (1 << 20)
+        return ExternalSystemError(
+            f"Sink {self._binding.stream!r}: the output of batch {self._batch_id} in one task, {megabytes:,.1f} MB, "
+            f"could not be sent to {self._binding.servers} within {took_s:.0f} s ({cause}), and its transaction may "
+            f"be open for {transaction_timeout_s(self._binding):g} s. Raise transaction.timeout.ms in the URI (the "
+            "broker allows at most its transaction.max.timeout.ms), or let a batch read less with "
+            "max_records_per_batch or max_files_per_batch."
+        )

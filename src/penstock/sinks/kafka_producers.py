@@ -29,12 +29,12 @@ __all__ = [
     "TransactionalProducer",
     "committed_offset",
     "forget",
+    "transaction_timeout_s",
 ]
 
 FLUSH_TIMEOUT_S: Final = 120.0
 _ANSWER_TIMEOUT_S: Final = 30.0
 _ABORT_TIMEOUT_S: Final = 5.0
-_COMMIT_TIMEOUT_S: Final = 60.0
 _COORDINATOR_MOVES: Final = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -91,6 +91,11 @@ def producer_settings(binding: KafkaBinding, transactional_id: str | None) -> di
     else:
         own |= _TRANSACTION_SETTINGS | {"transactional.id": transactional_id}
     return own | dict(binding.client)
+
+
+def transaction_timeout_s(binding: KafkaBinding) -> float:
+    """How long a transaction of the binding may be open before the broker ends it."""
+    return float(producer_settings(binding, "")["transaction.timeout.ms"]) / 1000
 
 
 def connection_settings(binding: KafkaBinding) -> dict[str, Any]:
@@ -194,7 +199,8 @@ class TransactionalProducer:
         done = [TopicPartition(self._binding.topic, 0, batch_id + 1)]
         try:
             self._producer.send_offsets_to_transaction(done, self._group, _ANSWER_TIMEOUT_S)
-            self._producer.commit_transaction(_COMMIT_TIMEOUT_S)
+            # As long as the broker keeps the transaction open: until then the messages may still get there.
+            self._producer.commit_transaction(transaction_timeout_s(self._binding))
         except KafkaException as e:
             raise self._lost(e) from e
         self._open = False
