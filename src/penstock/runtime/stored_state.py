@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, PenstockError, own_error_in, system_error_in
 from penstock.runtime.sealed import Sealed
 
 __all__ = ["SlotReader", "read_slots"]
@@ -41,12 +41,27 @@ def read_slots(
         rows = entries.selectExpr("user_map_key.name", "user_map_value.content")
         found = rows.mapInArrow(_each_slot(reader), _RESULT).collect()
     except PySparkException as e:
-        raise CheckpointError(
-            f"The state after micro-batch {batch_id} in {folder} cannot be read: {str(e).splitlines()[0]} The "
-            "checkpoint keeps only the newest micro-batches; name a newer one, or none."
-        ) from e
+        failure = _failure(str(e), folder, batch_id)
+        raise failure from failure.__cause__ or e
     slots = {row.slot for row in found}
     return slots, [bytes(row.body) for row in found if row.body is not None]
+
+
+def _failure(text: str, folder: Path, batch_id: int) -> PenstockError:
+    own = own_error_in(text, CheckpointError)
+    if own is not None:
+        # In another process, a worker could not write what it has read.
+        return own
+    what = f"The state after micro-batch {batch_id} in {folder} cannot be read"
+    system = system_error_in(text)
+    if system is not None:
+        # Spark reads a state from a copy of its files.
+        error = CheckpointError(f"{what}: {system.strerror}. See to that, and try again.")
+        error.__cause__ = system
+        return error
+    return CheckpointError(
+        f"{what}: {text.splitlines()[0]} The checkpoint keeps only the newest micro-batches; name a newer one, or none."
+    )
 
 
 def _each_slot(reader: SlotReader) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
