@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -143,6 +144,20 @@ def run(
         bool,
         typer.Option("--allow-non-restored-state", help="Leave behind the state of steps that are gone."),
     ] = False,
+    allow_read: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Let commands have the job read this file or address, and what is below it. May be repeated.",
+        ),
+    ] = None,
+    allow_write: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Let commands have the job write dumps below this folder or address. May be repeated.",
+        ),
+    ] = None,
     metrics_bind: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve the job's metrics to Prometheus there, at /metrics."),
@@ -210,6 +225,8 @@ def run(
             keep_positions=keep_positions,
             allow_non_restored_state=allow_non_restored_state,
             lock_timeout_s=lock_timeout,
+            allow_read=_absolute(allow_read),
+            allow_write=_absolute(allow_write),
             metrics_bind=metrics_bind,
             metrics_allow_remote=metrics_allow_remote,
             strict=strict,
@@ -234,6 +251,14 @@ def run(
             print_json(asdict(summary))
         if output is not Output.json or log is not None:
             display.print_summary(summary)
+
+
+def _absolute(places: list[str] | None) -> tuple[str, ...]:
+    """Places as somebody who is in a folder means them. Links stay, since commands name places by them too."""
+    return tuple(
+        text if "://" in text else os.path.abspath(Path(text).expanduser())  # noqa: PTH100  # resolve() follows links
+        for text in places or []
+    )
 
 
 def _submit(

@@ -126,7 +126,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
         sources.append(source)
         receivers += [receiver] if receiver is not None else []
     if commands is not None:
-        sources[-1] = _command_source(sources[-1], commands, place, settings.max_command_bytes)
+        sources[-1] = _command_source(sources[-1], commands, place, settings)
     if STARTS in lineage.streams:
         sources.append(BoundSource(START_NODE, StartLog(), StartReader(plan)))
     bound_receipts = bindings.get(RECEIPTS)
@@ -285,7 +285,9 @@ def _receiver(
     return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
 
 
-def _command_source(source: BoundSource, binding: Binding, place: _Place, most_bytes: int) -> BoundSource:
+def _command_source(
+    source: BoundSource, binding: Binding, place: _Place, settings: RunSettings
+) -> BoundSource:
     """The source of commands, whose records become orders."""
     form = getattr(binding, "format", "json")
     known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
@@ -293,7 +295,8 @@ def _command_source(source: BoundSource, binding: Binding, place: _Place, most_b
         raise BindingError(
             f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
         )
-    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), most_bytes)
+    most_bytes = settings.max_command_bytes
+    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), most_bytes, settings.allowed)
     reader = CommandReader(place.plan, known[form], most_bytes, fetched)
     return BoundSource(COMMAND_NODE, source.input, reader)
 

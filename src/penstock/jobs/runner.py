@@ -179,7 +179,7 @@ class JobRunner:
             lag_clocks: dict[str, LagClock] = {}
             progress = Progress()
             while True:
-                dumps = Dumps(checkpoint, bound.lineage, on_note)
+                dumps = Dumps(checkpoint, bound.lineage, self._settings.allowed, on_note)
                 watch = Watch(ownership, dumps, recorder, lag_clocks, progress)
                 follower = Follower(bound, checkpoint, watch)
                 run = _Run(

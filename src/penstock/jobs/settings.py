@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.control.commands import DEFAULT_MOST_BYTES
 from penstock.errors import JobDefinitionError
 from penstock.jobs.addresses import metrics_address
+from penstock.sources.allowed import AllowedPlaces
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
 __all__ = ["RunSettings"]
@@ -45,6 +46,8 @@ class RunSettings:
         lock_timeout_s: how long to wait, in seconds, for another run that uses the checkpoint to end.
         metrics_bind: HOST:PORT at which the metrics of the job are served to Prometheus; None serves none.
         metrics_allow_remote: whether that may be an address that others than this machine can reach.
+        allow_read: from where commands may have the job read: files, folders, and addresses with what is below them.
+        allow_write: where commands may have the job write: folders, and addresses with what is below them.
         spark_settings: further Spark settings, which win over penstock's own.
 
     """
@@ -69,9 +72,17 @@ class RunSettings:
     started_by: str | None = None
     metrics_bind: str | None = None
     metrics_allow_remote: bool = False
+    allow_read: Sequence[str] = ()
+    allow_write: Sequence[str] = ()
     spark_settings: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def allowed(self) -> AllowedPlaces:
+        """What commands may have the job open."""
+        return AllowedPlaces.of(self.allow_read, self.allow_write)
+
     def __post_init__(self) -> None:
+        AllowedPlaces.of(self.allow_read, self.allow_write)
         if self.parallelism is not None and not 1 <= self.parallelism <= 32768:
             raise JobDefinitionError(f"The parallelism is {self.parallelism}; it must be from 1 to 32768.")
         if self.batch_interval_ms < 0:

@@ -40,6 +40,8 @@ class JobSettings(pydantic.BaseModel):
     max_held_bytes: int = RunSettings.max_held_bytes
     state_memory_mb: int = RunSettings.state_memory_mb
     retained_batches: int = RunSettings.retained_batches
+    allow_read: list[str] = []
+    allow_write: list[str] = []
     lock_timeout: str = "60s"
     spark: dict[str, str] = {}
     from_savepoint: str | None = None

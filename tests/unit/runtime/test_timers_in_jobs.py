@@ -134,7 +134,7 @@ ASKS = st.builds(
     )
 )
 def test_every_timer_is_called_once_in_its_order(batches: Any) -> None:
-    """Behind the controls and before the data of the first micro-batch that is not before it, also after restarts and where the clock jumps."""
+    """In the first micro-batch not before it, behind controls; also after restarts and jumps of the clock."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.state.timeline._FEW", 3)
         job, model = job_of(), Model()
