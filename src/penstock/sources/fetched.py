@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -17,6 +18,10 @@ from penstock.control.commands import CommandError
 from penstock.sources.objects import OBJECT_SCHEMES, ObjectError, read_object
 
 __all__ = ["FetchedFiles"]
+
+_MOST_KEPT: Final = 1000
+# The clocks of the machines that write a checkpoint need not be the same.
+_CLOCKS_DIFFER_S: Final = 3600
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,27 @@ class FetchedFiles:
                 pass
             finally:
                 new.unlink()
+            self._forget()
         found = msgspec.json.decode(kept.read_bytes(), type=dict[str, msgspec.Raw])
         if "error" in found:
             raise CommandError(msgspec.json.decode(found["error"], type=str), command_id)
         return bytes(found["content"])
+
+    def _forget(self) -> None:
+        """Delete what was read before the oldest micro-batch that the checkpoint keeps, once there are many."""
+        folder = Path(self.folder)
+        names = os.listdir(folder)  # noqa: PTH208  # only names are needed
+        if len(names) <= _MOST_KEPT:
+            return
+        offsets = [path for path in (folder.parent / "offsets").glob("[0-9]*") if path.name.isdecimal()]
+        if not offsets:
+            return
+        oldest_s = min(offsets, key=lambda path: int(path.name)).stat().st_mtime - _CLOCKS_DIFFER_S
+        for path in map(folder.joinpath, names):
+            # Another task may have deleted it.
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest_s:
+                    path.unlink()
 
     def _outcome(self, uri: str) -> bytes:
         """The content, or why there is none: a failure is kept like a success, so that a replay fails alike."""
