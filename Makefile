@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-autoscaling bench-dump bench-windows bench-open-windows soak chaos properties first-contact clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-commands bench-state bench-autoscaling bench-dump bench-windows bench-open-windows soak chaos properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench-latency: setup ## Kafka to Kafka at 200 records a second
 
 bench-control: setup ## a command to 100k keys, and 10,000 commands a second beside data
 	@$(BIN)/python -m benchmarks.control $(ARGS)
+
+bench-commands: setup ## a million commands one by one, without Spark
+	@$(BIN)/python -m benchmarks.command_history $(ARGS)
 
 bench-state: setup ## a micro-batch of equal size while 10k to 10M keys are held
 	@$(BIN)/python -m benchmarks.state_growth $(ARGS)

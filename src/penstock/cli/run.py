@@ -112,6 +112,14 @@ def run(
             help="How much state each worker keeps in memory; the rest is on its local disk.",
         ),
     ] = 1024,
+    receipts_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=1,
+            help="How many receipts the checkpoint keeps; beyond it the oldest go.",
+        ),
+    ] = 256,
     lock_timeout: Annotated[
         float,
         typer.Option(
@@ -219,6 +227,7 @@ def run(
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
+            receipts_mb=receipts_mb,
             from_savepoint=from_savepoint,
             from_dump=from_dump,
             fresh=fresh,

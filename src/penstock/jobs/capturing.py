@@ -355,6 +355,8 @@ def _own_files(folder: Path, store: Store) -> tuple[FileEntry, ...]:
     A journal's mark comes before its segments: what is written meanwhile is then behind the mark, where a journal that
     is opened again looks for itself.
     """
-    paths = [path for name in OWN_FOLDERS for path in (folder / name).rglob("*") if path.is_file()]
+    found = [path for name in OWN_FOLDERS for path in (folder / name).rglob("*") if path.is_file()]
+    # What is about to take a file's place has a hidden name, and may be gone in a moment.
+    paths = [path for path in found if not path.name.startswith(".")]
     ordered = sorted(paths, key=lambda path: (path.name != "mark", str(path)))
     return tuple(write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in ordered)

@@ -22,6 +22,9 @@ from penstock.sources.allowed import AllowedPlaces, PlaceRefusedError
 __all__ = ["FetchedFiles"]
 
 _REFUSALS: Final = (CommandError, PlaceRefusedError, ExternalSystemError)
+_MOST_KEPT: Final = 1000
+# The clocks of the machines that write a checkpoint need not be the same.
+_CLOCKS_DIFFER_S: Final = 3600
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class FetchedFiles:
         try:
             if not kept.exists():
                 _keep(kept, _outcome(found))
+                self._forget()
             stored = kept.read_bytes()
         except (OSError, MemoryError) as e:
             what = e.strerror if isinstance(e, OSError) else "memory is out"
@@ -74,6 +78,22 @@ class FetchedFiles:
         if "error" in content:
             raise CommandError(msgspec.json.decode(content["error"], type=str), command_id)
         return bytes(content["content"])
+
+    def _forget(self) -> None:
+        """Delete what was read before the oldest micro-batch that the checkpoint keeps, once there are many."""
+        folder = Path(self.folder)
+        names = os.listdir(folder)  # noqa: PTH208  # only names are needed
+        if len(names) <= _MOST_KEPT:
+            return
+        offsets = [path for path in (folder.parent / "offsets").glob("[0-9]*") if path.name.isdecimal()]
+        if not offsets:
+            return
+        oldest_s = min(offsets, key=lambda path: int(path.name)).stat().st_mtime - _CLOCKS_DIFFER_S
+        for path in map(folder.joinpath, names):
+            # Another task may have deleted it.
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest_s:
+                    path.unlink()
 
 
 def _keep(kept: Path, outcome: bytes) -> None:

@@ -6,26 +6,26 @@ import contextlib
 import dataclasses
 import errno
 import itertools
-import json
 import math
 import os
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.bindings import LINE_FORMATS, FilesBinding
-from penstock.durable import sync_folder
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records import RecordType, empty_like
 from penstock.sources.base import SourceChunk, Split
+from penstock.sources.found_files import FoundFiles, Listing, LoggedFile
 from penstock.sources.lines import bad_chunk, read_lines
 from penstock.sources.tables import UnreadableFileError, parquet_rows, read_csv, read_parquet
 
-__all__ = ["FileLog", "LoggedFile", "share"]
+__all__ = ["FileLog", "Keeping", "LoggedFile", "share"]
 
 _SHOWN_BYTES: Final = 4096
 _SMALL_BYTES: Final = 1 << 20
@@ -33,26 +33,22 @@ _SMALL_ROWS: Final = 65_536
 _UNKNOWN_ROWS: Final = 1 << 40
 _IGNORED_ENDINGS: Final = (".tmp", ".crc")
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+# So long a file may be away, with its disk or share, and is not read again when it comes back.
+_FORGOTTEN_AFTER_S: Final = 24 * 3600
 
 
 @dataclass(frozen=True)
-class LoggedFile:
-    """A file as it was when it was found."""
+class Keeping:
+    """What is kept of files that were read.
 
-    directory: str
-    name: str
-    size: int
-    mtime_ns: int
+    The list has those of the newest micro-batches, `retained` of them, to which a job may go back, and at least those
+    behind position `oldest`. `owned` says that the folder is the checkpoint's own: a file is removed from it when its
+    micro-batch is committed.
+    """
 
-    @property
-    def path(self) -> str:
-        """Where the file is."""
-        return os.path.join(self.directory, self.name)  # noqa: PTH118  # called for each file of a batch
-
-    @property
-    def partition(self) -> str:
-        """The name as text that Arrow can hold, whatever its bytes are."""
-        return os.fsencode(self.name).decode("utf-8", "backslashreplace")
+    retained: int = 100
+    oldest: int = 0
+    owned: bool = False
 
 
 class FileLog:
@@ -66,27 +62,30 @@ class FileLog:
     What a file holds and cannot be understood is a bad record. A file that the system does not give (it is gone, its
     disk or share fails, memory is out) is an ExternalSystemError, so that its micro-batch is done again.
 
-    The order is kept in an append-only file of its own at `log_path`, which belongs in the checkpoint. Only
+    The order is kept in a file of its own at `log_path`, which belongs in the checkpoint; `keeping` bounds it. Only
     one copy of the log may find files (`latest`, `freeze`); others, in other processes, may ask for splits
     and for the lag, and read.
     """
 
-    def __init__(self, binding: FilesBinding, log_path: str | Path) -> None:
+    def __init__(self, binding: FilesBinding, log_path: str | Path, keeping: Keeping | None = None) -> None:
         self._binding = binding
         self._log_path = str(log_path)
+        self._keeping = keeping or Keeping()
         self._open()
 
     def _open(self) -> None:
         self._lock = threading.Lock()
-        self._found: _FoundFiles | None = None
+        self._found: FoundFiles | None = None
+        self._removed = 0
+        self._ends: deque[int] = deque(maxlen=self._keeping.retained)
         self._directory = _Directory(self._binding.directory)
         self._end: int | None = None
 
-    def __getstate__(self) -> tuple[FilesBinding, str]:
-        return self._binding, self._log_path
+    def __getstate__(self) -> tuple[FilesBinding, str, Keeping]:
+        return self._binding, self._log_path, self._keeping
 
-    def __setstate__(self, state: tuple[FilesBinding, str]) -> None:
-        self._binding, self._log_path = state
+    def __setstate__(self, state: tuple[FilesBinding, str, Keeping]) -> None:
+        self._binding, self._log_path, self._keeping = state
         self._open()
 
     def check(self) -> None:
@@ -113,7 +112,7 @@ class FileLog:
             found = self._files()
             if self._end is None:
                 self._discover(found, force=False)
-            end = len(found.files) if self._end is None else self._end
+            end = found.end if self._end is None else self._end
         limit = self._binding.max_files_per_batch
         if limited and limit is not None:
             end = min(end, start + limit)
@@ -124,20 +123,21 @@ class FileLog:
         with self._lock:
             found = self._files()
             self._discover(found, force=True)
-            self._end = len(found.files)
+            self._end = found.end
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
         """The files between two positions in the order of their names, large ones cut."""
         with self._lock:
             found = self._files()
-            if end > len(found.files):
+            if end > found.end:
                 found.refresh()
-            if end > len(found.files):
+            if end > found.end:
                 raise CheckpointError(
                     f"Stream {self._binding.stream!r}: the checkpoint has read {end} files, but its list of "
-                    f"files {self._log_path} has {len(found.files)}. Restore it, or delete the checkpoint."
+                    f"files {self._log_path} has {found.end}. Restore it, or delete the checkpoint."
                 )
-            files = sorted(found.files[start:end], key=lambda file: file.name)
+            files = sorted(found.between(start, end), key=lambda file: file.name)
+        files = [file for file in files if not self._was_taken(file)]
         return self._cut(files, parallelism)
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
@@ -167,7 +167,42 @@ class FileLog:
                 yield self._bad(split, reason, split.start, record_type)
 
     def forget(self, end: int) -> None:
-        """Nothing to do: the files are the user's, and their names are kept so that none is taken twice."""
+        """Remove the files before a position from a folder of the checkpoint's own, and keep the list short.
+
+        Other folders are the user's.
+        """
+        with self._lock:
+            found = self._files()
+            if self._keeping.owned:
+                self._remove(found, end)
+            self._ends.append(end)
+            is_full = len(self._ends) == self._ends.maxlen
+            upto = max(self._keeping.oldest, self._ends[0] if is_full else 0)
+            if found.is_worthwhile(upto):
+                self._compact(found, upto)
+
+    def _remove(self, found: FoundFiles, end: int) -> None:
+        for file in found.between(max(self._removed, found.first), end):
+            if file.directory == self._binding.directory:
+                # A file that cannot be removed is known, so that it is not read again.
+                with contextlib.suppress(OSError):
+                    os.unlink(file.path)  # noqa: PTH108  # asked for every file
+        self._removed = max(self._removed, end)
+
+    def _compact(self, found: FoundFiles, upto: int) -> None:
+        directory = self._binding.directory
+        try:
+            names = os.listdir(directory)  # noqa: PTH208  # only names are needed
+        except OSError:
+            # Finding new files says so, and what is away for a moment must not be forgotten.
+            return
+        after_s = 0 if self._keeping.owned else _FORGOTTEN_AFTER_S
+        found.compact(upto, Listing(directory, names, time.time()), after_s)
+
+    def _was_taken(self, file: LoggedFile) -> bool:
+        """Whether a command waits no more, since the job that the savepoint was taken of has read and removed it."""
+        is_foreign = self._keeping.owned and file.directory != self._binding.directory
+        return is_foreign and not Path(file.path).exists()
 
     def lag(self, position: int) -> dict[str, Any]:
         """How many files, and bytes, wait behind a position."""
@@ -175,7 +210,8 @@ class FileLog:
             found = self._files()
             # Files may be found by a copy of this log in another process.
             found.refresh()
-            waiting = found.files[position : self._end]
+            end = found.end if self._end is None else self._end
+            waiting = found.between(max(position, found.first), end)
         return {"files": len(waiting), "bytes": sum(file.size for file in waiting)}
 
     def _bad(self, split: Split, reason: str, offset: int, record_type: RecordType) -> SourceChunk:
@@ -260,14 +296,14 @@ class FileLog:
             found = _look_at(file.directory, file.name)
         return found is not None and found.size > file.size
 
-    def _files(self) -> _FoundFiles:
+    def _files(self) -> FoundFiles:
         if self._found is None:
-            self._found = _FoundFiles(self._log_path)
+            self._found = FoundFiles(self._log_path)
         return self._found
 
-    def _discover(self, found: _FoundFiles, *, force: bool) -> None:
+    def _discover(self, found: FoundFiles, *, force: bool) -> None:
         try:
-            new = self._directory.new_files(found.known, force=force)
+            new = self._directory.new_files(found, force=force)
         except OSError as e:
             raise self._cannot_list(e) from e
         if new:
@@ -278,72 +314,6 @@ class FileLog:
             f"Stream {self._binding.stream!r}: the directory {self._binding.directory} cannot be listed "
             f"any more ({error.strerror}). Bring it back and start the job again; it goes on where it was."
         )
-
-
-class _FoundFiles:
-    """The durable list of the files that were found. One process appends; others may read it meanwhile."""
-
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-        self._read_bytes = 0
-        self.files: list[LoggedFile] = []
-        self.known: set[tuple[str, str]] = set()
-        self.refresh()
-
-    def append(self, files: Sequence[LoggedFile]) -> None:
-        """Add files; they are on disk when this returns."""
-        lines = b"".join(_log_line(file) for file in files)
-        try:
-            if not self._path.exists():
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._path.touch()
-                sync_folder(self._path.parent)
-            with self._path.open("r+b") as log:
-                # What stands behind the whole lines is from a crash, and no position covers it.
-                log.truncate(self._read_bytes)
-                log.seek(self._read_bytes)
-                log.write(lines)
-                log.flush()
-                os.fsync(log.fileno())
-        except OSError as e:
-            raise self._error(e) from e
-        self._remember(files, len(lines))
-
-    def refresh(self) -> None:
-        """Read the lines that were added since."""
-        try:
-            with self._path.open("rb") as log:
-                log.seek(self._read_bytes)
-                added = log.read()
-        except FileNotFoundError:
-            return
-        except OSError as e:
-            raise self._error(e) from e
-        whole = added.rfind(b"\n") + 1
-        try:
-            files = [LoggedFile(**json.loads(line)) for line in added[:whole].splitlines()]
-        except (ValueError, TypeError) as e:
-            raise CheckpointError(
-                f"The list of files {self._path} is damaged ({e}). Restore it, or delete the checkpoint."
-            ) from e
-        self._remember(files, whole)
-
-    def _remember(self, files: Sequence[LoggedFile], size: int) -> None:
-        self._read_bytes += size
-        self.files.extend(files)
-        self.known.update((file.directory, file.name) for file in files)
-
-    def _error(self, error: OSError) -> CheckpointError:
-        return CheckpointError(
-            f"The checkpoint cannot keep its list of files {self._path}: {error.strerror}. "
-            "Choose a folder that can be written with --checkpoint."
-        )
-
-
-def _log_line(file: LoggedFile) -> bytes:
-    # json escapes what is no valid text in file names, and never writes a newline.
-    fields = {"directory": file.directory, "name": file.name, "size": file.size, "mtime_ns": file.mtime_ns}
-    return json.dumps(fields).encode() + b"\n"
 
 
 class _Directory:
@@ -359,15 +329,15 @@ class _Directory:
         self._settled_mtime_ns: int | None = None
         self._listed_ns = 0
 
-    def new_files(self, known: set[tuple[str, str]], *, force: bool) -> list[LoggedFile]:
+    def new_files(self, found: FoundFiles, *, force: bool) -> list[LoggedFile]:
         """The files that are not known, in the order of their names."""
         now, mtime = time.time_ns(), os.stat(self._path).st_mtime_ns  # noqa: PTH116  # asked for every batch
         if not force and mtime == self._settled_mtime_ns and 0 <= now - self._listed_ns < self._FORCED_NS:
             return []
         new = [
             file
-            for name in sorted(_visible_names(self._path))
-            if (self._path, name) not in known and (file := _look_at(self._path, name)) is not None
+            for name in sorted(found.unknown(self._path, _visible_names(self._path)))
+            if (file := _look_at(self._path, name)) is not None
         ]
         self._listed_ns = now
         self._settled_mtime_ns = mtime if mtime < now - self._SETTLED_NS else None

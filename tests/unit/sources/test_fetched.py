@@ -230,3 +230,22 @@ def test_readers_at_once_agree(
     assert len(set(found)) == 1
     # No half-written file is left.
     assert len(list(Path(fetched.folder).iterdir())) == 1
+
+
+def test_what_was_read_long_ago_is_deleted(
+    fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once there is much of it; what a micro-batch that the checkpoint keeps has read stays."""
+    monkeypatch.setattr("penstock.sources.fetched._MOST_KEPT", 3)
+    path = written(tmp_path, "a.json", '{"a": 1}')
+    for number in range(3):
+        content(fetched, path, f"old-{number}")
+    for kept in Path(fetched.folder).iterdir():
+        os.utime(kept, (1_000, 1_000))
+    content(fetched, path, "0-0")
+    assert len(list(Path(fetched.folder).iterdir())) == 4, "nobody knows which may be needed"
+    (tmp_path / "offsets").mkdir()
+    for number in ("9", "10", ".9.crc"):
+        (tmp_path / "offsets" / number).touch()
+    content(fetched, path, "0-1")
+    assert len(list(Path(fetched.folder).iterdir())) == 2
