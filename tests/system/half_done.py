@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import collections
 import json
+import os
 import random
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ __all__ = [
     "expected",
     "faults",
     "run_rounds",
+    "write_results",
 ]
 
 JOB = Path(standing_job.__file__)
@@ -265,3 +267,11 @@ def run_rounds(pipes: Pipes, folder: Path, seed: int, rounds: int) -> RoundsResu
         job.signal(signal.SIGTERM)
         assert job.wait().code == 0
     return half_done.result
+
+
+def write_results(name: str, command: str, results: Mapping[str, Any]) -> None:
+    """Write the results to a file in the folder that the environment names, if it does."""
+    folder = os.environ.get("PENSTOCK_CHAOS_RESULTS")
+    if folder:
+        content = {"command": command, "cores": os.cpu_count(), **results}
+        (Path(folder) / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")

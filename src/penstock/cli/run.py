@@ -137,6 +137,12 @@ def run(
     from_dump: Annotated[
         str | None, typer.Option(metavar="URI", help="Begin with a dump, if CHECKPOINT is new.")
     ] = None,
+    must_continue: Annotated[
+        bool,
+        typer.Option(
+            "--must-continue", help="Refuse to begin anew: CHECKPOINT must be there, say on a mounted disk."
+        ),
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Put an existing checkpoint aside first, and begin anew.")
     ] = False,
@@ -164,6 +170,14 @@ def run(
         typer.Option(
             metavar="PREFIX",
             help="Let commands have the job write dumps below this folder or address. May be repeated.",
+        ),
+    ] = None,
+    new_outputs_from: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BATCH",
+            min=0,
+            help="Begin the outputs anew with this micro-batch, where sinks are ahead of the checkpoint.",
         ),
     ] = None,
     metrics_bind: Annotated[
@@ -201,6 +215,7 @@ def run(
                 "scaling": None if scaling is None else scaling.value,
                 "keep_positions": keep_positions,
                 "allow_non_restored_state": allow_non_restored_state,
+                "new_outputs_from": new_outputs_from,
                 "from_savepoint": from_savepoint,
                 "continues": continues,
             }
@@ -230,9 +245,11 @@ def run(
             receipts_mb=receipts_mb,
             from_savepoint=from_savepoint,
             from_dump=from_dump,
+            must_continue=must_continue,
             fresh=fresh,
             keep_positions=keep_positions,
             allow_non_restored_state=allow_non_restored_state,
+            new_outputs_from=new_outputs_from,
             lock_timeout_s=lock_timeout,
             allow_read=_absolute(allow_read),
             allow_write=_absolute(allow_write),

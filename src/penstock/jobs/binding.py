@@ -133,7 +133,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
     bound_receipts = bindings.get(RECEIPTS)
     receipts = ReceiptWriter(
         checkpoint.folder,
-        lineage.id,
+        lineage.output_id,
         None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
         settings.receipts_mb << 20,
     )

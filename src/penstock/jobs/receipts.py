@@ -40,16 +40,21 @@ class ReceiptWriter:
         bound: Sink | None,
         most_bytes: int = DEFAULT_RECEIPTS_BYTES,
     ) -> None:
-        self._bound: Final = bound
+        self.bound: Final = bound
         self._checkpoint: Final = checkpoint
         self._lineage: Final = lineage
+        self._most_bytes: Final = most_bytes
         self._segments: Final = SegmentWriter(checkpoint, most_bytes=most_bytes)
+
+    def for_outputs(self, lineage: str) -> ReceiptWriter:
+        """The same for a sink that knows the job under another id."""
+        return ReceiptWriter(self._checkpoint, lineage, self.bound, self._most_bytes)
 
     def prepare(self) -> None:
         """Prepare, once per start."""
         self._segments.open()
-        if self._bound is not None:
-            self._bound.prepare(self._lineage, str(self._checkpoint))
+        if self.bound is not None:
+            self.bound.prepare(self._lineage, str(self._checkpoint))
 
     def write(self, batch_id: int, stories: Sequence[Story]) -> None:
         """Write the receipts of a micro-batch; called again with the same after a crash."""
@@ -62,8 +67,8 @@ class ReceiptWriter:
                 f"The receipts of micro-batch {batch_id} cannot be written to {kept_receipts(self._checkpoint)} "
                 f"({e.strerror or e}). Make room there, and start the job again."
             ) from e
-        if self._bound is not None:
-            self._send(self._bound, batch_id, [receipt for story in stories for receipt in story.receipts])
+        if self.bound is not None:
+            self._send(self.bound, batch_id, [receipt for story in stories for receipt in story.receipts])
 
     def _send(self, sink: Sink, batch_id: int, receipts: Sequence[Receipt]) -> None:
         keys = pa.array([receipt.id.encode() for receipt in receipts], pa.binary())

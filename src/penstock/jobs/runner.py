@@ -37,6 +37,7 @@ from penstock.jobs.events import RunEvents, settings_of, user_name
 from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
+from penstock.jobs.outputs import begin_outputs_anew, checked_outputs
 from penstock.jobs.own_files import check_checkpoint
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.recording import LagClock, Recorder
@@ -149,12 +150,20 @@ class JobRunner:
             declared = declared_state(self._job)
             evolves = must_evolve(declared, checkpoint)
             bound = bind_job(self._job, self._settings, checkpoint, gets_seed=evolves)
+            anew = checked_outputs(
+                bound, checkpoint, self._settings.bindings, self._settings.new_outputs_from
+            )
             # As long as Spark takes to start, another run that the locks have not kept out has time to notice.
             ownership = Ownership.begin(checkpoint.folder)
             by = user_name() if self._settings.started_by is None else self._settings.started_by
             events = RunEvents(checkpoint.folder, self._job.name, self.job_id, by)
             stack.enter_context(events.failures())
             events.started(self._begun(bound, told, ownership.epoch, aside))
+            if anew is not None:
+                bound = begin_outputs_anew(bound, anew, checkpoint, events)
+                on_note(
+                    f"The outputs begin anew with micro-batch {anew.first_batch}; what they had of it stays."
+                )
             writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
             recorder = Recorder(writer, bound, self.job_id)
             self._serve_metrics(recorder, stack, on_note)
@@ -309,6 +318,8 @@ class JobRunner:
 
     def _checkpoint(self) -> Checkpoint:
         if self._settings.checkpoint is not None:
+            if self._settings.must_continue:
+                Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
             return Checkpoint.open(self._settings.checkpoint)
         # Kept after a failure, for its log, and when there are dead letters, for them.
         return Checkpoint.open(tempfile.mkdtemp(prefix="penstock-"))
@@ -331,7 +342,7 @@ class JobRunner:
         lineage = bound.lineage
         log = SparkLog(checkpoint.folder / "spark.log")
         for sink, _, _ in bound.sinks.values():
-            sink.prepare(lineage.id, str(checkpoint.folder))
+            sink.prepare(lineage.output_id, str(checkpoint.folder))
         bound.receipts.prepare()
         write_stream_order(checkpoint.folder, lineage.streams, lineage.first_batch)
         checkpoint.save(CONTROL_FILE, bound.control)
@@ -340,7 +351,7 @@ class JobRunner:
         query = Query(
             plan=bound.plan,
             sources=bound.sources,
-            writer=Writer(bound.plan, bound.sinks, lineage.id),
+            writer=Writer(bound.plan, bound.sinks, lineage.output_id),
             checkpoint=str(checkpoint.spark_folder),
             parallelism=lineage.parallelism,
             bounded=self._settings.bounded,
