@@ -83,12 +83,12 @@ class Worker:
             kept: Any = TransactionalProducer.of(task._binding, task._id)
         commit = kept.commit
 
-        def halt(batch_id: int) -> None:
+        def halt(batch_id: int, note: str) -> None:
             kept.commit = commit
             kept._producer.flush(20)
             sent.set()
             assert goes_on.wait(60)
-            commit(batch_id)
+            commit(batch_id, note)
 
         def finish() -> None:
             try:

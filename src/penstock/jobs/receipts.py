@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.receipts import Receipt, Story
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, ExternalSystemError
 from penstock.jobs.receipt_segments import (
     DEFAULT_RECEIPTS_BYTES,
     SegmentWriter,
@@ -20,11 +20,13 @@ from penstock.jobs.receipt_segments import (
     segment_names,
 )
 from penstock.records import record_type
-from penstock.sinks.base import Sink, TaskContext
+from penstock.sinks.base import RejectingTask, Sink, TaskContext
 
 __all__ = ["RECEIPT_TYPE", "ReceiptWriter", "by_batch", "plain", "read_receipts"]
 
 RECEIPT_TYPE: Final = record_type(Receipt)
+# So much of a reason goes to a sink for which the whole receipt is too large.
+_CUT_REASON: Final = 200
 
 
 class ReceiptWriter:
@@ -75,11 +77,31 @@ class ReceiptWriter:
         task = sink.task(TaskContext(batch_id, 0, 0, self._lineage), RECEIPT_TYPE)
         try:
             task.write(RECEIPT_TYPE.batch(receipts), keys)
+            if isinstance(task, RejectingTask) and (rejections := task.rejections()):
+                self._write_cut(task, [(receipts[found.row], keys[found.row]) for found in rejections])
             message = task.finish()
         except BaseException:
             task.abort()
             raise
         sink.commit(batch_id, [message])
+
+    def _write_cut(self, task: RejectingTask, rejected: Sequence[tuple[Receipt, Any]]) -> None:
+        """Write receipts that were too large for their sink without their details, which the checkpoint keeps."""
+        cut = [
+            msgspec.structs.replace(
+                receipt,
+                reason=f"{receipt.reason[:_CUT_REASON]} (cut: the whole receipt is in the checkpoint)".strip(),
+                details="",
+                degraded=[],
+            )
+            for receipt, _ in rejected
+        ]
+        task.write(RECEIPT_TYPE.batch(cut), pa.array([key.as_py() for _, key in rejected], pa.binary()))
+        if refused := task.rejections():
+            raise ExternalSystemError(
+                f"The receipt of the command {cut[refused[0].row].id!r} cannot be written, though it was cut: "
+                f"{refused[0].reason} Bind receipts to a place that takes more."
+            )
 
 
 def read_receipts(checkpoint: Path) -> Iterator[tuple[int, list[Receipt]]]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from penstock.bindings import KafkaBinding
 from penstock.errors import ExternalSystemError
 from penstock.kafka_topics import check_topic
 from penstock.records import RecordType
-from penstock.sinks.base import SinkTask, TaskContext
+from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
 from penstock.sinks.kafka_groups import newest_batch
 from penstock.sinks.kafka_producers import (
     PlainProducer,
@@ -23,6 +25,7 @@ from penstock.sinks.kafka_producers import (
     forget,
     transaction_timeout_s,
 )
+from penstock.sinks.message_sizes import MessageLimit, limit_of, oversized, with_limit
 from penstock.sinks.outgoing import OutgoingMessages
 
 __all__ = ["Encoder", "KafkaSink"]
@@ -49,6 +52,7 @@ class KafkaSink:
     def __init__(self, binding: KafkaBinding, encoder: Encoder) -> None:
         self._binding = binding
         self._encoder = encoder
+        self._limit = MessageLimit()
         self.exactly_once = binding.delivery == "exactly-once"
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # Kafka keeps what is fixed
@@ -57,7 +61,10 @@ class KafkaSink:
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # Kafka keeps what is fixed
         """Check the topic, the client settings and, for exactly-once, that transactions work."""
-        check_topic(self._binding, connection_settings(self._binding))
+        connection = connection_settings(self._binding)
+        check_topic(self._binding, connection)
+        self._limit = limit_of(self._binding, connection)
+        self._binding = with_limit(self._binding, self._limit)
         # Settings and transactions are tried here, where an error is a sentence and not a failed task.
         if self.exactly_once:
             forget(TransactionalProducer(self._binding, self._transactional_id(lineage, "start")))
@@ -68,8 +75,9 @@ class KafkaSink:
         """A task that is done when its records are safe, or committed."""
         if self.exactly_once:
             transactional_id = self._transactional_id(context.lineage, str(context.partition))
-            return _TransactionTask(self._binding, self._encoder, transactional_id, context.batch_id)
-        return _PlainTask(self._binding, self._encoder)
+            outgoing = _Encoded(self._binding, self._encoder, self._limit)
+            return _TransactionTask(outgoing, transactional_id, context.batch_id)
+        return _PlainTask(_Encoded(self._binding, self._encoder, self._limit))
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
         """Nothing to do: the tasks have made their records visible."""
@@ -78,16 +86,44 @@ class KafkaSink:
         return f"penstock-{lineage}-{self._binding.stream}-{partition}"
 
 
-class _PlainTask:
+@dataclass(frozen=True)
+class _Encoded:
+    """Records become messages; which of them are too large follows from a limit."""
+
+    binding: KafkaBinding
+    encoder: Encoder
+    limit: MessageLimit
+
+    def messages(
+        self, batch: pa.RecordBatch, keys: pa.Array | None
+    ) -> tuple[pa.Array, pa.Array | None, list[Rejection]]:
+        """The values and keys of the messages that are not too large, and the records of the others."""
+        values = self.encoder.encode(batch)
+        most_bytes = self.limit.most_bytes
+        sizes = oversized(values, keys, most_bytes)
+        if not sizes:
+            return values, keys, []
+        topic = self.binding.topic
+        rejections = [
+            Rejection(row, self.limit.reason(size, topic), values[row].as_py(), most_bytes)
+            for row, size in sizes.items()
+        ]
+        fits = pa.array([row not in sizes for row in range(len(values))])
+        return values.filter(fits), None if keys is None else keys.filter(fits), rejections
+
+
+class _PlainTask(RejectingTask):
     """Sends while records come, and waits for the broker at the end."""
 
-    def __init__(self, binding: KafkaBinding, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self._producer = PlainProducer.of(binding)
+    def __init__(self, encoded: _Encoded) -> None:
+        super().__init__()
+        self._encoded = encoded
+        self._producer = PlainProducer.of(encoded.binding)
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
         if len(batch):
-            self._producer.send(self._encoder.encode(batch), keys)
+            values, keys, self._rejections = self._encoded.messages(batch, keys)
+            self._producer.send(values, keys)
 
     def finish(self) -> bytes:
         self._producer.flush()
@@ -98,28 +134,37 @@ class _PlainTask:
             forget(self._producer)
 
 
-class _TransactionTask:
+class _TransactionTask(RejectingTask):
     """Keeps the messages until the task has all of them, and then sends and commits them in one transaction.
 
     The broker ends a transaction that stays open for long, so that none is open while user code still runs.
     The producer that this process has kept may be fenced, by a worker that had the partition in between. Then
     the first request fails, and a new producer finds out whether the batch is there already.
+
+    The limit of messages is committed with the batch: when it is there already, its replay leaves out the same records,
+    though the topic may take others by now.
     """
 
-    def __init__(self, binding: KafkaBinding, encoder: Encoder, transactional_id: str, batch_id: int) -> None:
-        self._binding = binding
-        self._encoder = encoder
+    def __init__(self, encoded: _Encoded, transactional_id: str, batch_id: int) -> None:
+        super().__init__()
+        self._encoded = encoded
+        self._binding = encoded.binding
         self._id = transactional_id
         self._batch_id = batch_id
-        self._messages = OutgoingMessages(binding.stream)
+        self._messages = OutgoingMessages(self._binding.stream)
         self._producer: TransactionalProducer | None = None
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
-        if len(batch):
-            self._messages.append(self._encoder.encode(batch), keys)
+        if not len(batch):
+            return
+        if self._producer is None:
+            self._producer = TransactionalProducer.of(self._binding, self._id)
+            self._encoded = replace(self._encoded, limit=self._limit(self._producer))
+        values, keys, self._rejections = self._encoded.messages(batch, keys)
+        self._messages.append(values, keys)
 
     def finish(self) -> bytes:
-        if self._messages:
+        if self._producer is not None:
             self._send_and_commit()
         self._messages.close()
         return b""
@@ -129,6 +174,12 @@ class _TransactionTask:
         with suppress(Exception):
             if self._producer is not None:
                 self._producer.abort()
+
+    def _limit(self, producer: TransactionalProducer) -> MessageLimit:
+        """The limit for the batch: that with which it was committed, if it was."""
+        if producer.done == self._batch_id and producer.note:
+            return msgspec.json.decode(producer.note, type=MessageLimit)
+        return self._encoded.limit
 
     def _send_and_commit(self) -> None:
         """Do it, with a new producer when the transaction is lost."""
@@ -155,7 +206,12 @@ class _TransactionTask:
         if producer.done < self._batch_id:
             for values, keys in self._messages.blocks():
                 producer.send(values, keys)
-            producer.commit(self._batch_id)
+            producer.commit(self._batch_id, msgspec.json.encode(self._encoded.limit).decode())
+        elif self._limit(producer) != self._encoded.limit:
+            raise ExternalSystemError(
+                f"Sink {self._binding.stream!r}: batch {self._batch_id} was written to {self._binding.topic!r} by a "
+                "task of an earlier run, under another limit of message sizes. The batch will be written again."
+            )
 
     def _too_slow(self, took_s: float, cause: TransactionLostError) -> ExternalSystemError:
         megabytes = self._messages.nbytes / (1 << 20)

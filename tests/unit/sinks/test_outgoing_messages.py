@@ -18,6 +18,7 @@ from penstock.sinks import kafka
 from penstock.sinks.base import TaskContext
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka_producers import TransactionalProducer, TransactionLostError
+from penstock.sinks.message_sizes import MessageLimit
 from penstock.sinks.outgoing import OutgoingMessages
 
 Message = tuple[bytes, bytes | None]
@@ -87,6 +88,7 @@ class Slow:
     """A producer whose broker has ended the transaction by the time of its commit."""
 
     done = -1
+    note = ""
 
     def __init__(self, takes_s: float) -> None:
         self.takes_s = takes_s
@@ -101,7 +103,7 @@ class Slow:
     def send(self, values: pa.Array, keys: pa.Array) -> None:
         self.now_s += self.takes_s
 
-    def commit(self, batch_id: int) -> None:
+    def commit(self, batch_id: int, note: str) -> None:
         raise TransactionLostError("Broker: Producer attempted to produce with an old epoch")
 
 
@@ -126,7 +128,9 @@ def test_output_that_takes_longer_to_send_than_a_transaction_may_last_is_said(
     binding = parse_binding("heaters", uri, "sink")
     assert isinstance(binding, KafkaBinding)
     encoder: Any = type("Plain", (), {"encode": lambda _, batch: batch.column(0)})()
-    task = KafkaSink(binding, encoder).task(TaskContext(3, 0, 0, "x"), None)  # type: ignore[arg-type]
+    sink = KafkaSink(binding, encoder)
+    sink._limit = MessageLimit(None, 9_000_000)
+    task = sink.task(TaskContext(3, 0, 0, "x"), None)  # type: ignore[arg-type]
     task.write(pa.RecordBatch.from_pydict({"value": pa.array([bytes(4 << 20)], pa.binary())}), None)
     with pytest.raises(ExternalSystemError, match=said):
         task.finish()
