@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-autoscaling bench-dump bench-windows bench-open-windows chaos properties first-contact clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows chaos properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-autoscaling: setup ## a load that rises fourfold and falls again, under pe
 
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)
+
+bench-large-state: setup ## 3 GiB of text dumped, saved, rescaled and restored, and the memory that takes
+	@$(BIN)/python -m benchmarks.large_state $(ARGS)
 
 chaos: setup ## some 250 kills of jobs, managers and brokers, under data and commands; 100 replays of a cut; and properties
 	@PENSTOCK_CHAOS_RESULTS=$(CURDIR)/docs/chaos $(BIN)/python -m pytest tests/system tests/integration -m chaos --timeout=3600 $(ARGS)
