@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-commands bench-state bench-autoscaling bench-dump bench-windows bench-open-windows soak chaos properties first-contact clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ bench-autoscaling: setup ## a load that rises fourfold and falls again, under pe
 
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)
+
+bench-large-state: setup ## 3 GiB of text dumped, saved, rescaled and restored, and the memory that takes
+	@$(BIN)/python -m benchmarks.large_state $(ARGS)
 
 soak: setup ## one hour of data and commands; fails when memory, disk, open files or times grow (ARGS="--seconds 600")
 	@$(BIN)/python -m benchmarks.soak $(ARGS)

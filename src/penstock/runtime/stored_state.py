@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +14,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import CheckpointError, PenstockError, own_error_in, system_error_in
+from penstock.runtime.gathered_entries import GatheredEntries
 from penstock.runtime.sealed import Sealed
 
 __all__ = ["SlotReader", "read_slots"]
 
-SlotReader = Callable[[int, dict[str, bytes]], Iterable[bytes]]
+SlotReader = Callable[[int, Mapping[str, bytes]], Iterable[bytes]]
 """Called in a worker with the number of a slot's partition and its stored entries; what it gives goes to the driver."""
 
 _RESULT: Final = "slot INT, body BINARY"
@@ -68,15 +70,16 @@ def _each_slot(reader: SlotReader) -> Callable[[Iterable[pa.RecordBatch]], Itera
     sealed = Sealed(reader)
 
     def each_slot(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        entries: dict[str, bytes] = {}
+        entries = GatheredEntries()
         for batch in batches:
-            entries.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+            for name, content in zip(batch.column(0), batch.column(1), strict=True):
+                entries.add(name.as_py(), content.as_buffer())
         task = TaskContext.get()
         assert task is not None
         if not entries:
             return
         slot = task.partitionId()
-        for body in (None, *sealed.open()(slot, entries)):
+        for body in itertools.chain([None], sealed.open()(slot, entries)):
             columns = [pa.array([slot], pa.int32()), pa.array([body], pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, ["slot", "body"])
 
