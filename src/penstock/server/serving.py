@@ -35,6 +35,7 @@ from penstock.server.api.context import Context
 from penstock.server.api.guard import Door
 from penstock.server.api.models import ServerConfig
 from penstock.server.catalog import Catalog
+from penstock.server.crowding import Bounded, CrowdLimits, protocol_for
 from penstock.server.dashboard.mounting import DashboardMount, dashboard_lifespan
 from penstock.server.demo_job import demo_definition, submit_once
 from penstock.server.home import ADDRESS_FILE, Home
@@ -50,7 +51,7 @@ TOKENS_VARIABLE: Final = "PENSTOCK_SERVER_TOKENS"
 """The variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not get it."""
 
 _LAST_REQUESTS_S: Final = 5
-_MOST_CONNECTIONS: Final = 500
+_OF_ONE_ADDRESS: Final = 50
 _MANAGER_ENDS_S: Final = 30.0
 
 
@@ -235,16 +236,18 @@ def _signals_end_the_server() -> Iterator[None]:
 
 
 def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config:
+    shared = settings.tls_proxy or is_loopback(bind_address(settings.bind)[0])
+    limits = CrowdLimits(waiting_of_one=None if shared else _OF_ONE_ADDRESS)
     return uvicorn.Config(
-        create_app(context, [DashboardMount(context)], dashboard_lifespan),
+        Bounded(create_app(context, [DashboardMount(context)], dashboard_lifespan), limits.working),
         log_config=None,
+        http=protocol_for(limits),
         # Its lines would have the token of the login.
         access_log=False,
         log_level="warning",
         server_header=False,
         # Headers of proxies can be made up by whoever asks.
         proxy_headers=False,
-        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_LAST_REQUESTS_S,
         ssl_certfile=None if settings.tls_certificate is None else str(settings.tls_certificate),
         ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
