@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -38,7 +39,7 @@ from penstock.server.catalog import Catalog
 from penstock.server.crowding import Bounded, CrowdLimits, protocol_for
 from penstock.server.dashboard.mounting import DashboardMount, dashboard_lifespan
 from penstock.server.demo_job import demo_definition, submit_once
-from penstock.server.home import ADDRESS_FILE, Home
+from penstock.server.home import ADDRESS_FILE, Home, make_private
 from penstock.server.manager import Manager, ManagerSettings
 from penstock.server.processes import process_of
 from penstock.server.service import JobService
@@ -122,8 +123,8 @@ def serve(
 ) -> None:
     """Serve until a signal comes, SIGTERM or SIGINT. Jobs go on then; the next server finds them.
 
-    Raises AccessError for an address that is not protected, ExternalSystemError for one that cannot be had, StoreError,
-    JobDefinitionError for folders that there are not.
+    Raises AccessError for an address that is not protected, HomeError for a home that is not, ExternalSystemError for
+    an address that cannot be had, StoreError, JobDefinitionError for folders that there are not.
     """
     host, port = bind_address(settings.bind)
     tls = _tls(settings)
@@ -135,7 +136,8 @@ def serve(
     offers_demo = not settings.jobs if settings.demo is None else settings.demo
     catalog = Catalog(settings.jobs, [demo_definition()] if offers_demo else [])
     with contextlib.ExitStack() as stack:
-        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        job_umask = stack.enter_context(_writes_privately())
+        make_private(home.root)
         listening = stack.enter_context(_listening(host, port))
         store = Store.open(settings.store or sqlite_url(home.store))
         stack.callback(store.close)
@@ -150,7 +152,8 @@ def serve(
             tls or settings.tls_proxy,
         )
         announcement = Announcement(home, started)
-        manager = Manager(store, catalog, home, settings.manager, on_lead=announcement.write)
+        managing = dataclasses.replace(settings.manager, job_umask=job_umask)
+        manager = Manager(store, catalog, home, managing, on_lead=announcement.write)
         context = Context(
             service=service,
             door=door,
@@ -222,6 +225,16 @@ def _write_privately(path: Path, content: bytes) -> None:
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
+
+
+@contextlib.contextmanager
+def _writes_privately() -> Iterator[int]:
+    """What this process writes is for its user alone; gives the umask that it was started with."""
+    before = os.umask(0o077)
+    try:
+        yield before
+    finally:
+        os.umask(before)
 
 
 @contextlib.contextmanager
