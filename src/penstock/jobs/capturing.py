@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -22,6 +22,7 @@ from penstock.jobs.described_state import (
     JobState,
     read_described,
 )
+from penstock.jobs.source_files import OvertakenError, copy_own_files
 from penstock.operators.slot import Header, held_name, merged
 from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.packing import PackedRow
@@ -31,7 +32,7 @@ from penstock.runtime.stored_state import SlotReader, read_slots
 from penstock.snapshots.formats import SnapshotFormat
 from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.stores import Store, open_store
-from penstock.snapshots.writing import Contents, PartEntry, Parts, TableInfo, commit, write_file
+from penstock.snapshots.writing import Contents, PartEntry, Parts, TableInfo, commit
 from penstock.state.blocks import conformed
 from penstock.state.expiring import expires_name
 from penstock.state.group_table import KEY_COLUMN, sorted_by_key
@@ -44,7 +45,6 @@ __all__ = [
     "CLOCK",
     "HEADER",
     "HELD",
-    "OWN_FOLDERS",
     "Capture",
     "FrozenEntries",
     "assemble",
@@ -59,11 +59,10 @@ __all__ = [
 HEADER: Final = "__header"
 HELD: Final = "__held"
 CLOCK: Final = "__clock"
-OWN_FOLDERS: Final = ("sources", "fetched")
-"""What a checkpoint keeps besides states, which a savepoint has as well."""
-
 StepReader: TypeAlias = Callable[[str, SlotReader], list[bytes]]
 """Calls a reader for each slot of the step of a node; gives all that it gave."""
+
+_MOST_ATTEMPTS: Final = 20
 
 _CONTENT: Final = pa.schema([pa.field("content", pa.binary(), nullable=False)])
 _NOTHING: Final = Only(frozenset(), frozenset())
@@ -105,15 +104,20 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
     if store.exists(MANIFEST):
         raise AlreadyThereError(f"There is a snapshot in {wanted.uri} already. Choose another place.")
     there = store.list()
-    while True:
+    for attempt in itertools.count(1):
         number = committed(checkpoint, lineage, wanted.batch)
         try:
             return _capture_batch(session, checkpoint, lineage, wanted, number)
+        except OvertakenError:
+            # The newest micro-batch needs what is newest; only a job that stands in its way again and again wins.
+            if wanted.batch is not None or attempt == _MOST_ATTEMPTS:
+                raise
         except CheckpointError:
             # Spark's first reading takes a while, in which a quick job may have gone on so far that the micro-batch is
             # no longer kept. Its next reading is quick.
             if _is_kept(checkpoint, lineage, number) or wanted.batch is not None or store.list() != there:
                 raise
+    raise AssertionError
 
 
 def _capture_batch(
@@ -123,7 +127,8 @@ def _capture_batch(
     # First, since the sources of a running job forget what is behind them.
     files: tuple[FileEntry, ...] = ()
     if wanted.kind == "savepoint" and wanted.keeps_files:
-        files = _own_files(checkpoint.folder, open_store(wanted.uri))
+        positions = positions_of(checkpoint, lineage, number)
+        files = copy_own_files(checkpoint.folder, positions, open_store(wanted.uri))
     contents = Contents(
         kind=wanted.kind,
         id=wanted.id or f"{lineage.job}-{number}",
@@ -350,16 +355,3 @@ def _contents(found: Iterable[bytes | None]) -> Iterator[pa.RecordBatch]:
     for content in found:
         if content is not None:
             yield pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=_CONTENT)
-
-
-def _own_files(folder: Path, store: Store) -> tuple[FileEntry, ...]:
-    """The files of the sources, which say what the positions mean.
-
-    A journal's mark comes before its segments: what is written meanwhile is then behind the mark, where a journal that
-    is opened again looks for itself.
-    """
-    found = [path for name in OWN_FOLDERS for path in (folder / name).rglob("*") if path.is_file()]
-    # What is about to take a file's place has a hidden name, and may be gone in a moment.
-    paths = [path for path in found if not path.name.startswith(".")]
-    ordered = sorted(paths, key=lambda path: (path.name != "mark", str(path)))
-    return tuple(write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in ordered)

@@ -67,7 +67,8 @@ class ManagerSettings:
     `poll_s` is how often it looks at the jobs, `scaling_s` how often at the figures of those with a scaling policy. It
     leads for `lease_s`, and asks for it again in time; another manager waits as long when it has died. A run that
     another machine started, and of which nothing is heard for `run_lease_s`, has died. What is left of runs and
-    operations is within `kept`.
+    operations is within `kept`. `job_umask` is the umask of jobs, whose outputs are for others too; with -1 that of the
+    manager.
     """
 
     poll_s: float = 0.5
@@ -75,6 +76,7 @@ class ManagerSettings:
     run_lease_s: float = 30.0
     scaling_s: float = 5.0
     kept: Kept = field(default_factory=Kept)
+    job_umask: int = -1
 
 
 class Manager:
@@ -113,8 +115,8 @@ class Manager:
         self._leases: Final = LeaseWatch(settings.run_lease_s)
         # Which runs this machine has started from this folder.
         self._here: dict[tuple[str, int], bool] = {}
-        self._processes: Final = Processes()
-        self._operator: Final = Operator(store, home)
+        self._processes: Final = Processes(settings.job_umask)
+        self._operator: Final = Operator(store, home, Processes(settings.job_umask))
         self._autoscaler: Final = Autoscaler(store, home, now_ms)
         self._exit_codes: dict[Path, int] = {}
         self._failures: Final = RecurringFailures(_log)

@@ -35,10 +35,10 @@ class Operator:
     since the jobs come first.
     """
 
-    def __init__(self, store: Store, home: Home) -> None:
+    def __init__(self, store: Store, home: Home, processes: Processes | None = None) -> None:
         self._store: Final = store
         self._home: Final = home
-        self._processes: Final = Processes()
+        self._processes: Final = processes or Processes()
         self._failures: Final = RecurringFailures(_log)
         self._asked: set[str] = set()
 
