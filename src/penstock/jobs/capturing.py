@@ -32,6 +32,7 @@ from penstock.snapshots.formats import SnapshotFormat
 from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.stores import Store, open_store
 from penstock.snapshots.writing import Contents, PartEntry, TableInfo, commit, write_file, write_part
+from penstock.sources.topic_identity import TOPIC_FILES
 from penstock.state.blocks import conformed
 from penstock.state.expiring import expires_name
 from penstock.state.group_table import KEY_COLUMN, sorted_by_key
@@ -72,7 +73,8 @@ _CLOCK: Final = pa.schema([pa.field("clock_ms", pa.int64(), nullable=False)])
 class Capture:
     """What to capture, and where to: `batch` is the micro-batch, None the newest one that is committed.
 
-    A savepoint has the files and journals of the sources as well, unless `keeps_files` says otherwise.
+    A savepoint has the files and journals of the sources as well, and a dump which Kafka topics they are, unless
+    `keeps_files` says otherwise.
     """
 
     kind: SnapshotKind
@@ -120,8 +122,8 @@ def _capture_batch(
     state = read_described(checkpoint.folder)
     # First, since the sources of a running job forget what is behind them.
     files: tuple[FileEntry, ...] = ()
-    if wanted.kind == "savepoint" and wanted.keeps_files:
-        files = _own_files(checkpoint.folder, open_store(wanted.uri))
+    if wanted.keeps_files:
+        files = _own_files(checkpoint.folder, open_store(wanted.uri), wanted.kind)
     contents = Contents(
         kind=wanted.kind,
         id=wanted.id or f"{lineage.job}-{number}",
@@ -349,12 +351,15 @@ def _contents(found: Iterable[bytes | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(kept, pa.binary())], schema=_CONTENT)
 
 
-def _own_files(folder: Path, store: Store) -> tuple[FileEntry, ...]:
-    """The files of the sources, which say what the positions mean.
+def _own_files(folder: Path, store: Store, kind: SnapshotKind) -> tuple[FileEntry, ...]:
+    """The files of the sources, which say what the positions mean; of a dump's only those in Kafka mean anything.
 
     A journal's mark comes before its segments: what is written meanwhile is then behind the mark, where a journal that
     is opened again looks for itself.
     """
-    paths = [path for name in OWN_FOLDERS for path in (folder / name).rglob("*") if path.is_file()]
+    if kind == "dump":
+        paths = list((folder / "sources").glob(TOPIC_FILES))
+    else:
+        paths = [path for name in OWN_FOLDERS for path in (folder / name).rglob("*") if path.is_file()]
     ordered = sorted(paths, key=lambda path: (path.name != "mark", str(path)))
     return tuple(write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in ordered)

@@ -161,10 +161,13 @@ class Follower:
         """Take the reports of a micro-batch; called again with the same batch after a crash.
 
         Raises FencedError, before anything is written, when another run owns the checkpoint; and when it has taken it
-        meanwhile, so that Spark does not commit the micro-batch, which the other run does again.
+        meanwhile, so that Spark does not commit the micro-batch, which the other run does again. CheckpointError,
+        before anything is written, when a topic that was read is not the one that the checkpoint knows.
         """
         begun_s = time.monotonic()
         self.ownership.check()
+        if reports:
+            self.bound.topics.check()
         mark_begun(self._checkpoint, batch_id)
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
         messages: dict[str, list[bytes]] = {}

@@ -165,7 +165,8 @@ class JobRunner:
             lock = locked_by_jvm(checkpoint.folder, jvm, stop, self._settings.lock_timeout_s)
             stack.callback(lock.release)
             requests = Requests(checkpoint.folder, self._number)
-            on_note(told)
+            for note in (told, *bound.notes):
+                on_note(note)
             if evolves:
                 lineage = evolve(session, checkpoint, declared)
                 bound = dataclasses.replace(bound, lineage=lineage)
