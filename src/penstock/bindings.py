@@ -48,6 +48,7 @@ _READ_SCHEMES: Final = (*_FILE_SCHEMES, "text")
 LINE_FORMATS: Final = ("jsonl", "text")
 """The formats of files in which a line is a record."""
 _RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
+_OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasbs", "http", "https")
 _DATA_RECORDS_PER_BATCH: Final = 2_000_000
 _UNACKNOWLEDGED: Final = 1000
 _MOST_UNACKNOWLEDGED: Final = 65_535
@@ -302,7 +303,10 @@ _OWN_SETTINGS: Final = {
 }
 """Client settings that would break what penstock promises, and what to do instead."""
 
-_LOGIN: Final = re.compile(r"(?s)^(?!\s*(?:jsonl|csv|parquet|text|console):)([^:]*:/*[^:]*:).*@")
+# In the name of a folder that is no URI itself @ means nothing.
+_LOGIN: Final = re.compile(
+    r"(?s)^(?!\s*(?:jsonl|csv|parquet|text|console):(?!\s*[A-Za-z][A-Za-z0-9+.-]*:))([^:]*:/*[^:]*:).*@"
+)
 _URI: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem)[^=&]*=)[^&]*")
 
@@ -478,6 +482,7 @@ def _parse_files(uri: _Uri) -> FilesBinding:
         path = path[2:]
     if not path:
         raise ValueError("the directory is missing")
+    _check_no_uri(uri.scheme, path)
     if "\0" in path:
         raise ValueError("a directory has no NUL characters in its name")
     known = uri.known()
@@ -488,6 +493,29 @@ def _parse_files(uri: _Uri) -> FilesBinding:
         directory=_absolute(path),
         max_files_per_batch=known.get("max_files_per_batch"),
         missing=known.get("missing", "fail"),
+    )
+
+
+def _check_no_uri(scheme: str, path: str) -> None:
+    """Refuse what is a URI itself: it would become a folder of this machine that is called like one."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)", path)
+    if match is None:
+        return
+    inner, slashes = match.group(1).lower(), match.group(2)
+    if not slashes and inner not in (*_SCHEMES, *_OBJECT_SCHEMES, "file"):
+        return
+    if inner == "file":
+        instead = f"write the path alone, {scheme}:/DIR"
+    elif inner in _SCHEMES:
+        instead = f"write {inner}:{slashes}... without {scheme}: before it"
+    else:
+        instead = (
+            "write to or read from a folder and copy it (object stores take savepoints and dumps), or bind to kafka://"
+            if inner in _OBJECT_SCHEMES
+            else "mount it, and write the path of the mount"
+        )
+    raise ValueError(
+        f"{inner}:{slashes} is no folder of this machine; {instead}. A folder of that name is {scheme}:./{inner}:..."
     )
 
 
