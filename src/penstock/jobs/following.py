@@ -15,6 +15,7 @@ from penstock.control.receipts import Batch, StepTime, Story, slowest_time, stor
 from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.control_history import ControlHistory
 from penstock.jobs.dumping import Dumps
 from penstock.jobs.figures import Lag
 from penstock.jobs.own_files import COUNTS_FILE, mark_begun, stored_counts
@@ -131,6 +132,7 @@ class Follower:
         self.recorder: Final = watch.recorder
         self._spark: ProgressReader | None = None
         self._lag_clocks: Final = watch.lag_clocks
+        self.history = ControlHistory(checkpoint, bound.lineage, {})
         self._rates: list[tuple[float, int]] = []
         # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}

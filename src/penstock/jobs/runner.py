@@ -29,6 +29,7 @@ from penstock.jobs.binding import BoundJob, bind_job
 from penstock.jobs.capturing import Capture, capture
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import CONTROL_FILE
+from penstock.jobs.control_history import control_history
 from penstock.jobs.definition import Job
 from penstock.jobs.described_graph import GRAPH_FILE
 from penstock.jobs.described_state import STATE_FILE
@@ -71,6 +72,7 @@ class _Run:
     events: RunEvents
     stop: threading.Event
     on_progress: Callable[[Progress], None]
+    on_note: Callable[[str], None]
     on_start: Callable[[], None]
 
 
@@ -183,7 +185,15 @@ class JobRunner:
                 watch = Watch(ownership, dumps, recorder, lag_clocks, progress)
                 follower = Follower(bound, checkpoint, watch)
                 run = _Run(
-                    session, follower, checkpoint, requests, events, stop, on_progress or _unseen, on_start
+                    session,
+                    follower,
+                    checkpoint,
+                    requests,
+                    events,
+                    stop,
+                    on_progress or _unseen,
+                    on_note,
+                    on_start,
                 )
                 try:
                     summary, request = self._run_bound(run)
@@ -336,6 +346,9 @@ class JobRunner:
         checkpoint.save(CONTROL_FILE, bound.control)
         checkpoint.save(GRAPH_FILE, bound.graph)
         checkpoint.save(STATE_FILE, declared_state(self._job))
+        follower.history = control_history(bound.sources, checkpoint, lineage)
+        if follower.history.told is not None:
+            run.on_note(follower.history.told)
         query = Query(
             plan=bound.plan,
             sources=bound.sources,
@@ -360,9 +373,7 @@ class JobRunner:
                 status, request = self._follow(run, running, holds_data=query.holds_data)
                 if request is not None and request.drain:
                     # All that is there is processed by a query that ends by itself.
-                    follower.closing = False
-                    running = start_query(run.session, dataclasses.replace(query, bounded=True))
-                    self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
+                    query = self._drain(run, query)
                 drains = request is not None and request.drain
                 if bound.plan.awaits_end and (drains or status == "finished"):
                     # Nothing will follow, so that what waits for the watermark, or windows for the clock, is done now.
@@ -380,9 +391,24 @@ class JobRunner:
         forget_refused(checkpoint, lineage, follower.begun)
         return follower.summary(self.job_id, status), request
 
+    def _drain(self, run: _Run, query: Query) -> Query:
+        """Process all that is there by queries that end by themselves; gives the last."""
+        while True:
+            run.follower.closing = False
+            query = dataclasses.replace(query, bounded=True)
+            running = start_query(run.session, query)
+            status, _ = self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
+            if status != _OTHERWISE:
+                return query
+            query = dataclasses.replace(query, holds_data=not query.holds_data)
+
     def _should_hold(self, follower: Follower) -> bool:
-        """Whether so much waits for paused steps that data streams must not be read on."""
-        return not self._settings.bounded and follower.held_bytes > self._settings.max_held_bytes
+        """Whether data streams must not be read on.
+
+        So much waits for paused steps, or the history of control streams comes first.
+        """
+        held_too_much = not self._settings.bounded and follower.held_bytes > self._settings.max_held_bytes
+        return held_too_much or follower.history.is_behind()
 
     def _follow(
         self,
@@ -420,6 +446,9 @@ class JobRunner:
         query.awaitTermination()
         follower.refresh()
         run.on_progress(follower.progress)
+        follower.history.finish()
+        if holds_data and not self._should_hold(follower):
+            return _OTHERWISE, None
         return "finished", None
 
 
