@@ -128,6 +128,12 @@ def run(
     from_dump: Annotated[
         str | None, typer.Option(metavar="URI", help="Begin with a dump, if CHECKPOINT is new.")
     ] = None,
+    must_continue: Annotated[
+        bool,
+        typer.Option(
+            "--must-continue", help="Refuse to begin anew: CHECKPOINT must be there, say on a mounted disk."
+        ),
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Put an existing checkpoint aside first, and begin anew.")
     ] = False,
@@ -143,6 +149,14 @@ def run(
         bool,
         typer.Option("--allow-non-restored-state", help="Leave behind the state of steps that are gone."),
     ] = False,
+    new_outputs_from: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BATCH",
+            min=0,
+            help="Begin the outputs anew with this micro-batch, where sinks are ahead of the checkpoint.",
+        ),
+    ] = None,
     metrics_bind: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve the job's metrics to Prometheus there, at /metrics."),
@@ -178,6 +192,7 @@ def run(
                 "scaling": None if scaling is None else scaling.value,
                 "keep_positions": keep_positions,
                 "allow_non_restored_state": allow_non_restored_state,
+                "new_outputs_from": new_outputs_from,
                 "from_savepoint": from_savepoint,
                 "continues": continues,
             }
@@ -206,9 +221,11 @@ def run(
             state_memory_mb=state_memory_mb,
             from_savepoint=from_savepoint,
             from_dump=from_dump,
+            must_continue=must_continue,
             fresh=fresh,
             keep_positions=keep_positions,
             allow_non_restored_state=allow_non_restored_state,
+            new_outputs_from=new_outputs_from,
             lock_timeout_s=lock_timeout,
             metrics_bind=metrics_bind,
             metrics_allow_remote=metrics_allow_remote,

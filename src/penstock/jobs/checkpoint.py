@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from penstock.durable import sync_folder, write_atomically
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, CheckpointMissingError
 from penstock.streams.graph import STARTS
 
-__all__ = ["Checkpoint", "Lineage", "Origin"]
+__all__ = ["Checkpoint", "Lineage", "Origin", "Outputs"]
 
 OriginKind: TypeAlias = Literal["empty", "savepoint", "dump", "rescale"]
 
@@ -36,12 +37,20 @@ class Origin(msgspec.Struct, frozen=True):
         return self.kind != "empty"
 
 
+class Outputs(msgspec.Struct, frozen=True):
+    """Outputs that a user has begun anew: the id under which sinks know them, and with which micro-batch they began."""
+
+    id: str
+    first_batch: int
+
+
 class Lineage(msgspec.Struct, frozen=True):
     """What is fixed for the life of a checkpoint.
 
-    `id` names the checkpoint's whole life in sinks. `streams` is the order of the sources in Spark's offset log, and
-    `parallelism` the number of state partitions. `origin` says what the job began with; `positions` are where its
-    streams began, if not where their bindings say, and `first_batch` numbers the micro-batch that Spark calls 0.
+    `id` names the checkpoint's whole life, in sinks too, unless a user has begun the `outputs` anew. `streams` is the
+    order of the sources in Spark's offset log, and `parallelism` the number of state partitions. `origin` says what the
+    job began with; `positions` are where its streams began, if not where their bindings say, and `first_batch` numbers
+    the micro-batch that Spark calls 0.
     """
 
     id: str
@@ -52,6 +61,12 @@ class Lineage(msgspec.Struct, frozen=True):
     origin: Origin = Origin()
     positions: dict[str, Any] = {}
     first_batch: int = 0
+    outputs: Outputs | None = None
+
+    @property
+    def output_id(self) -> str:
+        """The id under which sinks know what is written now."""
+        return self.id if self.outputs is None else self.outputs.id
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,27 @@ class Checkpoint:
                 f"The checkpoint folder {folder} cannot be written ({e.strerror}). Choose another with --checkpoint."
             ) from e
         return cls(folder)
+
+    def check_there(self) -> None:
+        """Raise CheckpointMissingError unless there is anything of the checkpoint, whole or damaged. Makes nothing.
+
+        For a job that has run with it: of an empty folder, or none, it would begin from nothing.
+        """
+        try:
+            # A look at a share may fail in more ways than that there is no such file.
+            found = os.listdir(self.folder)  # noqa: PTH208  # it raises at once
+        except FileNotFoundError:
+            how = "the folder is not there"
+        except OSError as e:
+            how = f"the folder cannot be read ({e.strerror})"
+        else:
+            if not {self.lineage_file.name, *_LATER_FILES}.isdisjoint(found):
+                return
+            how = "the folder has nothing of it"
+        raise CheckpointMissingError(
+            f"The job has run with the checkpoint {self.folder}, and {how}: it would begin from nothing. Mount the "
+            "disk or share that holds the checkpoint, or put it back from a copy."
+        )
 
     @property
     def lineage_file(self) -> Path:
