@@ -48,7 +48,11 @@ _READ_SCHEMES: Final = (*_FILE_SCHEMES, "text")
 LINE_FORMATS: Final = ("jsonl", "text")
 """The formats of files in which a line is a record."""
 _RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
-_DATA_RECORDS_PER_BATCH: Final = 2_000_000
+_OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasbs", "http", "https")
+RECORDS_PER_BATCH: Final = 2_000_000
+"""The most records that a micro-batch reads of a topic, where its binding does not say otherwise."""
+BYTES_PER_BATCH: Final = 256 << 20
+"""The most bytes that a micro-batch reads of a folder, where its binding does not say otherwise."""
 _UNACKNOWLEDGED: Final = 1000
 _MOST_UNACKNOWLEDGED: Final = 65_535
 
@@ -57,7 +61,8 @@ _MOST_UNACKNOWLEDGED: Final = 65_535
 class FilesBinding:
     """A directory of files. `directory` is absolute; whether it exists is the source's or sink's to check.
 
-    `missing` says what becomes of a file that was found and is gone before it was read.
+    `missing` says what becomes of a file that was found and is gone before it was read. A micro-batch reads at least
+    one file, however large it is.
     """
 
     stream: str
@@ -66,14 +71,15 @@ class FilesBinding:
     directory: str
     max_files_per_batch: int | None = None
     missing: Missing = "fail"
+    max_bytes_per_batch: int = BYTES_PER_BATCH
 
 
 @dataclass(frozen=True)
 class KafkaBinding:
     """A Kafka topic. `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
 
-    A control stream has no limit of records unless it is given: at the first start its whole history must be in
-    the first batch, before any data.
+    `max_records_per_batch` is None for a control stream whose binding gives none: what it holds at a start is then read
+    before any data, in as many micro-batches as the usual limit needs.
     """
 
     stream: str
@@ -216,6 +222,14 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "The most files that one batch reads.",
     ),
     Parameter(
+        "max_bytes_per_batch",
+        _READ_SCHEMES,
+        _SOURCES,
+        "integer",
+        str(BYTES_PER_BATCH),
+        "The most bytes of files that one batch reads, but always one file; a file counts as 4096 bytes at least.",
+    ),
+    Parameter(
         "missing",
         _READ_SCHEMES,
         _SOURCES,
@@ -244,8 +258,8 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("kafka",),
         _SOURCES,
         "integer",
-        "2000000 for data, no limit for control",
-        "The most records that one batch reads.",
+        str(RECORDS_PER_BATCH),
+        "The most records that one batch reads. A control stream is read before data at a start, unless it is given.",
     ),
     Parameter(
         "delivery",
@@ -302,7 +316,10 @@ _OWN_SETTINGS: Final = {
 }
 """Client settings that would break what penstock promises, and what to do instead."""
 
-_LOGIN: Final = re.compile(r"(?s)^(?!\s*(?:jsonl|csv|parquet|text|console):)([^:]*:/*[^:]*:).*@")
+# In the name of a folder that is no URI itself @ means nothing.
+_LOGIN: Final = re.compile(
+    r"(?s)^(?!\s*(?:jsonl|csv|parquet|text|console):(?!\s*[A-Za-z][A-Za-z0-9+.-]*:))([^:]*:/*[^:]*:).*@"
+)
 _URI: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem)[^=&]*=)[^&]*")
 
@@ -478,6 +495,7 @@ def _parse_files(uri: _Uri) -> FilesBinding:
         path = path[2:]
     if not path:
         raise ValueError("the directory is missing")
+    _check_no_uri(uri.scheme, path)
     if "\0" in path:
         raise ValueError("a directory has no NUL characters in its name")
     known = uri.known()
@@ -488,6 +506,30 @@ def _parse_files(uri: _Uri) -> FilesBinding:
         directory=_absolute(path),
         max_files_per_batch=known.get("max_files_per_batch"),
         missing=known.get("missing", "fail"),
+        max_bytes_per_batch=known.get("max_bytes_per_batch", BYTES_PER_BATCH),
+    )
+
+
+def _check_no_uri(scheme: str, path: str) -> None:
+    """Refuse what is a URI itself: it would become a folder of this machine that is called like one."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)", path)
+    if match is None:
+        return
+    inner, slashes = match.group(1).lower(), match.group(2)
+    if not slashes and inner not in (*_SCHEMES, *_OBJECT_SCHEMES, "file"):
+        return
+    if inner == "file":
+        instead = f"write the path alone, {scheme}:/DIR"
+    elif inner in _SCHEMES:
+        instead = f"write {inner}:{slashes}... without {scheme}: before it"
+    else:
+        instead = (
+            "write to or read from a folder and copy it (object stores take savepoints and dumps), or bind to kafka://"
+            if inner in _OBJECT_SCHEMES
+            else "mount it, and write the path of the mount"
+        )
+    raise ValueError(
+        f"{inner}:{slashes} is no folder of this machine; {instead}. A folder of that name is {scheme}:./{inner}:..."
     )
 
 
@@ -520,7 +562,7 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
         format=known.get("format", "json"),
         start=start,
         max_records_per_batch=known.get(
-            "max_records_per_batch", _DATA_RECORDS_PER_BATCH if uri.role == "data" else None
+            "max_records_per_batch", RECORDS_PER_BATCH if uri.role == "data" else None
         ),
         delivery=known.get("delivery", "at-least-once"),
         create_topic=known.get("create_topic") == "true",

@@ -64,6 +64,22 @@ def test_files_take_escaped_names_and_the_home_directory() -> None:
     assert home.directory == str(Path.home() / "in")
 
 
+def test_folders_may_have_colons_in_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is no URI by its form is a name, and ./ makes any name one."""
+    monkeypatch.chdir(tmp_path)
+    for uri, name in (("jsonl:12:30/in", "12:30/in"), ("jsonl:a:b", "a:b"), ("jsonl:./s3:/b", "s3:/b")):
+        binding = parse_binding("r", uri, "data")
+        assert isinstance(binding, FilesBinding)
+        assert binding.directory == str(tmp_path / name)
+
+
+def test_a_folder_that_is_a_uri_shows_no_password() -> None:
+    """Though it is refused, what was meant has one."""
+    with pytest.raises(BindingError) as raised:
+        parse_binding("r", "jsonl:amqp://user:sesame@h:1/v/q", "data")
+    assert "sesame" not in str(raised.value)
+
+
 def test_files_limit_the_files_of_a_batch() -> None:
     """`max_files_per_batch` is a number of at least 1, and no limit by default."""
     assert parse_binding("r", "jsonl:in", "data").max_files_per_batch is None  # type: ignore[union-attr]
@@ -142,6 +158,19 @@ WRONG: list[tuple[str, Role, str]] = [
     ("jsonl:~nobody-here/in", "data", "no user '~nobody-here'"),
     ("jsonl:a%00b", "data", "NUL"),
     ("jsonl://data/in", "data", "write jsonl:DIR"),
+    (
+        "csv:s3://b/x",
+        "sink",
+        "s3:// is no folder of this machine; write to or read from a folder and copy it",
+    ),
+    ("parquet:gs://b/x", "data", "object stores take savepoints and dumps"),
+    ("csv:S3%3A//b/x", "sink", "s3:// is no folder"),
+    ("jsonl:hdfs://h/x", "data", "hdfs:// is no folder of this machine; mount it"),
+    ("jsonl:file:///data/in", "data", "write the path alone, jsonl:/DIR"),
+    ("text:file:in", "control", "write the path alone, text:/DIR"),
+    ("jsonl:kafka://h:1/t", "sink", "write kafka://... without jsonl: before it"),
+    ("jsonl:csv:in", "data", "write csv:... without jsonl: before it"),
+    ("jsonl:https://h/x", "data", "A folder of that name is jsonl:./https:..."),
     ("jsonl:in?max_files_per_batch=x", "data", "whole number"),
     ("jsonl:in?max_files_per_batch=0", "data", "at least 1"),
     ("jsonl:in?max_files_per_batch=-1", "data", "at least 1"),

@@ -35,6 +35,7 @@ from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.control import ControlEntry, control_entry
 from penstock.jobs.definition import Job
 from penstock.jobs.described_graph import DescribedGraph, described_graph
+from penstock.jobs.known_topics import known_topics
 from penstock.jobs.receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.jobs.settings import RunSettings
 from penstock.records import ProtobufSource, RecordType
@@ -60,6 +61,7 @@ from penstock.sources.rate import RateLog, check_schema
 from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
 from penstock.sources.starts import StartLog
+from penstock.sources.topic_identity import TopicIdentity
 from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, ProcessNode, SourceNode, TransformNode
 
 __all__ = ["BoundJob", "bind_job", "wanted_lineage"]
@@ -69,7 +71,10 @@ _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 
 @dataclass(frozen=True)
 class BoundJob:
-    """A job with its sources and sinks in place, ready to run."""
+    """A job with its sources and sinks in place, ready to run.
+
+    `topics` are the Kafka topics that it reads, and `notes` what the user should know of them.
+    """
 
     plan: JobPlan
     lineage: Lineage
@@ -80,6 +85,8 @@ class BoundJob:
     control: ControlEntry
     graph: DescribedGraph
     dead_letters_at: str
+    topics: TopicIdentity
+    notes: list[str]
 
 
 def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False) -> BoundJob:
@@ -122,7 +129,10 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
     receivers: list[Receiver[Any]] = []
     place = _Place(plan, checkpoint, settings)
     commands = bindings.get(COMMANDS)
-    for node in [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]:
+    if isinstance(commands, KafkaBinding):
+        kafka.preflight(commands)
+    nodes = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
+    for node in nodes:
         source, receiver = _source(node, bindings[node.name], place)
         sources.append(source)
         receivers += [receiver] if receiver is not None else []
@@ -140,7 +150,8 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     control = control_entry(job.name, plan.accepting if commands is not None else None, commands)
     graph = described_graph(job.name, plan, bindings)
-    return BoundJob(plan, lineage, sources, sinks, receivers, receipts, control, graph, where)
+    topics, notes = known_topics((bindings[n.name] for n in nodes), checkpoint, lineage)
+    return BoundJob(plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes)
 
 
 def check_travels(job: Job) -> None:

@@ -22,7 +22,7 @@ from penstock.jobs.described_state import (
     JobState,
     read_described,
 )
-from penstock.jobs.source_files import OvertakenError, copy_own_files
+from penstock.jobs.source_files import OvertakenError, copy_own_files, copy_topic_ids
 from penstock.operators.slot import Header, held_name, merged
 from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.packing import PackedRow
@@ -73,7 +73,8 @@ _CLOCK: Final = pa.schema([pa.field("clock_ms", pa.int64(), nullable=False)])
 class Capture:
     """What to capture, and where to: `batch` is the micro-batch, None the newest one that is committed.
 
-    A savepoint has the files and journals of the sources as well, unless `keeps_files` says otherwise.
+    A savepoint has the files and journals of the sources as well, and a dump which Kafka topics they are, unless
+    `keeps_files` says otherwise.
     """
 
     kind: SnapshotKind
@@ -126,9 +127,11 @@ def _capture_batch(
     state = read_described(checkpoint.folder)
     # First, since the sources of a running job forget what is behind them.
     files: tuple[FileEntry, ...] = ()
-    if wanted.kind == "savepoint" and wanted.keeps_files:
+    if wanted.keeps_files and wanted.kind == "savepoint":
         positions = positions_of(checkpoint, lineage, number)
         files = copy_own_files(checkpoint.folder, positions, open_store(wanted.uri))
+    elif wanted.keeps_files:
+        files = copy_topic_ids(checkpoint.folder, open_store(wanted.uri))
     contents = Contents(
         kind=wanted.kind,
         id=wanted.id or f"{lineage.job}-{number}",

@@ -15,6 +15,7 @@ from penstock.control.receipts import Batch, StepTime, Story, slowest_time, stor
 from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.control_history import ControlHistory
 from penstock.jobs.dumping import Dumps
 from penstock.jobs.figures import Lag
 from penstock.jobs.own_files import COUNTS_FILE, mark_begun, stored_counts
@@ -132,6 +133,7 @@ class Follower:
         self.recorder: Final = watch.recorder
         self._spark: ProgressReader | None = None
         self._lag_clocks: Final = watch.lag_clocks
+        self.history = ControlHistory(checkpoint, bound.lineage, {})
         self._rates: list[tuple[float, int]] = []
         # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}
@@ -161,10 +163,13 @@ class Follower:
         """Take the reports of a micro-batch; called again with the same batch after a crash.
 
         Raises FencedError, before anything is written, when another run owns the checkpoint; and when it has taken it
-        meanwhile, so that Spark does not commit the micro-batch, which the other run does again.
+        meanwhile, so that Spark does not commit the micro-batch, which the other run does again. CheckpointError,
+        before anything is written, when a topic that was read is not the one that the checkpoint knows.
         """
         begun_s = time.monotonic()
         self.ownership.check()
+        if reports:
+            self.bound.topics.check()
         mark_begun(self._checkpoint, batch_id)
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
         messages: dict[str, list[bytes]] = {}

@@ -29,6 +29,7 @@ from penstock.jobs.binding import BoundJob, bind_job
 from penstock.jobs.capturing import Capture, capture
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import CONTROL_FILE
+from penstock.jobs.control_history import control_history
 from penstock.jobs.definition import Job
 from penstock.jobs.described_graph import GRAPH_FILE
 from penstock.jobs.described_state import STATE_FILE
@@ -73,6 +74,7 @@ class _Run:
     events: RunEvents
     stop: threading.Event
     on_progress: Callable[[Progress], None]
+    on_note: Callable[[str], None]
     on_start: Callable[[], None]
 
 
@@ -175,7 +177,8 @@ class JobRunner:
             lock = locked_by_jvm(checkpoint.folder, jvm, stop, self._settings.lock_timeout_s)
             stack.callback(lock.release)
             requests = Requests(checkpoint.folder, self._number)
-            on_note(told)
+            for note in (told, *bound.notes):
+                on_note(note)
             if evolves:
                 lineage = evolve(session, checkpoint, declared)
                 bound = dataclasses.replace(bound, lineage=lineage)
@@ -192,7 +195,15 @@ class JobRunner:
                 watch = Watch(ownership, dumps, recorder, lag_clocks, progress)
                 follower = Follower(bound, checkpoint, watch)
                 run = _Run(
-                    session, follower, checkpoint, requests, events, stop, on_progress or _unseen, on_start
+                    session,
+                    follower,
+                    checkpoint,
+                    requests,
+                    events,
+                    stop,
+                    on_progress or _unseen,
+                    on_note,
+                    on_start,
                 )
                 try:
                     summary, request = self._run_bound(run)
@@ -348,6 +359,9 @@ class JobRunner:
         checkpoint.save(CONTROL_FILE, bound.control)
         checkpoint.save(GRAPH_FILE, bound.graph)
         checkpoint.save(STATE_FILE, declared_state(self._job))
+        follower.history = control_history(bound.sources, checkpoint, lineage)
+        if follower.history.told is not None:
+            run.on_note(follower.history.told)
         query = Query(
             plan=bound.plan,
             sources=bound.sources,
@@ -375,9 +389,7 @@ class JobRunner:
                     status, request = self._follow(run, running, holds_data=query.holds_data)
                 if request is not None and request.drain:
                     # All that is there is processed by a query that ends by itself.
-                    follower.closing = False
-                    running = start_query(run.session, dataclasses.replace(query, bounded=True))
-                    self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
+                    query = self._drain(run, query)
                 drains = request is not None and request.drain
                 if bound.plan.awaits_end and (drains or status == "finished"):
                     # Nothing will follow, so that what waits for the watermark, or windows for the clock, is done now.
@@ -394,9 +406,24 @@ class JobRunner:
         follower.plans.forget_refused()
         return follower.summary(self.job_id, status), request
 
+    def _drain(self, run: _Run, query: Query) -> Query:
+        """Process all that is there by queries that end by themselves; gives the last."""
+        while True:
+            run.follower.closing = False
+            query = dataclasses.replace(query, bounded=True)
+            running = start_query(run.session, query)
+            status, _ = self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
+            if status != _OTHERWISE:
+                return query
+            query = dataclasses.replace(query, holds_data=not query.holds_data)
+
     def _should_hold(self, follower: Follower) -> bool:
-        """Whether so much waits for paused steps that data streams must not be read on."""
-        return not self._settings.bounded and follower.held_bytes > self._settings.max_held_bytes
+        """Whether data streams must not be read on.
+
+        So much waits for paused steps, or the history of control streams comes first.
+        """
+        held_too_much = not self._settings.bounded and follower.held_bytes > self._settings.max_held_bytes
+        return held_too_much or follower.history.is_behind()
 
     def _follow(
         self,
@@ -436,6 +463,9 @@ class JobRunner:
         query.awaitTermination()
         follower.refresh()
         run.on_progress(follower.progress)
+        follower.history.finish()
+        if holds_data and not self._should_hold(follower):
+            return _OTHERWISE, None
         return "finished", None
 
 

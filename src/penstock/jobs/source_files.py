@@ -12,8 +12,9 @@ from penstock.snapshots.manifest import FileEntry
 from penstock.snapshots.stores import Store
 from penstock.snapshots.writing import write_file
 from penstock.sources.journal import journal_begin
+from penstock.sources.topic_identity import TOPIC_FILES
 
-__all__ = ["OWN_FOLDERS", "OvertakenError", "copy_own_files"]
+__all__ = ["OWN_FOLDERS", "OvertakenError", "copy_own_files", "copy_topic_ids"]
 
 SOURCES: Final = "sources"
 FETCHED: Final = "fetched"
@@ -48,6 +49,12 @@ def copy_own_files(folder: Path, positions: dict[str, Any], store: Store) -> tup
         with contextlib.suppress(FileNotFoundError):
             written.append(write_file(store, str(path.relative_to(folder)), path.read_bytes()))
     return tuple(written)
+
+
+def copy_topic_ids(folder: Path, store: Store) -> tuple[FileEntry, ...]:
+    """Copy what says of which Kafka topics the positions are: of the sources' files a dump needs no others."""
+    paths = sorted((folder / SOURCES).glob(TOPIC_FILES))
+    return tuple(write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in paths)
 
 
 def _paths(folder: Path) -> list[Path]:

@@ -31,6 +31,8 @@ _SHOWN_BYTES: Final = 4096
 _SMALL_BYTES: Final = 1 << 20
 _SMALL_ROWS: Final = 65_536
 _UNKNOWN_ROWS: Final = 1 << 40
+# What a file costs that holds hardly anything, so that a limit of bytes is one of files, too.
+_LEAST_BYTES: Final = 4096
 _IGNORED_ENDINGS: Final = (".tmp", ".crc")
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 # So long a file may be away, with its disk or share, and is not read again when it comes back.
@@ -107,16 +109,31 @@ class FileLog:
             ) from e
 
     def latest(self, start: int, *, limited: bool) -> int:
-        """Find new files, and give the position to read up to; `limited` by `max_files_per_batch`."""
+        """Find new files, and give the position to read up to; `limited` by what one micro-batch may read."""
         with self._lock:
             found = self._files()
             if self._end is None:
                 self._discover(found, force=False)
             end = found.end if self._end is None else self._end
-        limit = self._binding.max_files_per_batch
-        if limited and limit is not None:
-            end = min(end, start + limit)
+            if limited:
+                end = self._limited(found, start, end)
         return max(start, end)
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether its binding says how many files go into a micro-batch."""
+        return self._binding.max_files_per_batch is not None
+
+    def _limited(self, found: FoundFiles, start: int, end: int) -> int:
+        """How far one micro-batch may read: at least one file, and no more bytes and files than the binding allows."""
+        if self._binding.max_files_per_batch is not None:
+            end = min(end, start + self._binding.max_files_per_batch)
+        left = self._binding.max_bytes_per_batch
+        for position, file in enumerate(found.between(start, end), start):
+            left -= max(file.size, _LEAST_BYTES)
+            if left < 0:
+                return max(position, start + 1)
+        return end
 
     def freeze(self) -> None:
         """Find what is there now, and nothing after it."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.bindings import KafkaBinding, redacted
+from penstock.bindings import RECORDS_PER_BATCH, KafkaBinding, redacted
 from penstock.errors import BindingError
 from penstock.kafka_topics import check_topic
 
@@ -62,6 +62,8 @@ def spark_options(
     """
     client = _CLIENT_DEFAULTS | dict(binding.client)
     limit = binding.max_records_per_batch
+    if limit is None and _librdkafka_settings(binding.client) is not None:
+        limit = RECORDS_PER_BATCH
     limits = {"maxOffsetsPerTrigger": str(limit)} if limit is not None else {}
     if holds:
         # Spark waits for so many records, or for so long since 1970, the latter being when it thinks it last read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import pickle
@@ -90,6 +91,20 @@ def test_a_batch_takes_at_most_max_files(tmp_path: Path, folder: Path) -> None:
     assert log.latest(4, limited=True) == 5
     assert log.latest(0, limited=False) == 5
     assert log.lag(2) == {"files": 3, "bytes": 30}
+
+
+def test_a_batch_takes_at_most_max_bytes(tmp_path: Path, folder: Path) -> None:
+    """But always one file; tiny files count as 4096 bytes, so that they are not without number."""
+    for name, size in (("a", 10_000), ("b", 6000), ("c", 1), ("d", 50_000), ("e", 1), ("f", 1)):
+        (folder / name).write_bytes(b"\n" * size)
+    limited = dataclasses.replace(binding(folder), max_bytes_per_batch=16_000)
+    log = FileLog(limited, tmp_path / "log")
+    ends = [0]
+    while ends[-1] < 6:
+        ends.append(log.latest(ends[-1], limited=True))
+    assert ends == [0, 2, 3, 4, 6]
+    assert log.latest(0, limited=False) == 6
+    assert FileLog(binding(folder), tmp_path / "log").latest(0, limited=True) == 6, "the usual limit is large"
 
 
 def test_freezing_fixes_the_end(log: FileLog, folder: Path) -> None:

@@ -31,10 +31,12 @@ def test_a_binding_becomes_options_of_sparks_source() -> None:
     assert expected.items() <= options.items()
 
 
-def test_the_history_of_a_control_stream_is_one_batch() -> None:
-    """Without a limit in the URI, control records before the first data record are all in the first batch."""
-    assert "maxOffsetsPerTrigger" not in spark_options(bind(role="control"))
+def test_every_topic_has_a_limit() -> None:
+    """Control streams too, but where nobody can tell how much waits, so that data could not wait for it."""
     assert spark_options(bind())["maxOffsetsPerTrigger"] == "2000000"
+    assert spark_options(bind(role="control"))["maxOffsetsPerTrigger"] == "2000000"
+    java = "?security.protocol=SSL&ssl.keystore.location=/k.jks"
+    assert "maxOffsetsPerTrigger" not in spark_options(bind(java, role="control"))
 
 
 def test_client_settings_in_the_uri_go_before_ours() -> None:

@@ -1,0 +1,108 @@
+"""Control history: what control streams hold when a query starts, and whether it is read, so that data may follow.
+
+A control record takes effect before the data of its micro-batch. What control streams hold at a start may be more than
+one micro-batch takes; then data stands still until all of it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from penstock.bindings import RECORDS_PER_BATCH, KafkaBinding
+from penstock.errors import BindingError
+from penstock.jobs.capturing import positions_of
+from penstock.jobs.checkpoint import Checkpoint, Lineage
+from penstock.runtime.cuts import batch_numbers
+from penstock.runtime.query import BoundSource
+from penstock.sources.files import FileLog
+from penstock.sources.kafka import client_settings
+from penstock.sources.topic_ends import ends_beyond
+from penstock.streams.graph import STARTS
+
+__all__ = ["ControlHistory", "control_history"]
+
+_End: TypeAlias = int | dict[int, int]
+
+
+@dataclass
+class ControlHistory:
+    """Up to where control streams are read before data: `ends` by stream, as positions or as offsets by partition.
+
+    Streams are left out that one micro-batch reads to their end, beside data. `positions` tells where each stream was
+    read to in the newest micro-batch that is committed.
+    """
+
+    checkpoint: Checkpoint
+    lineage: Lineage
+    ends: Mapping[str, _End]
+
+    def is_behind(self) -> bool:
+        """Whether some of it was not read in a micro-batch that is committed."""
+        if not self.ends:
+            return False
+        committed = max(batch_numbers(self.checkpoint.spark_folder / "commits"), default=-1)
+        positions = positions_of(self.checkpoint, self.lineage, self.lineage.first_batch + committed)
+        if all(_reaches(positions.get(stream), end) for stream, end in self.ends.items()):
+            self.finish()
+        return bool(self.ends)
+
+    def finish(self) -> None:
+        """All of it is read, since the query that read it has ended by itself."""
+        self.ends = {}
+
+    @property
+    def told(self) -> str | None:
+        """A sentence for the user while data waits."""
+        if not self.ends:
+            return None
+        streams = ", ".join(repr(stream) for stream in sorted(self.ends))
+        return (
+            f"Control streams hold more than one micro-batch reads ({streams}). Data waits until what they hold now is "
+            "read, so that no record overtakes its setting."
+        )
+
+
+def _reaches(position: Mapping[str, Any] | None, end: _End) -> bool:
+    if position is None:
+        return False
+    if isinstance(end, int):
+        return bool(position["position"] >= end)
+    (offsets,) = position.values()
+    return all(offsets.get(str(partition), 0) >= offset for partition, offset in end.items())
+
+
+def control_history(sources: list[BoundSource], checkpoint: Checkpoint, lineage: Lineage) -> ControlHistory:
+    """The history to read first, of a job that is about to start its query.
+
+    A control stream whose binding says how many files or records go into a micro-batch keeps that pace beside data.
+    """
+    planned = max(batch_numbers(checkpoint.spark_folder / "offsets"), default=-1)
+    positions = positions_of(checkpoint, lineage, lineage.first_batch + planned)
+    ends: dict[str, _End] = {}
+    for source in sources:
+        if source.node.is_control and source.node.name != STARTS:
+            end = _end_beyond_one_batch(source, positions.get(source.node.name))
+            if end is not None:
+                ends[source.node.name] = end
+    return ControlHistory(checkpoint, lineage, ends)
+
+
+def _end_beyond_one_batch(source: BoundSource, position: Mapping[str, Any] | None) -> _End | None:
+    log = source.input
+    if not isinstance(log, KafkaBinding):
+        if isinstance(log, FileLog) and log.is_paced:
+            return None
+        start = 0 if position is None else position["position"]
+        end = log.latest(start, limited=False)
+        return end if log.latest(start, limited=True) < end else None
+    if log.max_records_per_batch is not None:
+        return None
+    try:
+        settings = client_settings(log)
+    except BindingError:
+        # What only Java's client can look at has no limit either.
+        return None
+    read_to = None if position is None else next(iter(position.values()))
+    return ends_beyond(log, settings, read_to, RECORDS_PER_BATCH)

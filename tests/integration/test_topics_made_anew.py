@@ -1,0 +1,198 @@
+"""A Kafka topic that was deleted and made anew is not read on from the offsets of the old one, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from integration_support import read_lines
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.bindings import KafkaBinding, parse_binding
+from penstock.errors import CheckpointError, ExternalSystemError
+from penstock.jobs.capturing import Capture, capture
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.local.kafka import KafkaBroker
+from penstock.sources.topic_identity import TopicIdentity
+
+
+@dataclass
+class Number:
+    """A number."""
+
+    n: int
+
+
+class Keep(ps.ProcessFunction):
+    """Keeps how many records there were."""
+
+    seen = ps.ValueState(int)
+
+    def process_record(self, number: Number, ctx: ps.Context) -> Iterator[Number]:
+        self.seen.set((self.seen.get() or 0) + 1)
+        yield number
+
+
+def keep_job() -> ps.Job:
+    job = ps.Job("keep", key_groups=2)
+    job.data_stream("numbers", schema=Number).key_by("n").process("keep", Keep()).sink_to("kept")
+    return job
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    name = f"numbers-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, 1)
+    return name
+
+
+def write(kafka: KafkaBroker, topic: str, values: Iterable[int]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for value in values:
+        producer.produce(topic, json.dumps({"n": value}).encode(), partition=0)
+    assert producer.flush(30) == 0
+
+
+def delete(kafka: KafkaBroker, topic: str) -> None:
+    """Delete a topic, and wait until the broker does not know it any more."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "allow.auto.create.topics": False})
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while admin.list_topics(topic, timeout=10).topics[topic].error is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def make_anew(kafka: KafkaBroker, topic: str, values: Iterable[int]) -> None:
+    delete(kafka, topic)
+    kafka.create_topic(topic, 1)
+    write(kafka, topic, values)
+
+
+def binding(kafka: KafkaBroker, topic: str, stream: str = "numbers") -> KafkaBinding:
+    found = parse_binding(stream, f"kafka://{kafka.bootstrap}/{topic}?start=earliest", "data")
+    assert isinstance(found, KafkaBinding)
+    return found
+
+
+def test_a_topic_that_has_outgrown_the_old_offset_is_refused(
+    run_job: Any, spark: SparkSession, kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """With both ids and what to do; also by a job that begins from a savepoint, unless it leaves the positions."""
+    bindings = {"numbers": binding(kafka, topic).uri, "kept": f"jsonl:{tmp_path}/kept"}
+    write(kafka, topic, range(10))
+    run_job(keep_job(), bindings)
+    write(kafka, topic, range(10, 12))
+    assert run_job(keep_job(), bindings).records_in == {"numbers": 2}, "the same topic is read on"
+    checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
+    known = msgspec.json.decode((checkpoint.folder / "sources" / "numbers.topic").read_bytes())
+    for kind in ("savepoint", "dump"):
+        capture(spark, checkpoint, Capture(kind, str(tmp_path / kind), "arrow", kind))  # type: ignore[arg-type]
+
+    make_anew(kafka, topic, range(100, 125))
+    with pytest.raises(CheckpointError, match=rf"'{topic}' .* made anew\. .*{known['id']}.*--no-positions"):
+        run_job(keep_job(), bindings)
+    for kind in ("savepoint", "dump"):
+        begins = {"checkpoint": str(tmp_path / f"from-{kind}"), f"from_{kind}": str(tmp_path / kind)}
+        with pytest.raises(CheckpointError, match="made anew"):
+            run_job(keep_job(), bindings, keep_positions=True, **begins)
+    assert len(read_lines(tmp_path / "kept")) == 12
+    fresh = {"checkpoint": str(tmp_path / "fresh"), "from_savepoint": str(tmp_path / "savepoint")}
+    summary = run_job(keep_job(), bindings, keep_positions=False, **fresh)
+    assert (summary.records_in, summary.state) == ({"numbers": 25}, {"keep": 37})
+
+
+def test_commands_of_a_topic_that_was_made_anew_are_not_read_on(
+    run_job: Any, kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """The topic of commands is one that the checkpoint has read like the others."""
+    (tmp_path / "numbers").mkdir()
+    bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("numbers", "kept")}
+    bindings["commands"] = binding(kafka, topic, "commands").uri
+    write(kafka, topic, range(2))
+    run_job(keep_job(), bindings)
+    make_anew(kafka, topic, range(5))
+    with pytest.raises(CheckpointError, match=rf"'commands': the topic '{topic}' .* made anew"):
+        run_job(keep_job(), bindings)
+
+
+def test_a_topic_that_is_made_anew_while_the_job_reads_is_not_committed(
+    run_job: Any, kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of it reaches no sink, since the topic is looked at behind the last record of a micro-batch."""
+    write(kafka, topic, range(3))
+    check = TopicIdentity.check
+
+    def made_anew_before(topics: TopicIdentity) -> None:
+        make_anew(kafka, topic, range(10))
+        check(topics)
+
+    monkeypatch.setattr(TopicIdentity, "check", made_anew_before)
+    bindings = {"numbers": binding(kafka, topic).uri, "kept": f"jsonl:{tmp_path}/kept"}
+    with pytest.raises(CheckpointError, match="made anew"):
+        run_job(keep_job(), bindings)
+    assert read_lines(tmp_path / "kept") == []
+
+
+def begin(kafka: KafkaBroker, topic: str, folder: Path, read_to: dict[str, int] | None) -> str | None:
+    return TopicIdentity(folder).begin(binding(kafka, topic), {}, read_to)
+
+
+def test_a_topic_without_an_id_is_still_refused_when_it_is_too_short(
+    kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers before 2.8 give none, which the user is told."""
+    write(kafka, topic, range(3))
+    monkeypatch.setattr("penstock.sources.topic_identity._id_of", lambda _: "")
+    told = begin(kafka, topic, tmp_path, None)
+    assert told is not None
+    assert "give topics no ids" in told
+    assert begin(kafka, topic, tmp_path, {"0": 3}) == told
+    with pytest.raises(CheckpointError, match=r"ends at offset 3 in partition 0, .* read up to offset 4"):
+        begin(kafka, topic, tmp_path, {"0": 4})
+    with pytest.raises(CheckpointError, match="has no partition 1 any more"):
+        begin(kafka, topic, tmp_path, {"0": 3, "1": 0})
+    monkeypatch.undo()
+    assert begin(kafka, topic, tmp_path, {"0": 3}) is None, "the brokers are newer now"
+    known = (tmp_path / "numbers.topic").read_bytes()
+    make_anew(kafka, topic, range(5))
+    with pytest.raises(CheckpointError, match="made anew"):
+        begin(kafka, topic, tmp_path, {"0": 3})
+    assert (tmp_path / "numbers.topic").read_bytes() == known, "the refusal is the same the next time"
+    assert begin(kafka, topic, tmp_path, None) is None, "nothing was read yet, so any topic will do"
+    assert begin(kafka, topic, tmp_path, {"0": 3}) is None
+
+
+def test_another_topic_or_a_damaged_file_is_told(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    """Each with what to do."""
+    begin(kafka, topic, tmp_path, None)
+    kafka.create_topic(f"{topic}-other", 1)
+    with pytest.raises(
+        CheckpointError, match=f"has read the topic '{topic}', and its binding names .*-other"
+    ):
+        begin(kafka, f"{topic}-other", tmp_path, {"0": 0})
+    (tmp_path / "numbers.topic").write_bytes(b"{")
+    with pytest.raises(CheckpointError, match=r"numbers\.topic cannot be read .*Restore the file"):
+        begin(kafka, topic, tmp_path, {"0": 0})
+
+
+def test_a_topic_that_is_deleted_while_the_job_reads_is_told(
+    kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """Brokers that do not answer for a while are another matter, and the next look tells."""
+    topics = TopicIdentity(tmp_path)
+    topics.begin(binding(kafka, topic), {}, None)
+    topics.check()
+    delete(kafka, topic)
+    with pytest.raises(ExternalSystemError, match=rf"'{topic}' .* is gone while the job reads it"):
+        topics.check()

@@ -1,0 +1,99 @@
+"""What control streams hold at a start is read before data, when it is more than one micro-batch takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.jobs.binding import bind_job
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.control_history import ControlHistory, control_history
+from penstock.jobs.settings import RunSettings
+
+
+class Pass(ps.ConnectedProcessFunction):
+    """Takes all and gives it on."""
+
+    def process_control(self, record: Any, ctx: ps.Context) -> None:
+        """Nothing to do."""
+
+    def process_record(self, record: Any, ctx: ps.Context) -> list[Any]:
+        return [record]
+
+
+class Standing:
+    """A job with two control streams besides commands, whose logs are written by hand as Spark writes them."""
+
+    def __init__(self, folder: Path, limit: str) -> None:
+        job = ps.Job("job", key_groups=4)
+        hits = job.data_stream("hits", schema="page INT").key_by("page")
+        rules = job.control_stream("rules", schema="page INT").key_by("page")
+        others = job.control_stream("others", schema="page INT").key_by("page")
+        hits.connect(rules, others).process("pass", Pass(), output="page INT").sink_to("out")
+        for name in ("hits", "rules", "others"):
+            (folder / name).mkdir()
+        bindings = {name: f"jsonl:{folder / name}" for name in ("hits", "rules", "others", "out")}
+        bindings["rules"] += limit
+        self.folder = folder
+        self.checkpoint = Checkpoint.open(str(folder / "checkpoint"))
+        self.bound = bind_job(job, RunSettings(bindings=bindings, parallelism=2), self.checkpoint)
+
+    def write(self, stream: str, count: int) -> None:
+        for number in range(count):
+            (self.folder / stream / f"{number}.jsonl").write_text('{"page": 1}\n')
+
+    def log(self, number: int, *, commit: bool, **positions: int) -> None:
+        """One micro-batch in Spark's logs."""
+        lines = [
+            json.dumps({"position": positions[name]}) if name in positions else "-"
+            for name in self.bound.lineage.streams
+        ]
+        for name in ("offsets", *(["commits"] if commit else [])):
+            (self.checkpoint.folder / name).mkdir(exist_ok=True)
+            (self.checkpoint.folder / name / str(number)).write_text("\n".join(["v1", "{}", *lines]) + "\n")
+
+    def history(self) -> ControlHistory:
+        return control_history(self.bound.sources, self.checkpoint, self.bound.lineage)
+
+
+def test_a_long_history_is_read_to_its_end_and_no_further(tmp_path: Path) -> None:
+    """What is committed counts, and what comes later need not be read first."""
+    job = Standing(tmp_path, "?max_bytes_per_batch=5000")
+    for stream in ("hits", "rules", "others"):
+        job.write(stream, 3)
+    history = job.history()
+    assert history.ends == {"rules": 3}, "one micro-batch takes all of the others"
+    assert history.told is not None
+    assert "('rules')" in history.told
+    job.write("rules", 5)
+    assert history.is_behind(), "nothing was committed yet"
+    job.log(0, commit=True, rules=1)
+    assert history.is_behind()
+    job.log(1, commit=False, rules=3)
+    assert history.is_behind(), "a plan is not enough"
+    job.log(1, commit=True, rules=3)
+    assert not history.is_behind()
+    assert history.told is None
+
+
+def test_the_next_start_looks_anew(tmp_path: Path) -> None:
+    """From where the newest plan ends, which is done first."""
+    job = Standing(tmp_path, "?max_bytes_per_batch=5000")
+    job.write("rules", 4)
+    job.log(0, commit=True, rules=1)
+    assert job.history().ends == {"rules": 4}
+    job.log(1, commit=False, rules=3)
+    assert not job.history().is_behind(), "one micro-batch takes the rest, beside data"
+
+
+@pytest.mark.parametrize("limit", ["", "?max_files_per_batch=1"])
+def test_data_waits_for_no_history_that_fits_or_has_a_pace(tmp_path: Path, limit: str) -> None:
+    """A pace is the user's wish, and what fits into one micro-batch is in front of its data anyway."""
+    job = Standing(tmp_path, limit)
+    job.write("rules", 3)
+    assert not job.history().is_behind()
+    assert job.history().told is None
