@@ -16,6 +16,7 @@ class DiscardSink:
     """Takes records and keeps none."""
 
     exactly_once = True
+    commits_in_tasks = False
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
         """Nothing to prepare."""

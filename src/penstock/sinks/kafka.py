@@ -46,6 +46,7 @@ class KafkaSink:
         self._binding = binding
         self._encoder = encoder
         self.exactly_once = binding.delivery == "exactly-once"
+        self.commits_in_tasks = self.exactly_once
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # Kafka keeps what is fixed
         """Check the topic, the client settings and, for exactly-once, that transactions work."""
