@@ -37,6 +37,7 @@ from penstock.jobs.definition import Job
 from penstock.jobs.described_graph import DescribedGraph, described_graph
 from penstock.jobs.receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.jobs.settings import RunSettings
+from penstock.jobs.topic_partitions import keep_partitions
 from penstock.records import ProtobufSource, RecordType
 from penstock.runtime.commanding import COMMAND_NODE, CommandReader
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS
@@ -100,6 +101,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
         for n in job.graph.sources()
         if isinstance(binding := bindings[n.name], KafkaBinding)
     }
+    timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
     plan = JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
@@ -112,6 +114,9 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
         state_memory_bytes=settings.state_memory_mb << 20,
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
         partitions=kafka_sources,
+        replayed=keep_partitions(
+            checkpoint, lineage, {name: known for name, known in kafka_sources.items() if name in timed}
+        ),
     )
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():

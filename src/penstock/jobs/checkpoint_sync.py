@@ -9,9 +9,10 @@ state that it reads. Then the mark in `begun.json` says, durably too, that outpu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,46 +23,54 @@ __all__ = ["CheckpointSync", "NewFiles"]
 
 # The disk writes what several threads wait for at once.
 _THREADS: Final = 8
-_SPARK: Final = ("metadata", ".metadata.crc", "offsets", "commits", "state")
+_SPARK: Final = frozenset(("metadata", ".metadata.crc", "offsets", "commits", "state"))
+
+
+@dataclass
+class _Folder:
+    """What was in a folder when one looked last."""
+
+    names: set[str] = field(default_factory=set)
+    folders: set[str] = field(default_factory=set)
 
 
 class NewFiles:
-    """Which files have appeared in Spark's logs and its state since one looked last."""
+    """Which files have appeared in Spark's logs and its state since one looked last.
+
+    A name is given once: Spark numbers its logs, and the files of its state have ids.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder: Final = folder
-        self._known: dict[str, set[tuple[str, int]]] = {}
+        self._folder: Final = str(folder)
+        self._known: Final[dict[str, _Folder]] = {}
 
     def look(self) -> dict[Path, list[Path]]:
         """The folders in which something is new, each with its new files; all of them at the first look."""
-        found: dict[str, set[tuple[str, int]]] = {}
         new: dict[Path, list[Path]] = {}
-        for path, files, folders in self._folders():
-            found[path] = files | folders
-            known = self._known.get(path, set())
-            if not found[path] <= known:
-                new[Path(path)] = [Path(path, name) for name, _ in sorted(files - known)]
-        self._known = found
-        return new
-
-    def _folders(self) -> Iterator[tuple[str, set[tuple[str, int]], set[tuple[str, int]]]]:
-        """Each folder with its files and folders, by name and inode: what takes a file's place is new, too."""
-        waiting = [str(self._folder)]
+        waiting = [self._folder]
         while waiting:
             path = waiting.pop()
-            files, folders = set(), set()
-            is_top = path == str(self._folder)
+            known = self._known.setdefault(path, _Folder())
+            there = self._names(path)
+            fresh = there - known.names
+            # There are thousands of files, of which few are new.
+            folders = {name for name in fresh if os.path.isdir(os.path.join(path, name))}  # noqa: PTH112, PTH118
+            known.folders = (known.folders | folders) & there
+            known.names = there
+            waiting += (os.path.join(path, name) for name in known.folders)  # noqa: PTH118
+            if fresh:
+                new[Path(path)] = [Path(path, name) for name in sorted(fresh - folders)]
+        return new
+
+    def _names(self, path: str) -> set[str]:
+        try:
+            names = os.listdir(path)  # noqa: PTH208
+        except FileNotFoundError:
             # Spark clears away folders, too, such as that of a state's old tables.
-            with suppress(FileNotFoundError), os.scandir(path) as entries:
-                for entry in entries:
-                    if is_top and entry.name not in _SPARK:
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.add((entry.name, entry.inode()))
-                        waiting.append(entry.path)
-                    elif not entry.name.endswith(".tmp"):
-                        files.add((entry.name, entry.inode()))
-            yield path, files, folders
+            return set()
+        if path == self._folder:
+            return {name for name in names if name in _SPARK}
+        return {name for name in names if not name.endswith(".tmp")}
 
 
 class CheckpointSync:
