@@ -38,6 +38,7 @@ from penstock.jobs.described_graph import DescribedGraph, described_graph
 from penstock.jobs.known_topics import known_topics
 from penstock.jobs.receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.jobs.settings import RunSettings
+from penstock.jobs.topic_partitions import keep_partitions
 from penstock.records import ProtobufSource, RecordType
 from penstock.runtime.commanding import COMMAND_NODE, CommandReader
 from penstock.runtime.cuts import oldest_cut
@@ -47,6 +48,7 @@ from penstock.runtime.query import BoundSource
 from penstock.runtime.reading import StreamReader
 from penstock.runtime.sealed import Sealed
 from penstock.runtime.starting import START_NODE, StartReader
+from penstock.runtime.writing import Writer
 from penstock.sinks.base import Sink
 from penstock.sinks.console import ConsoleSink
 from penstock.sinks.discard import DiscardSink
@@ -88,6 +90,11 @@ class BoundJob:
     topics: TopicIdentity
     notes: list[str]
 
+    @property
+    def writer(self) -> Writer:
+        """What writes into the sinks."""
+        return Writer(self.plan, self.sinks, self.lineage.output_id)
+
 
 def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False) -> BoundJob:
     """Bind every stream and sink of the job. With `gets_seed` the checkpoint will have a seed when the job starts.
@@ -102,6 +109,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
         for n in job.graph.sources()
         if isinstance(binding := bindings[n.name], KafkaBinding)
     }
+    timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
     plan = JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
@@ -114,6 +122,9 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
         state_memory_bytes=settings.state_memory_mb << 20,
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
         partitions=kafka_sources,
+        replayed=keep_partitions(
+            checkpoint, lineage, {name: known for name, known in kafka_sources.items() if name in timed}
+        ),
     )
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():

@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from penstock.control.receipts import Receipt
-from penstock.durable import sync_folder, whole_lines_bytes, write_atomically
+from penstock.durable import make_folder, sync_folder, whole_lines_bytes, write_atomically
 from penstock.errors import CheckpointError
 from penstock.streams.graph import RECEIPTS
 
@@ -84,7 +84,7 @@ class SegmentWriter:
 
     def open(self) -> None:
         """Go on where the last run ended: without what a crash has left of a line, and with every index."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         numbers = _numbers(self._folder)
         for number in numbers[:-1]:
             if not _path(self._folder, number, _INDEX).exists():

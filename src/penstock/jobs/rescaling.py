@@ -125,7 +125,6 @@ def _decided(
         first_batch=manifest.batch + 1,
     )
     checkpoint.save(_INTENT_FILE, _Intent(new, declared))
-    sync_folder(checkpoint.folder)
     return new
 
 

@@ -20,6 +20,7 @@ from penstock.runtime.level import Level
 from penstock.runtime.packing import PACKED_DDL, PackedRow
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.sealed import Sealed
+from penstock.runtime.tasks import spark_batch
 from penstock.streams.graph import ProcessNode
 
 __all__ = ["keyed_level"]
@@ -56,7 +57,7 @@ class LevelProcessor(StatefulProcessor):
 
     @functools.cached_property
     def _level(self) -> Level:
-        return Level(self._plan.open(), self._step_ids)
+        return Level(self._plan.open().of_batch(spark_batch()), self._step_ids)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """Called by Spark with all packed rows of one slot."""

@@ -9,6 +9,7 @@ level sees the same cut.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -76,7 +77,8 @@ class JobPlan:
     `raw_streams` are the streams whose source has bytes for each record, which then travel with it for dead
     letters; `keyed_sinks` are the sinks that want the key of each record; `parallelism` is the number of tasks of a
     keyed level, and `state_memory_bytes` what a worker may keep of their states in memory. `seed` is the folder
-    with the state to begin with. `partitions` has those of each Kafka stream when the job started.
+    with the state to begin with. `partitions` has those of each Kafka stream when the job started; `replayed` is the
+    micro-batch, as Spark counts, that was planned before and is done again, with those that were known then.
     """
 
     graph: Graph
@@ -88,6 +90,13 @@ class JobPlan:
     state_memory_bytes: int = DEFAULT_STATE_MEMORY_BYTES
     seed: Path | None = None
     partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    replayed: tuple[int, Mapping[str, tuple[str, ...]]] | None = None
+
+    def of_batch(self, number: int) -> JobPlan:
+        """The plan for a micro-batch, as Spark counts: with the partitions that it was planned with."""
+        if self.replayed is None or number > self.replayed[0]:
+            return self
+        return dataclasses.replace(self, partitions={**self.partitions, **self.replayed[1]}, replayed=None)
 
     @functools.cached_property
     def slots(self) -> npt.NDArray[np.int32]:

@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from penstock.control.commands import CommandError
-from penstock.durable import sync_folder
+from penstock.durable import make_folder, sync_folder
 from penstock.errors import ExternalSystemError
 from penstock.sources.allowed import AllowedPlaces, PlaceRefusedError
 
@@ -97,7 +97,7 @@ class FetchedFiles:
 
 
 def _keep(kept: Path, outcome: bytes) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(kept.parent)
     new = kept.with_name(f".{kept.stem}-{uuid.uuid4().hex}")
     try:
         with new.open("wb") as file:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from penstock.durable import sync_folder, write_atomically
+from penstock.durable import make_folder, sync_folder, write_atomically
 from penstock.errors import CheckpointError
 
 __all__ = ["FoundFiles", "Listing", "LoggedFile", "files_found"]
@@ -126,7 +126,7 @@ class FoundFiles:
         lines = b"".join(_log_line(file) for file in files)
         try:
             if not self._path.exists():
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self._path.parent)
                 self._path.touch()
                 sync_folder(self._path.parent)
             with self._path.open("r+b") as log:
