@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-autoscaling bench-dump bench-windows bench-open-windows chaos properties first-contact clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench-latency: setup ## Kafka to Kafka at 200 records a second
 bench-control: setup ## a command to 100k keys, and 10,000 commands a second beside data
 	@$(BIN)/python -m benchmarks.control $(ARGS)
 
+bench-commands: setup ## a million commands one by one, without Spark
+	@$(BIN)/python -m benchmarks.command_history $(ARGS)
+
 bench-state: setup ## a micro-batch of equal size while 10k to 10M keys are held
 	@$(BIN)/python -m benchmarks.state_growth $(ARGS)
 
@@ -78,6 +81,12 @@ bench-autoscaling: setup ## a load that rises fourfold and falls again, under pe
 
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)
+
+bench-large-state: setup ## 3 GiB of text dumped, saved, rescaled and restored, and the memory that takes
+	@$(BIN)/python -m benchmarks.large_state $(ARGS)
+
+soak: setup ## one hour of data and commands; fails when memory, disk, open files or times grow (ARGS="--seconds 600")
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 chaos: setup ## some 250 kills of jobs, managers and brokers, under data and commands; 100 replays of a cut; and properties
 	@PENSTOCK_CHAOS_RESULTS=$(CURDIR)/docs/chaos $(BIN)/python -m pytest tests/system tests/integration -m chaos --timeout=3600 $(ARGS)

@@ -142,7 +142,7 @@ class _Server:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"penstock serve did not start: {self._log.read_text()[-2000:]}")
-        self._started = json.loads(line)
+        self._started = json.loads((self.home / "server.json").read_text())
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(  # noqa: S310  # the server is ours

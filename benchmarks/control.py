@@ -31,6 +31,7 @@ from benchmarks.report import Column, print_table
 from benchmarks.running import RunningJob
 from benchmarks.topics import broker_or_own, producer
 from benchmarks.workload import Rooms
+from penstock.jobs.receipt_segments import NewLines
 from penstock.jobs.receipts import read_receipts
 from penstock.local.kafka import KafkaBroker
 
@@ -70,18 +71,16 @@ class _Job(RunningJob):
         if commands is not None:
             bindings["commands"] = commands
         super().__init__(folder, bindings, ["--cores", str(sizes.cores)])
-        self._seen = ""
+        self._new = NewLines(self.checkpoint, from_start=True)
         self._finals = 0
 
     def finals(self) -> int:
         """How many commands have come to their end so far; all of them must have been applied."""
-        for name, receipts in read_receipts(self.checkpoint, after=self._seen):
-            self._seen = name
-            for receipt in receipts:
-                if receipt.status in _FINAL:
-                    self._finals += 1
-                    if receipt.status != "APPLIED":
-                        raise RuntimeError(f"{receipt.id} is {receipt.status}: {receipt.reason}")
+        for receipt in self._new.read():
+            if receipt.status in _FINAL:
+                self._finals += 1
+                if receipt.status != "APPLIED":
+                    raise RuntimeError(f"{receipt.id} is {receipt.status}: {receipt.reason}")
         return self._finals
 
 

@@ -1,4 +1,4 @@
-"""Processes: run a contestant alone in a process of its own, and watch the memory of all that it starts."""
+"""Processes: run a contestant alone in a process of its own, and watch what it and all that it starts use."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ __all__ = [
     "EXAMPLE",
     "ContestantError",
     "MemoryWatch",
+    "TreeUsage",
     "end_session",
     "python_process",
     "result_of",
@@ -84,12 +85,12 @@ class MemoryWatch:
         self._pid = pid
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._peak = _Memory(0, 0)
+        self._peak_bytes = 0
 
     @property
     def peak_mb(self) -> int:
         """The largest sum seen."""
-        return (self._peak.total + (1 << 19)) >> 20
+        return (self._peak_bytes + (1 << 19)) >> 20
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -103,31 +104,41 @@ class MemoryWatch:
 
     def _watch(self) -> None:
         while not self._ended.wait(_SAMPLE_S):
-            now = _Memory.of_tree(self._pid)
-            if now.total > self._peak.total:
-                self._peak = now
+            self._peak_bytes = max(self._peak_bytes, TreeUsage.of(self._pid).memory_bytes)
 
 
 @dataclass(frozen=True)
-class _Memory:
-    total: int
+class TreeUsage:
+    """What a process and its descendants use at one moment: resident memory, open files, and how many they are."""
+
+    memory_bytes: int
+    open_files: int
     processes: int
 
     @classmethod
-    def of_tree(cls, root: int) -> _Memory:
-        """The resident bytes of a process and its descendants."""
+    def of(cls, root: int) -> TreeUsage:
+        """The usage of a process and its descendants, read from /proc."""
         children: dict[int, list[int]] = {}
         resident: dict[int, int] = {}
         for pid, parent, size in _processes():
             children.setdefault(parent, []).append(pid)
             resident[pid] = size
-        waiting, total, count = [root], 0, 0
+        waiting, memory_bytes, open_files, count = [root], 0, 0, 0
         while waiting:
             pid = waiting.pop()
             waiting += children.get(pid, [])
-            total += resident.get(pid, 0)
+            memory_bytes += resident.get(pid, 0)
+            open_files += _open_files(pid)
             count += 1
-        return cls(total, count)
+        return cls(memory_bytes, open_files, count)
+
+
+def _open_files(pid: int) -> int:
+    """How many files a process has open; 0 when it has ended."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  # only their number is needed
+    except OSError:
+        return 0
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:

@@ -26,6 +26,11 @@ class RunningJob:
             arguments += ["-D", f"{name}={uri}"]
         self._process: Final = python_process("benchmarks.run_job", arguments, self._log)
 
+    @property
+    def pid(self) -> int:
+        """The process of the driver."""
+        return self._process.pid
+
     def await_true(self, what: str, condition: Callable[..., bool], poll_s: float = 0.05) -> None:
         """Wait, and fail when the job has ended or it takes too long."""
         deadline = time.monotonic() + _PATIENCE_S

@@ -39,6 +39,7 @@ FileFormat: TypeAlias = Literal["jsonl", "csv", "parquet", "text"]
 MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes"]
 Delivery: TypeAlias = Literal["at-least-once", "exactly-once"]
 Start: TypeAlias = Literal["latest", "earliest"]
+Missing: TypeAlias = Literal["fail", "skip"]
 
 _SOURCES: Final[tuple[Role, ...]] = ("data", "control")
 _ALL: Final[tuple[Role, ...]] = ("data", "control", "sink")
@@ -54,13 +55,17 @@ _MOST_UNACKNOWLEDGED: Final = 65_535
 
 @dataclass(frozen=True)
 class FilesBinding:
-    """A directory of files. `directory` is absolute; whether it exists is the source's or sink's to check."""
+    """A directory of files. `directory` is absolute; whether it exists is the source's or sink's to check.
+
+    `missing` says what becomes of a file that was found and is gone before it was read.
+    """
 
     stream: str
     uri: str
     format: FileFormat
     directory: str
     max_files_per_batch: int | None = None
+    missing: Missing = "fail"
 
 
 @dataclass(frozen=True)
@@ -209,6 +214,14 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "integer",
         "no limit",
         "The most files that one batch reads.",
+    ),
+    Parameter(
+        "missing",
+        _READ_SCHEMES,
+        _SOURCES,
+        ("fail", "skip"),
+        "fail",
+        "Whether a file that is gone before it was read ends the run, or is left out with a dead letter.",
     ),
     Parameter(
         "format",
@@ -474,6 +487,7 @@ def _parse_files(uri: _Uri) -> FilesBinding:
         format=uri.scheme,  # type: ignore[arg-type]  # the scheme table has only these
         directory=_absolute(path),
         max_files_per_batch=known.get("max_files_per_batch"),
+        missing=known.get("missing", "fail"),
     )
 
 

@@ -1,14 +1,45 @@
 """Errors: what happened, to what, and what to do next.
 
 Every error that penstock raises on purpose derives from `PenstockError`. `fault` says whose turn it is
-(the user, an external system, or penstock itself) and `retryable` whether the same call may succeed later.
+(the user, an external system, or penstock itself) and `retryable` whether the same call may succeed later. What an
+error of the system has caused, a full disk, say, is nobody's mistake, whatever was tried when it came: `fault_of` and
+`is_retryable` judge by the cause.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import errno
+import os
+import re
+from typing import ClassVar, Final, Literal
 
 Fault = Literal["user", "external", "internal"]
+
+# These say that a name or its rights are wrong, which somebody must change; all others may pass by themselves.
+_OF_NAMES: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EADDRINUSE,
+        errno.EADDRNOTAVAIL,
+        errno.EEXIST,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ENOTEMPTY,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+        errno.EXDEV,
+    }
+)
+# As Python and Arrow put an error of the system, and as Java does, which leaves its number out.
+_NUMBERED: Final = re.compile(r"\[[Ee]rrno (\d+)\]")
+_OWN: Final = re.compile(r"penstock\.(?:\w+\.)*(\w+Error): (.*)")
+_BY_TEXT: Final = {
+    os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
+}
 
 
 class PenstockError(Exception):
@@ -20,7 +51,58 @@ class PenstockError(Exception):
     @property
     def exit_code(self) -> int:
         """The exit code of the command line for this error (see docs/cli.md)."""
-        return {"internal": 1, "user": 2, "external": 3}[self.fault]
+        return {"internal": 1, "user": 2, "external": 3}[fault_of(self)]
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Whose turn it is: that of a system beside penstock where one is the cause, else what the error's class says."""
+    if isinstance(error, PenstockError):
+        return "external" if error.fault == "user" and system_error_of(error) else error.fault
+    return "internal"
+
+
+def is_retryable(error: PenstockError) -> bool:
+    """Whether the same call may succeed later."""
+    return error.retryable or system_error_of(error) is not None
+
+
+def system_error_of(error: BaseException | None) -> OSError | MemoryError | None:
+    """The error of the system that has caused an error, and that may pass by itself: a full disk, say, or no memory.
+
+    A name that is wrong, or rights that are missing, are none.
+    """
+    while error is not None:
+        if isinstance(error, MemoryError) or (
+            isinstance(error, OSError) and (error.errno or 0) > 0 and error.errno not in _OF_NAMES
+        ):
+            return error
+        error = error.__cause__
+    return None
+
+
+def own_error_in(text: str, otherwise: type[PenstockError]) -> PenstockError | None:
+    """The error of penstock's own that the traceback of another process ends with, with the error that caused it.
+
+    One of a class that is not in this module is `otherwise`.
+    """
+    for name, message in reversed(_OWN.findall(text)):
+        kind = globals().get(name, otherwise)
+        if isinstance(kind, type) and issubclass(kind, PenstockError):
+            error = kind(message)
+            error.__cause__ = system_error_in(text)
+            return error
+    return None
+
+
+def system_error_in(text: str) -> OSError | None:
+    """The error of the system that the traceback of another process tells of."""
+    for found in reversed(_NUMBERED.findall(text)):
+        if int(found) not in _OF_NAMES:
+            return OSError(int(found), os.strerror(int(found)))
+    for told, number in _BY_TEXT.items():
+        if told in text:
+            return OSError(number, told)
+    return None
 
 
 class JobDefinitionError(PenstockError):

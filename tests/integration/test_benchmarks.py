@@ -18,6 +18,7 @@ from benchmarks import (
     keyed_state,
     latency,
     open_windows,
+    soak,
     state_dump,
     state_growth,
     window_jobs,
@@ -245,3 +246,33 @@ def test_open_windows_in_their_small_form(tmp_path: Path) -> None:
     assert run["batch_ms"] > 0
     assert run["end_us_by_window"] == pytest.approx(run["end_ms"] / 0.6, rel=0.01)
     open_windows.show(result)
+
+
+def test_growth_compares_the_last_tenth_with_the_second() -> None:
+    """Medians are compared, and what lies between the two tenths does not count."""
+    series = soak.Series()
+    for at, value in [
+        (0.0, 900.0),
+        (0.1, 9.0),
+        (0.15, 10.0),
+        (0.2, 11.0),
+        (0.5, 99.0),
+        (0.92, 12.0),
+        (1.0, 13.0),
+    ]:
+        series.add(at, value)
+    assert soak.growth(series) == (10.0, 12.5, 25.0)
+    with pytest.raises(RuntimeError, match="The soak is too short"):
+        soak.growth(soak.Series([0.15], [1.0]))
+
+
+def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
+    """Commands are applied one by one (`measure` raises otherwise), and no micro-batch leaves a socket open."""
+    sizes = soak.Sizes(seconds=20, keys=300, rows=100, period_s=0.1, remembered=200, samples=100)
+    result = json.loads(json.dumps(soak.measure(sizes, tmp_path)))
+    assert result["commands"] > 10
+    assert result["records"] > 0
+    assert set(result["growth_percent"]) == set(result["early"]) == set(result["late"])
+    # Each task of a micro-batch connects to the JVM for its state: two in each of these.
+    assert result["late"]["open_files"] - result["early"]["open_files"] < result["batches"]
+    soak.show(result)

@@ -36,7 +36,8 @@ class FirstContact:
                 command, stdout=out, stderr=err, env=environment, cwd=root, start_new_session=True
             )
         await_true(self._has_begun, self.log)
-        self.started: dict[str, Any] = json.loads((root / "serve.out").read_text().splitlines()[0])
+        # Only a terminal is told how to log in; programs of the same user find it in the home.
+        self.started: dict[str, Any] = json.loads((self.home / "server.json").read_text())
         self.client = httpx.Client(base_url=self.started["url"], timeout=30)
 
     def _has_begun(self) -> bool:

@@ -50,7 +50,9 @@ class Served:
     def start(self) -> None:
         """Start the server; the first one, or after it has ended."""
         self.process = self._begin()
-        self.started: dict[str, Any] = json.loads(self._first_line())
+        # Only a terminal is told the token; programs of the same user find it in the home.
+        self._await_first_line()
+        self.started: dict[str, Any] = json.loads((self.home / "server.json").read_text())
         self.client = httpx.Client(
             base_url=self.started["url"],
             headers={"Authorization": f"Bearer {self.started['token']}"},
@@ -82,9 +84,8 @@ class Served:
                 command, stdout=out, stderr=err, env=environment, cwd=working, start_new_session=True
             )
 
-    def _first_line(self) -> str:
+    def _await_first_line(self) -> None:
         await_true(lambda: "\n" in (self.root / "serve.out").read_text(), self.log)
-        return (self.root / "serve.out").read_text().splitlines()[0]
 
     def job(self, job_id: str) -> dict[str, Any]:
         """What the server says of a job."""

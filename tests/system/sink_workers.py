@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.records import record_type
 from penstock.sinks import kafka_producers
 from penstock.sinks.base import SinkTask, TaskContext
 from penstock.sinks.kafka import KafkaSink
+from penstock.sinks.kafka_producers import TransactionalProducer
 
 __all__ = ["PARTITIONS", "TEXT", "Plain", "Worker", "bind", "consume", "values"]
 
@@ -61,12 +63,54 @@ class Worker:
         """Write a batch, but do not finish it."""
         with self._turn():
             task = self._sink.task(TaskContext(batch_id, partition, 0, self._lineage), TEXT)
+        self.write(task, values)
+        return task
+
+    def write(self, task: SinkTask, values: Sequence[bytes]) -> None:
+        """Write more of a batch."""
+        with self._turn():
             for value in values:
                 keys = pa.array([value[:1]], pa.binary())
                 task.write(
                     pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], schema=TEXT.schema), keys
                 )
-        return task
+
+    def send(self, task: Any) -> Callable[[], None]:
+        """Send all that a task of a transaction has, but do not commit it; gives what goes on from there."""
+        sent, goes_on = threading.Event(), threading.Event()
+        failures: list[BaseException] = []
+        with self._turn():
+            kept: Any = TransactionalProducer.of(task._binding, task._id)
+        commit = kept.commit
+
+        def halt(batch_id: int, note: str) -> None:
+            kept.commit = commit
+            kept._producer.flush(20)
+            sent.set()
+            assert goes_on.wait(60)
+            commit(batch_id, note)
+
+        def finish() -> None:
+            try:
+                task.finish()
+            except BaseException as e:
+                failures.append(e)
+            finally:
+                sent.set()
+
+        def go_on() -> None:
+            with self._turn():
+                goes_on.set()
+                thread.join(60)
+            if failures:
+                raise failures[0]
+
+        kept.commit = halt
+        thread = threading.Thread(target=finish, daemon=True)
+        with self._turn():
+            thread.start()
+            assert sent.wait(60)
+        return go_on
 
     def finish(self, task: SinkTask) -> None:
         with self._turn():

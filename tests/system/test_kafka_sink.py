@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from sink_workers import PARTITIONS, TEXT, Plain, Worker, bind, consume, values
 
 from penstock.bindings import KafkaBinding, parse_binding
@@ -20,6 +29,7 @@ from penstock.errors import BindingError, ExternalSystemError
 from penstock.local.kafka import KafkaBroker
 from penstock.sinks.base import TaskContext
 from penstock.sinks.kafka import KafkaSink
+from penstock.sinks.message_sizes import oversized
 from penstock.sources.kafka import preflight
 
 
@@ -99,6 +109,7 @@ def test_partitions_of_a_batch_are_independent(kafka: KafkaBroker, topic: str, w
     """A batch that failed after one of its partitions was committed writes only the other one again."""
     workers[0].run(0, [b"a"], partition=0)
     open_task = workers[0].start(0, [b"b"], partition=1)
+    workers[0].send(open_task)
     open_task.abort()
     workers[1].run(0, [b"a"], partition=0)
     workers[1].run(0, [b"b"], partition=1)
@@ -111,7 +122,9 @@ def test_an_aborted_task_does_not_hold_up_consumers(
 ) -> None:
     """After a failure in user code the transaction is aborted, and the worker goes on with the same producer."""
     workers[0].run(0, [b"a"])
-    workers[0].start(1, [b"never"]).abort()
+    failed = workers[0].start(1, [b"never"])
+    workers[0].send(failed)
+    failed.abort()
     assert values(kafka, topic) == [b"a"]
     workers[0].run(1, [b"b"])
     assert values(kafka, topic) == [b"a", b"b"]
@@ -121,7 +134,7 @@ def test_a_task_forgotten_by_its_worker_leaves_nothing(
     kafka: KafkaBroker, topic: str, workers: list[Worker]
 ) -> None:
     """A transaction that an earlier task of the same worker left open is not mixed into the next."""
-    workers[0].start(0, [b"left"])
+    workers[0].send(workers[0].start(0, [b"left"]))
     workers[0].run(0, [b"a"])
     assert values(kafka, topic) == [b"a"]
 
@@ -131,11 +144,11 @@ def test_a_zombie_behind_the_commit_writes_nothing(
 ) -> None:
     """An old attempt that wakes up when its batch is committed, or long past, finds that out."""
     for later in range(2):
-        zombie = workers[0].start(2 * later, [b"batch %d" % (2 * later)])
+        zombie = workers[0].send(workers[0].start(2 * later, [b"batch %d" % (2 * later)]))
         workers[1].run(2 * later, [b"batch %d" % (2 * later)])
         if later:
             workers[1].run(3, [b"batch 3"])
-        workers[0].finish(zombie)
+        zombie()
         workers[0].run(2 * later, [b"batch %d" % (2 * later)])
     assert values(kafka, topic) == [b"batch 0", b"batch 2", b"batch 3"]
 
@@ -144,10 +157,10 @@ def test_a_zombie_before_the_commit_and_its_successor_write_once(
     kafka: KafkaBroker, topic: str, workers: list[Worker]
 ) -> None:
     """Of two attempts at the same time the first to commit wins, also when it is the older one."""
-    zombie = workers[0].start(0, [b"a", b"b"])
-    successor = workers[1].start(0, [b"a", b"b"])
-    workers[0].finish(zombie)
-    workers[1].finish(successor)
+    zombie = workers[0].send(workers[0].start(0, [b"a", b"b"]))
+    successor = workers[1].send(workers[1].start(0, [b"a", b"b"]))
+    zombie()
+    successor()
     assert values(kafka, topic) == [b"a", b"b"]
     workers[2].run(1, [b"c"])
     assert values(kafka, topic) == [b"a", b"b", b"c"]
@@ -173,9 +186,9 @@ CRASH = """
     for batch_id in range(3):
         worker.run(batch_id, [b"%d-%03d" % (batch_id, i) for i in range(500)])
     task = worker.start(3, [b"3-%03d" % i for i in range(500)])
-    task._producer._producer.flush(20)
+    go_on = worker.send(task)
     if {commit}:
-        worker.finish(task)
+        go_on()
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -193,6 +206,34 @@ def test_a_killed_worker_leaves_each_record_once(kafka: KafkaBroker, topic: str,
     for batch_id in (3, 4):
         worker.run(batch_id, [b"%d-%03d" % (batch_id, i) for i in range(500)])
     assert values(kafka, topic) == [b"%d-%03d" % (batch_id, i) for batch_id in range(5) for i in range(500)]
+
+
+def test_nothing_is_sent_while_a_task_still_emits(
+    kafka: KafkaBroker, topic: str, workers: list[Worker]
+) -> None:
+    """However much it has emitted: the broker would end a transaction that stays open meanwhile."""
+    task = workers[0].start(0, [b"%02d" % i + bytes(800_000) for i in range(24)])
+    assert not len(values(kafka, topic, "read_uncommitted"))
+    workers[0].finish(task)
+    assert [value[:2] for value in values(kafka, topic)] == [b"%02d" % i for i in range(24)]
+
+
+def test_a_task_may_emit_for_longer_than_a_transaction_may_last(kafka: KafkaBroker, topic: str) -> None:
+    """Several times as long as `transaction.timeout.ms`: the batch is committed, with each record once.
+
+    The broker looks once a second for transactions that are older than they may be.
+    """
+    sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once&transaction.timeout.ms=1000"), Plain())
+    worker = Worker(sink, topic)
+    task = worker.start(0, [b"first"])
+    emitted = [b"%02d" % number for number in range(40)]
+    for value in emitted:
+        time.sleep(0.2)
+        worker.write(task, [value])
+    worker.finish(task)
+    worker.run(0, [b"first"])
+    worker.run(1, [b"next"])
+    assert values(kafka, topic) == [*emitted, b"first", b"next"]
 
 
 def test_an_empty_partition_opens_no_transaction(kafka: KafkaBroker, topic: str) -> None:
@@ -245,3 +286,74 @@ def test_a_topic_is_created_when_the_binding_says_so(kafka: KafkaBroker) -> None
                 preflight(parse_kafka("readings", uri, role))
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
         assert producer.list_topics(f"made-{role}", timeout=10).topics[f"made-{role}"].error is None
+
+
+def limited(kafka: KafkaBroker, most_bytes: int) -> str:
+    """A topic that takes messages up to so many bytes."""
+    name = f"limited-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    config = {"max.message.bytes": str(most_bytes)}
+    admin.create_topics([NewTopic(name, PARTITIONS, 1, config=config)])[name].result(20)
+    return name
+
+
+def raise_limit(kafka: KafkaBroker, topic: str, most_bytes: int) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    entry = ConfigEntry("max.message.bytes", str(most_bytes), incremental_operation=AlterConfigOpType.SET)
+    asked = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([asked])[asked].result(20)
+
+
+def prepared(kafka: KafkaBroker, topic: str, delivery: str, more: str = "") -> KafkaSink:
+    sink = KafkaSink(bind(kafka, topic, f"?delivery={delivery}&compression.type=none{more}"), Plain())
+    sink.prepare(topic, "")
+    return sink
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("most_bytes", [300, 9_000, 3_000_000])
+def test_the_largest_message_is_written_and_one_byte_more_is_rejected(
+    kafka: KafkaBroker, delivery: str, most_bytes: int
+) -> None:
+    """Whatever its topic takes: to the byte, as the broker counts, so that the broker refuses nothing."""
+    topic = limited(kafka, most_bytes)
+    sink = prepared(kafka, topic, delivery)
+    worker = Worker(sink, topic)
+    task: Any = worker.start(0, [])
+    largest = max(n for n in range(most_bytes - 100, most_bytes) if not oversized_by(n, most_bytes))
+    worker.write(task, [b"k" * largest])
+    assert task.rejections() == []
+    worker.write(task, [b"k" * (largest + 1)])
+    (found,) = task.rejections()
+    assert found.raw == b"k" * (largest + 1)
+    assert found.most_bytes == most_bytes
+    assert f"of {most_bytes + 1} bytes" in found.reason
+    assert f"max.message.bytes is {most_bytes}; raise it" in found.reason
+    worker.write(task, [b"small%03d" % number for number in range(300)])
+    worker.finish(task)
+    assert [len(value) for value in values(kafka, topic)] == [largest, *[8] * 300]
+
+
+def oversized_by(length: int, most_bytes: int) -> bool:
+    return bool(oversized(pa.array([bytes(length)]), pa.array([b"k"]), most_bytes))
+
+
+def test_the_producer_s_own_limit_counts_when_the_uri_has_one(kafka: KafkaBroker, topic: str) -> None:
+    """The reason names the setting that has to be raised."""
+    worker = Worker(prepared(kafka, topic, "at-least-once", "&message.max.bytes=5000"), topic)
+    task: Any = worker.start(0, [bytes(5000)])
+    (found,) = task.rejections()
+    assert "the sink's message.max.bytes is 5000; raise it in the URI" in found.reason
+
+
+def test_a_replay_leaves_out_what_the_committed_batch_left_out(kafka: KafkaBroker) -> None:
+    """Though the topic takes it by now: the record is a dead letter, and not both that and a message."""
+    topic = limited(kafka, 2_000)
+    for most_bytes, batch_id, rejected in ((2_000, 0, 1), (9_000, 0, 1), (9_000, 1, 0)):
+        raise_limit(kafka, topic, most_bytes)
+        worker = Worker(prepared(kafka, topic, "exactly-once"), topic)
+        task: Any = worker.start(batch_id, [bytes(5_000)])
+        found = task.rejections()
+        assert [(r.most_bytes, len(r.raw)) for r in found] == [(2_000, 5_000)] * rejected
+        worker.finish(task)
+    assert len(values(kafka, topic)) == 1

@@ -300,21 +300,6 @@ def test_an_odd_answer_is_told(environ: pytest.MonkeyPatch, kind: str) -> None:
         assert reason in refusal("s3://any/thing")
 
 
-def test_a_web_address_is_read_without_credentials(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
-    """A plain request, its name decoded; http only where the address says so."""
-    asked: list[bytes] = []
-
-    def answer(connection: socket.socket, request: bytes) -> None:
-        asked.append(request)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-
-    with answering_server(answer) as address:
-        assert read_object(f"{address}/a%20b/c.json", MOST_BYTES) == b"{}"
-    assert asked[0].startswith(b"GET /a%20b/c.json HTTP/1.1\r\n")
-    assert b"uthorization" not in asked[0]
-    assert "does not speak TLS" in refusal(f"https://127.0.0.1:{s3.port}/it")
-
-
 @dataclass
 class Reading:
     sensor: int
@@ -346,6 +331,7 @@ def test_settings_come_from_an_object(s3: S3Server, environ: pytest.MonkeyPatch,
     uri = s3.put("settings", "limits.yaml", b"offset: 11\n")
     job = InProcessJob(offsets_job(), partitions=3)
     job.folder = str(tmp_path / "kept")
+    job.allow_read = ["s3://settings"]
     before = job.copy()
     commands = [
         {"id": name, "kind": "reload-config", "target": {"step": "offsets"}, "payload": {"from": place}}

@@ -68,7 +68,10 @@ class Hits:
             "tallies": f"jsonl:{self.folder / 'tallies'}",
         }
         return RunSettings(
-            bindings=bindings, checkpoint=str(self.folder / checkpoint), from_savepoint=from_savepoint
+            bindings=bindings,
+            checkpoint=str(self.folder / checkpoint),
+            from_savepoint=from_savepoint,
+            allow_write=(str(self.folder),),
         )
 
     def tallies(self) -> list[Record]:

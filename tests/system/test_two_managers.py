@@ -26,6 +26,7 @@ from penstock.server.store.rows import EventRow
 from penstock.server.store.store import Store
 
 TAKES_OVER_S = 15.0
+TOKEN = "token-of-both-servers-0123456789-0123456789"
 
 
 class Server:
@@ -37,6 +38,7 @@ class Server:
             **os.environ,
             "PENSTOCK_TEST_RUN": tag,
             "PENSTOCK_SERVER_STORE": store,
+            "PENSTOCK_SERVER_TOKENS": f"ann admin {TOKEN}",
         }
         command = [sys.executable, small_serve.__file__, "--bind", "127.0.0.1:0", "-o", "json"]
         command += ["--jobs", str(root / "definitions"), "--home", str(root / "home")]
@@ -52,7 +54,7 @@ class Server:
         assert line, self.log()
         started = json.loads(line)
         self.client = httpx.Client(
-            base_url=started["url"], headers={"Authorization": f"Bearer {started['token']}"}, timeout=30
+            base_url=started["url"], headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30
         )
 
     def log(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 
 from penstock.control.receipts import Receipt
 from penstock.jobs.control import CONTROL_FILE, ControlEntry, StepEntry
-from penstock.jobs.receipts import kept_receipts
+from penstock.jobs.receipt_segments import SegmentWriter, kept_receipts
 
 __all__ = ["AT", "ENTRY", "make_checkpoint", "receipts", "write_receipts"]
 
@@ -59,8 +58,7 @@ def receipts(command_id: str, final: str, batch: int, **more: Any) -> list[Recei
 
 
 def write_receipts(checkpoint: Path, batch: int, found: list[Receipt]) -> None:
-    """Write the file of a micro-batch as a job does, by a rename."""
-    hidden = checkpoint / f".{batch}.{os.getpid()}"
-    lines = [msgspec.json.encode(receipt) for receipt in found]
-    hidden.write_bytes(b"\n".join(lines) + b"\n")
-    hidden.rename(kept_receipts(checkpoint) / f"part-{batch:010}.jsonl")
+    """Write the receipts of a micro-batch as a job does."""
+    writer = SegmentWriter(checkpoint)
+    writer.open()
+    writer.append(batch, msgspec.json.Encoder().encode_lines(found))

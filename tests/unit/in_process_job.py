@@ -39,6 +39,7 @@ from penstock.runtime.slots import slot_keys
 from penstock.runtime.starting import StartReader
 from penstock.runtime.writing import Forwarder, Writer, unpacked_rows
 from penstock.sinks.base import TaskContext
+from penstock.sources.allowed import AllowedPlaces
 from penstock.sources.base import SourceChunk
 from penstock.sources.fetched import FetchedFiles
 from penstock.streams.graph import COMMANDS, Port, SourceNode
@@ -206,6 +207,8 @@ class InProcessJob:
         self.wakes: dict[tuple[str, int], int | None] = {}
         self.now = NOW
         self.folder = ""
+        self.allow_read: Sequence[str] = ()
+        self.allow_write: Sequence[str] = ()
         self.max_command_bytes = 10_000
         self._partitions = partitions
         self._offsets: dict[tuple[str, str], int] = {}
@@ -271,7 +274,8 @@ class InProcessJob:
     def _read_commands(self, partition: str, raw: Sequence[bytes]) -> list[PackedRow]:
         start = self._offsets.get((COMMANDS, partition), 0)
         self._offsets[COMMANDS, partition] = start + len(raw)
-        reader = CommandReader(self.plan, "json", self.max_command_bytes, FetchedFiles(self.folder, 1 << 20))
+        fetched = FetchedFiles(self.folder, 1 << 20, AllowedPlaces.of(self.allow_read, self.allow_write))
+        reader = CommandReader(self.plan, "json", self.max_command_bytes, fetched)
         offsets = pa.array(range(start, start + len(raw)), pa.int64())
         chunk = SourceChunk(partition, offsets, raw=pa.array(raw, pa.binary()))
         return _rows(reader.batches([chunk]))

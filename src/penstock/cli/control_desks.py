@@ -129,7 +129,11 @@ class CheckpointDesk:
         """From the receipts, or from what waits."""
         entry = self._entry()
         story = story_of(self._folder, command_id)
-        if story is None and find_waiting(command_id, entry) is None:
+        if story is None and find_waiting(command_id, entry, self._folder) is None:
+            # What waited a moment ago may have its receipts by now.
+            story = story_of(self._folder, command_id)
+            if story is not None:
+                return story
             looked = (
                 f" What waits in {entry.commands} is not looked through." if "://" in entry.commands else ""
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -111,6 +112,14 @@ def run(
             help="How much state each worker keeps in memory; the rest is on its local disk.",
         ),
     ] = 1024,
+    receipts_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=1,
+            help="How many receipts the checkpoint keeps; beyond it the oldest go.",
+        ),
+    ] = 256,
     lock_timeout: Annotated[
         float,
         typer.Option(
@@ -149,6 +158,20 @@ def run(
         bool,
         typer.Option("--allow-non-restored-state", help="Leave behind the state of steps that are gone."),
     ] = False,
+    allow_read: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Let commands have the job read this file or address, and what is below it. May be repeated.",
+        ),
+    ] = None,
+    allow_write: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Let commands have the job write dumps below this folder or address. May be repeated.",
+        ),
+    ] = None,
     new_outputs_from: Annotated[
         int | None,
         typer.Option(
@@ -219,6 +242,7 @@ def run(
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
+            receipts_mb=receipts_mb,
             from_savepoint=from_savepoint,
             from_dump=from_dump,
             must_continue=must_continue,
@@ -227,6 +251,8 @@ def run(
             allow_non_restored_state=allow_non_restored_state,
             new_outputs_from=new_outputs_from,
             lock_timeout_s=lock_timeout,
+            allow_read=_absolute(allow_read),
+            allow_write=_absolute(allow_write),
             metrics_bind=metrics_bind,
             metrics_allow_remote=metrics_allow_remote,
             strict=strict,
@@ -251,6 +277,14 @@ def run(
             print_json(asdict(summary))
         if output is not Output.json or log is not None:
             display.print_summary(summary)
+
+
+def _absolute(places: list[str] | None) -> tuple[str, ...]:
+    """Places as somebody who is in a folder means them. Links stay, since commands name places by them too."""
+    return tuple(
+        text if "://" in text else os.path.abspath(Path(text).expanduser())  # noqa: PTH100  # resolve() follows links
+        for text in places or []
+    )
 
 
 def _submit(

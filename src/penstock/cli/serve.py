@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
+from penstock.server.home import ADDRESS_FILE
 
 if TYPE_CHECKING:
     from penstock.server.serving import Started
@@ -106,7 +108,7 @@ def serve(
             tls_proxy=tls_proxy,
             insecure_bind=insecure_bind,
         )
-        run_server(settings, os.environ, lambda started: _tell(started, output))
+        run_server(settings, os.environ, lambda started: _tell(started, output, home))
 
 
 def token(
@@ -143,11 +145,18 @@ def _has_java() -> bool:
     return java.status != "failed"
 
 
-def _tell(started: Started, output: Output) -> None:
+def _tell(started: Started, output: Output, home: Path) -> None:
+    """Say where the server is; what lets somebody in only at a terminal, since logs are read by others."""
+    private = sys.stdout.isatty()
     if output is Output.json:
-        print_json(started)
+        told = {"url": started.url, "pid": started.pid, "demo": started.demo}
+        print_json(told | ({"login": started.login, "token": started.token} if private else {}))
         return
-    print(f"penstock listens at {started.url}. Open in a browser:\n\n    {started.login}\n", flush=True)
+    if private:
+        print(f"penstock listens at {started.url}. Open in a browser:\n\n    {started.login}\n", flush=True)
+    else:
+        where = home.expanduser().absolute() / ADDRESS_FILE
+        print(f"penstock listens at {started.url}. Its owner logs in with the URL in {where}.", flush=True)
     if started.demo is not None:
         print(
             f"A demo job starts: {started.demo}. See it with penstock info {started.demo}, end it with penstock cancel "

@@ -467,7 +467,7 @@ def register_state(app: typer.Typer) -> None:
 def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any]:
     import threading
 
-    from penstock.jobs.ownership import locked
+    from penstock.jobs.ownership import Ownership, locked
     from penstock.jobs.reading_session import reading_session
     from penstock.jobs.rescaling import finish_rescaling
     from penstock.jobs.rescaling import rescale as rescale_checkpoint
@@ -475,6 +475,8 @@ def _rescaled_offline(checkpoint: Checkpoint, parallelism: int) -> dict[str, Any
     with locked(checkpoint.folder, threading.Event(), 0):
         finish_rescaling(checkpoint)
         before = checkpoint.stored_lineage()
+        # Where locks do not reach, a run on another machine must learn that the checkpoint is not its own any more.
+        Ownership.begin(checkpoint.folder)
         with reading_session(gives_way=False) as session:
             begun_s = time.monotonic()
             after = rescale_checkpoint(session, checkpoint, parallelism)

@@ -91,6 +91,10 @@ class DumpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: str
     format: Literal["csv", "jsonl", "parquet"] = "csv"
 
+    def place(self, batch: int) -> str:
+        """Where the dump of a micro-batch goes."""
+        return self.to.replace("{batch}", str(batch))
+
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One command.

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.demo.feeds import COMMANDS, READINGS, SETTINGS, Batch, Record
 from penstock.runtime.cuts import read_cut
+from penstock.sources.found_files import FoundFiles
 
 __all__ = ["FolderEvidence", "Folders"]
 
@@ -62,7 +63,10 @@ class FolderEvidence:
         self._checkpoint = checkpoint
         self._commands = commands
         self._position = {READINGS: 0, SETTINGS: 0}
-        self._files: dict[str, list[Path]] = {READINGS: [], SETTINGS: []}
+        self._found = {
+            stream: FoundFiles(str(checkpoint / "sources" / f"{stream}.files"))
+            for stream in (READINGS, SETTINGS)
+        }
 
     def batch(self, batch_id: int) -> Batch:
         """What a micro-batch read."""
@@ -76,12 +80,11 @@ class FolderEvidence:
 
     def _records(self, stream: str, end: int) -> list[Record]:
         start, self._position[stream] = self._position[stream], end
-        if end > len(self._files[stream]):
-            log = (self._checkpoint / "sources" / f"{stream}.files").read_text().splitlines()
-            self._files[stream] = [Path(entry["directory"], entry["name"]) for entry in map(json.loads, log)]
+        found = self._found[stream]
+        found.refresh()
         # Within a batch files count in the order of their names, whenever they were found.
-        files = sorted(self._files[stream][start:end], key=lambda path: path.name)
-        return [record for path in files for record in _lines(path)]
+        files = sorted(found.between(start, end), key=lambda file: file.name)
+        return [record for file in files for record in _lines(Path(file.path))]
 
     def commands(self, batch_id: int) -> list[Record]:
         """The commands that a micro-batch wrote."""

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from penstock.doctor.finding import Finding, failed, fine, warning
-from penstock.sources.object_stores import S3_ENDPOINTS, WEB
+from penstock.sources.allowed import WEB_SCHEMES
+from penstock.sources.object_stores import S3_ENDPOINTS
 
 __all__ = ["check_object_store", "named_endpoint"]
 
@@ -37,7 +38,7 @@ def check_object_store(
 ) -> Finding:
     """Whether an endpoint answers, and the difference of the clocks, by which logins stand and fall."""
     remedy = f"Start it, or correct {variable}. Jobs that use no object store do without."
-    if not endpoint.startswith(tuple(f"{scheme}://" for scheme in WEB)):
+    if not endpoint.startswith(tuple(f"{scheme}://" for scheme in WEB_SCHEMES)):
         return failed("object store", f"{variable} is no address like https://HOST:PORT", remedy)
     try:
         date = (date_of or _date_of)(endpoint)

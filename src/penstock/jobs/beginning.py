@@ -13,7 +13,6 @@ import msgspec
 from penstock.durable import sync_folder
 from penstock.errors import CheckpointError, SnapshotError, StateMismatchError
 from penstock.jobs.binding import wanted_lineage
-from penstock.jobs.capturing import OWN_FOLDERS
 from penstock.jobs.checkpoint import Checkpoint, Lineage, Origin
 from penstock.jobs.definition import Job
 from penstock.jobs.described_state import STATE_FILE, JobState, described, read_described
@@ -22,6 +21,7 @@ from penstock.jobs.ownership import locked
 from penstock.jobs.savepoints import place_of
 from penstock.jobs.seeding import Snapshot, described_in, write_seed
 from penstock.jobs.settings import RunSettings
+from penstock.jobs.source_files import OWN_FOLDERS
 from penstock.runtime.plan import JobPlan
 from penstock.snapshots.reading import read_file
 from penstock.streams.graph import COMMANDS

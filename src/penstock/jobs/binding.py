@@ -39,6 +39,7 @@ from penstock.jobs.receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.jobs.settings import RunSettings
 from penstock.records import ProtobufSource, RecordType
 from penstock.runtime.commanding import COMMAND_NODE, CommandReader
+from penstock.runtime.cuts import oldest_cut
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS
 from penstock.runtime.plan import JobPlan, wants_starts
 from penstock.runtime.query import BoundSource
@@ -53,7 +54,7 @@ from penstock.sinks.kafka import KafkaSink
 from penstock.sources import kafka
 from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
-from penstock.sources.files import FileLog
+from penstock.sources.files import FileLog, Keeping
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.rate import RateLog, check_schema
 from penstock.sources.receiver import Receiver
@@ -119,14 +120,14 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
     )
     sources: list[BoundSource] = []
     receivers: list[Receiver[Any]] = []
-    place = _Place(plan, checkpoint, settings.bounded)
+    place = _Place(plan, checkpoint, settings)
     commands = bindings.get(COMMANDS)
     for node in [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]:
         source, receiver = _source(node, bindings[node.name], place)
         sources.append(source)
         receivers += [receiver] if receiver is not None else []
     if commands is not None:
-        sources[-1] = _command_source(sources[-1], commands, place, settings.max_command_bytes)
+        sources[-1] = _command_source(sources[-1], commands, place, settings)
     if STARTS in lineage.streams:
         sources.append(BoundSource(START_NODE, StartLog(), StartReader(plan)))
     bound_receipts = bindings.get(RECEIPTS)
@@ -134,6 +135,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
         checkpoint.folder,
         lineage.output_id,
         None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
+        settings.receipts_mb << 20,
     )
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     control = control_entry(job.name, plan.accepting if commands is not None else None, commands)
@@ -240,7 +242,18 @@ class _Place:
 
     plan: JobPlan
     checkpoint: Checkpoint
-    bounded: bool
+    settings: RunSettings
+
+    def keeping(self, stream: str, binding: FilesBinding) -> Keeping:
+        """What is kept of the files of a stream that were read."""
+        cut = oldest_cut(self.checkpoint.spark_folder)
+        oldest = 0 if cut is None else cut.ends.get(stream, 0)
+        own = self.checkpoint.folder / COMMANDS
+        return Keeping(
+            self.settings.retained_batches,
+            oldest if isinstance(oldest, int) else 0,
+            owned=stream == COMMANDS and Path(binding.directory).absolute() == own,
+        )
 
 
 def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSource, Receiver[Any] | None]:
@@ -252,7 +265,8 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
     if isinstance(binding, KafkaBinding):
         log, name = binding, binding.format
     elif isinstance(binding, FilesBinding):
-        files = FileLog(binding, where / f"{node.name}.files")
+        keeping = place.keeping(node.name, binding)
+        files = FileLog(binding, where / f"{node.name}.files", keeping)
         files.check()
         log, name = files, _file_format(node, binding)
     elif isinstance(binding, RateBinding):
@@ -261,7 +275,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
     else:
         assert not isinstance(binding, ConsoleBinding | DiscardBinding)
         folder = where / f"{node.name}.journal"
-        receiver = _receiver(binding, folder, bounded=place.bounded)
+        receiver = _receiver(binding, folder, bounded=place.settings.bounded)
         log = JournalLog(folder)
         name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
     lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
@@ -285,7 +299,9 @@ def _receiver(
     return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
 
 
-def _command_source(source: BoundSource, binding: Binding, place: _Place, most_bytes: int) -> BoundSource:
+def _command_source(
+    source: BoundSource, binding: Binding, place: _Place, settings: RunSettings
+) -> BoundSource:
     """The source of commands, whose records become orders."""
     form = getattr(binding, "format", "json")
     known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
@@ -293,7 +309,8 @@ def _command_source(source: BoundSource, binding: Binding, place: _Place, most_b
         raise BindingError(
             f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
         )
-    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), most_bytes)
+    most_bytes = settings.max_command_bytes
+    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), most_bytes, settings.allowed)
     reader = CommandReader(place.plan, known[form], most_bytes, fetched)
     return BoundSource(COMMAND_NODE, source.input, reader)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -22,6 +22,7 @@ from penstock.jobs.described_state import (
     JobState,
     read_described,
 )
+from penstock.jobs.source_files import OvertakenError, copy_own_files
 from penstock.operators.slot import Header, held_name, merged
 from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.packing import PackedRow
@@ -31,19 +32,19 @@ from penstock.runtime.stored_state import SlotReader, read_slots
 from penstock.snapshots.formats import SnapshotFormat
 from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.stores import Store, open_store
-from penstock.snapshots.writing import Contents, PartEntry, TableInfo, commit, write_file, write_part
+from penstock.snapshots.writing import Contents, PartEntry, Parts, TableInfo, commit
 from penstock.state.blocks import conformed
 from penstock.state.expiring import expires_name
 from penstock.state.group_table import KEY_COLUMN, sorted_by_key
 from penstock.state.shared import stored_shared
-from penstock.state.slot_tables import SlotTables
+from penstock.state.slot_tables import Only, SlotTables
+from penstock.state.stored_runs import stored_runs
 from penstock.state.timeline import TIMERS
 
 __all__ = [
     "CLOCK",
     "HEADER",
     "HELD",
-    "OWN_FOLDERS",
     "Capture",
     "FrozenEntries",
     "assemble",
@@ -58,13 +59,13 @@ __all__ = [
 HEADER: Final = "__header"
 HELD: Final = "__held"
 CLOCK: Final = "__clock"
-OWN_FOLDERS: Final = ("sources", "fetched")
-"""What a checkpoint keeps besides states, which a savepoint has as well."""
-
 StepReader: TypeAlias = Callable[[str, SlotReader], list[bytes]]
 """Calls a reader for each slot of the step of a node; gives all that it gave."""
 
+_MOST_ATTEMPTS: Final = 20
+
 _CONTENT: Final = pa.schema([pa.field("content", pa.binary(), nullable=False)])
+_NOTHING: Final = Only(frozenset(), frozenset())
 _CLOCK: Final = pa.schema([pa.field("clock_ms", pa.int64(), nullable=False)])
 
 
@@ -103,15 +104,20 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
     if store.exists(MANIFEST):
         raise AlreadyThereError(f"There is a snapshot in {wanted.uri} already. Choose another place.")
     there = store.list()
-    while True:
+    for attempt in itertools.count(1):
         number = committed(checkpoint, lineage, wanted.batch)
         try:
             return _capture_batch(session, checkpoint, lineage, wanted, number)
+        except OvertakenError:
+            # The newest micro-batch needs what is newest; only a job that stands in its way again and again wins.
+            if wanted.batch is not None or attempt == _MOST_ATTEMPTS:
+                raise
         except CheckpointError:
             # Spark's first reading takes a while, in which a quick job may have gone on so far that the micro-batch is
             # no longer kept. Its next reading is quick.
             if _is_kept(checkpoint, lineage, number) or wanted.batch is not None or store.list() != there:
                 raise
+    raise AssertionError
 
 
 def _capture_batch(
@@ -121,7 +127,8 @@ def _capture_batch(
     # First, since the sources of a running job forget what is behind them.
     files: tuple[FileEntry, ...] = ()
     if wanted.kind == "savepoint" and wanted.keeps_files:
-        files = _own_files(checkpoint.folder, open_store(wanted.uri))
+        positions = positions_of(checkpoint, lineage, number)
+        files = copy_own_files(checkpoint.folder, positions, open_store(wanted.uri))
     contents = Contents(
         kind=wanted.kind,
         id=wanted.id or f"{lineage.job}-{number}",
@@ -205,30 +212,31 @@ class _Task:
     uri: str
     format: SnapshotFormat
 
-    def __call__(self, number: int, entries: dict[str, bytes]) -> Iterator[bytes]:
-        tables = SlotTables(self.step.schema, FrozenEntries(entries))
+    def __call__(self, number: int, entries: Mapping[str, bytes]) -> Iterator[bytes]:
+        stored = FrozenEntries(entries)
         store = open_store(self.uri)
-        groups = [table.all_rows() for _, table in sorted(tables.tables.items())]
-        if groups:
-            rows = sorted_by_key(pa.concat_batches(groups))
-            for info in keyed_tables(self.name, self.step):
-                part = _part_of(rows, info)
-                if part.num_rows:
-                    entry = write_part(store, info, number, [part], self.format)
-                    yield msgspec.msgpack.encode(_Result(part=entry))
+        written = [
+            (info, Parts(store, info, number, self.format)) for info in keyed_tables(self.name, self.step)
+        ]
+        for run in stored_runs(self.step.schema, stored):
+            rows = sorted_by_key(pa.concat_batches([table.all_rows() for _, table in sorted(run.items())]))
+            for info, parts in written:
+                for part in parts.write([_part_of(rows, info)]):
+                    yield msgspec.msgpack.encode(_Result(part=part))
+        tables = SlotTables(self.step.schema, stored, only=_NOTHING)
         if tables.clock_ms is not None:
             yield msgspec.msgpack.encode(_Result(clock_ms=tables.clock_ms))
         if tables.header is not None:
             yield msgspec.msgpack.encode(_Result(header=tables.header))
-            for part in range(Header.of(tables.header).held_parts):
-                yield msgspec.msgpack.encode(_Result(held=entries[held_name(part)]))
+            for place in range(Header.of(tables.header).held_parts):
+                yield msgspec.msgpack.encode(_Result(held=entries[held_name(place)]))
 
 
 @dataclass(frozen=True)
 class FrozenEntries:
     """Stored entries that are only read."""
 
-    entries: dict[str, bytes]
+    entries: Mapping[str, bytes]
 
     def get(self, name: str) -> bytes | None:
         """The bytes of a name."""
@@ -302,21 +310,20 @@ def _together(
             (TableInfo(table_name(name, CLOCK), name, "internal", _CLOCK, ()), _clock(results)),
         ]:
             tables.append(info)
-            if rows.num_rows:
-                parts.append(write_part(store, info, 0, [rows], form))
+            parts += Parts(store, info, 0, form).write(rows)
     return tables, parts
 
 
 def _shared_tables(
     name: str, step: DescribedStep, stored: bytes | None
-) -> Iterator[tuple[TableInfo, pa.RecordBatch]]:
+) -> Iterator[tuple[TableInfo, Iterable[pa.RecordBatch]]]:
     found = stored_shared(stored)
     for state, described in step.shared.items():
         schema = described.schema
         info = TableInfo(
             shared_name(name, state), name, "shared", schema, None if "key" in schema.names else ()
         )
-        yield info, _rows_of(state, described, found)
+        yield info, [_rows_of(state, described, found)]
 
 
 def _rows_of(name: str, state: DescribedState, found: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
@@ -338,23 +345,13 @@ def _held_one_by_one(held: Iterable[bytes | None]) -> Iterator[bytes]:
                 yield msgspec.msgpack.encode([row])
 
 
-def _clock(results: Sequence[_Result]) -> pa.RecordBatch:
+def _clock(results: Sequence[_Result]) -> list[pa.RecordBatch]:
     """The largest event time that the step has seen."""
     times = [result.clock_ms for result in results if result.clock_ms is not None]
-    return pa.RecordBatch.from_arrays([pa.array([max(times)] if times else [], pa.int64())], schema=_CLOCK)
+    return [pa.RecordBatch.from_arrays([pa.array([max(times)], pa.int64())], schema=_CLOCK)] if times else []
 
 
-def _contents(found: Iterable[bytes | None]) -> pa.RecordBatch:
-    kept = [content for content in found if content is not None]
-    return pa.RecordBatch.from_arrays([pa.array(kept, pa.binary())], schema=_CONTENT)
-
-
-def _own_files(folder: Path, store: Store) -> tuple[FileEntry, ...]:
-    """The files of the sources, which say what the positions mean.
-
-    A journal's mark comes before its segments: what is written meanwhile is then behind the mark, where a journal that
-    is opened again looks for itself.
-    """
-    paths = [path for name in OWN_FOLDERS for path in (folder / name).rglob("*") if path.is_file()]
-    ordered = sorted(paths, key=lambda path: (path.name != "mark", str(path)))
-    return tuple(write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in ordered)
+def _contents(found: Iterable[bytes | None]) -> Iterator[pa.RecordBatch]:
+    for content in found:
+        if content is not None:
+            yield pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=_CONTENT)

@@ -15,6 +15,7 @@ from penstock.control.receipts import Story
 from penstock.durable import sync_folder, write_atomically
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import batch_numbers
+from penstock.sources.allowed import AllowedPlaces, PlaceRefusedError
 
 __all__ = ["Dumps"]
 
@@ -34,13 +35,21 @@ class _Wanted(msgspec.Struct, frozen=True):
 class Dumps:
     """The dumps of a job. What is wanted is on disk before the micro-batch is committed, and done if it takes two runs.
 
-    One dump is made at a time, by a process of its own that gives way to the job. `on_note` is told of each.
+    One dump is made at a time, by a process of its own that gives way to the job, in a place that is allowed. `on_note`
+    is told of each.
     """
 
-    def __init__(self, checkpoint: Checkpoint, lineage: Lineage, on_note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        lineage: Lineage,
+        allowed: AllowedPlaces,
+        on_note: Callable[[str], None],
+    ) -> None:
         self._checkpoint: Final = checkpoint
         self._first: Final = lineage.first_batch
         self._folder: Final = checkpoint.folder / _FOLDER
+        self._allowed: Final = allowed
         self._on_note: Final = on_note
         self._running: tuple[Path, _Wanted, subprocess.Popen[str]] | None = None
 
@@ -53,8 +62,7 @@ class Dumps:
             if receipt.kind != _KIND or receipt.status != "APPLIED":
                 continue
             request = _request(receipt.details)
-            to = request.to.replace("{batch}", str(batch))
-            wanted = _Wanted(batch, receipt.id, to, request.format)
+            wanted = _Wanted(batch, receipt.id, request.place(batch), request.format)
             self._folder.mkdir(exist_ok=True)
             name = f"{batch:010}-{story.place.partition}-{story.place.offset}".replace("/", "_")
             write_atomically(self._folder / f"{name}.json", msgspec.json.encode(wanted))
@@ -77,7 +85,10 @@ class Dumps:
                 or (self._checkpoint.spark_folder / "commits" / str(spark_batch)).exists()
                 or spark_batch < self._oldest()
             ):
-                self._running = path, wanted, self._start(wanted)
+                try:
+                    self._running = path, wanted, self._start(wanted)
+                except PlaceRefusedError as e:
+                    self._failed(path, wanted, f"It was refused: {e}.")
                 return True
         return bool(waiting)
 
@@ -98,7 +109,9 @@ class Dumps:
         return min(batch_numbers(self._checkpoint.spark_folder / "commits"), default=0)
 
     def _start(self, wanted: _Wanted) -> subprocess.Popen[str]:
-        arguments = [str(self._checkpoint.folder), "--to", wanted.to, "--format", wanted.format]
+        # Looked at again here, since a link can lead elsewhere than the words that were checked before.
+        to = self._allowed.to_write(wanted.to)
+        arguments = [str(self._checkpoint.folder), "--to", to, "--format", wanted.format]
         command = [sys.executable, "-m", "penstock.cli", "state", "dump", *arguments]
         return subprocess.Popen(
             [*command, "--batch", str(wanted.batch), "-o", "json"],
@@ -109,15 +122,22 @@ class Dumps:
 
     def _end(self, path: Path, wanted: _Wanted, process: subprocess.Popen[str]) -> None:
         output, errors = process.communicate()
-        done: dict[str, Any] = msgspec.structs.asdict(wanted)
-        if process.returncode == 0:
-            done |= msgspec.json.decode(output.strip().splitlines()[-1])
-            self._on_note(f"The dump of micro-batch {wanted.batch} is in {wanted.to}: {done['rows']:,} rows.")
-        else:
-            done["error"] = " ".join(errors.split())[-1000:]
-            self._on_note(f"The dump of micro-batch {wanted.batch} to {wanted.to} failed. {done['error']}")
-        write_atomically(path.with_suffix(".done"), msgspec.json.encode(done))
-        path.unlink()
+        if process.returncode != 0:
+            self._failed(path, wanted, " ".join(errors.split())[-1000:])
+            return
+        made = msgspec.json.decode(output.strip().splitlines()[-1])
+        self._on_note(f"The dump of micro-batch {wanted.batch} is in {wanted.to}: {made['rows']:,} rows.")
+        _settle(path, msgspec.structs.asdict(wanted) | made)
+
+    def _failed(self, path: Path, wanted: _Wanted, why: str) -> None:
+        self._on_note(f"The dump of micro-batch {wanted.batch} to {wanted.to} failed. {why}")
+        _settle(path, {**msgspec.structs.asdict(wanted), "error": why})
+
+
+def _settle(path: Path, outcome: dict[str, Any]) -> None:
+    """Note what came of a dump, which is wanted no more."""
+    write_atomically(path.with_suffix(".done"), msgspec.json.encode(outcome))
+    path.unlink()
 
 
 def _request(details: str) -> DumpRequest:

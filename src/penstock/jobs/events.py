@@ -16,7 +16,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -25,11 +25,13 @@ import msgspec
 
 import penstock
 from penstock.bindings import redacted, without_secrets
+from penstock.control.receipts import Receipt
 from penstock.durable import sync_folder, whole_lines_bytes
 from penstock.errors import CheckpointError, PenstockError
 from penstock.jobs.control import read_control_entry
 from penstock.jobs.logs import job_log
-from penstock.jobs.receipts import receipt_files, receipts_in
+from penstock.jobs.receipt_segments import NewLines, receipts_backwards
+from penstock.jobs.receipts import by_batch
 from penstock.jobs.settings import RunSettings
 from penstock.streams.graph import RECEIPTS
 
@@ -220,10 +222,9 @@ class NewEvents:
         self._path: Final = checkpoint / EVENTS_FILE
         self._with_commands: Final = with_commands
         self._offset = 0
-        self._newest = ""
+        self._receipts: Final = NewLines(checkpoint, from_start=from_start)
         if not from_start:
             self._offset = sum(len(line) + 1 for line in self._lines())
-            self._newest = max(receipt_files(checkpoint), default="")
 
     def read(self) -> list[Event]:
         """What came since the last call, oldest first. Raises CheckpointError when it cannot be read."""
@@ -234,9 +235,8 @@ class NewEvents:
         except msgspec.MsgspecError as e:
             raise CheckpointError(f"The events in {self._path} cannot be read: {e}. Restore the file.") from e
         if self._with_commands:
-            names = receipt_files(self._checkpoint, self._newest)
-            self._newest = max(names, default=self._newest)
-            found += filter(None, (_commands(self._checkpoint, name) for name in names))
+            for name, receipts in self._receipts.by_segment():
+                found += [_commands(self._checkpoint, name, told) for _, told in by_batch(receipts)]
             found.sort(key=lambda event: event.at)
         return found
 
@@ -260,21 +260,24 @@ class NewEvents:
 
 
 def newest_events(checkpoint: Path, most: int, *, with_commands: bool = True) -> list[Event]:
-    """The newest events, oldest first; of receipts no more are read than that takes. Raises CheckpointError."""
+    """The newest events, oldest first; no more receipts are decoded than that takes. Raises CheckpointError."""
     recorded = reversed(read_events(checkpoint))
     commands: Iterator[Event] = iter(())
     if with_commands:
-        names = reversed(receipt_files(checkpoint))
-        commands = filter(None, (_commands(checkpoint, name) for name in names))
+        commands = _commands_backwards(checkpoint)
     both = heapq.merge(recorded, commands, key=lambda event: event.at, reverse=True)
     return list(itertools.islice(both, most))[::-1]
 
 
-def _commands(checkpoint: Path, name: str) -> Event | None:
-    """What became of the commands of a micro-batch, from the file with its receipts."""
-    receipts = receipts_in(checkpoint, name)
-    if not receipts:
-        return None
+def _commands_backwards(checkpoint: Path) -> Iterator[Event]:
+    """What became of the commands of each micro-batch, the newest first."""
+    found = receipts_backwards(checkpoint)
+    for (_, name), told in itertools.groupby(found, key=lambda one: (one[1].batch, one[0])):
+        yield _commands(checkpoint, name, [receipt for _, receipt in told][::-1])
+
+
+def _commands(checkpoint: Path, name: str, receipts: Sequence[Receipt]) -> Event:
+    """What became of the commands of a micro-batch, from its receipts and the segment that has them."""
     outcomes = {"applied": 0, "degraded": 0, "rejected": 0}
     for receipt in receipts:
         if receipt.status.lower() in outcomes:

@@ -9,14 +9,12 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 
-import penstock.errors
-from penstock.errors import CheckpointError, JobFailedError, PenstockError
+from penstock.errors import CheckpointError, JobFailedError, PenstockError, own_error_in
 from penstock.jobs.inspection import Expected, inspect
 from penstock.jobs.state_files import RESTORE, RESTORE_FOLDER, damage
 
 __all__ = ["SparkLog", "explained"]
 
-_OWN_ERROR: Final = re.compile(r"penstock\.(?:\w+\.)*(\w+Error): (.*)")
 _MOST_LOG_BYTES: Final = 1 << 20
 
 # How Spark and Hadoop say that a file is damaged.
@@ -63,10 +61,9 @@ def explained(error: PySparkException, log: SparkLog, spark_folder: Path, stream
     which has the offsets of so many streams.
     """
     text = str(error)
-    for name, message in reversed(_OWN_ERROR.findall(text)):
-        kind = getattr(penstock.errors, name, JobFailedError)
-        if isinstance(kind, type) and issubclass(kind, PenstockError):
-            return kind(message)
+    own = own_error_in(text, JobFailedError)
+    if own is not None:
+        return own
     damaged = _damaged(text, log, spark_folder, streams)
     if damaged is not None:
         return damaged

@@ -10,12 +10,11 @@ from typing import Final
 
 from penstock.control.receipts import FINAL, Receipt
 from penstock.jobs.control import ControlEntry
-from penstock.jobs.receipts import kept_receipts, receipt_files, receipts_in
+from penstock.jobs.receipt_segments import NewLines, receipts_backwards, receipts_in, segment_names
 
 __all__ = ["NewReceipts", "Story", "Wanted", "await_end", "newest_stories", "story_of"]
 
 _POLL_S: Final = 0.05
-_LIST_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Wanted:
 
 
 def newest_stories(checkpoint: Path, wanted: Callable[[Story], bool], most: int) -> list[Story]:
-    """The newest stories that are wanted, oldest first. Reads no more files than it needs."""
+    """The newest stories that are wanted, oldest first. Decodes no more receipts than it needs."""
     found: list[Story] = []
     for story in _backwards(checkpoint):
         if wanted(story):
@@ -65,16 +64,25 @@ def newest_stories(checkpoint: Path, wanted: Callable[[Story], bool], most: int)
 
 def story_of(checkpoint: Path, command_id: str) -> Story | None:
     """The newest story of an id, or None when there is no receipt of it."""
-    return next(_backwards(checkpoint, command_id), None)
+    for name in reversed(segment_names(checkpoint)):
+        told = _stories(receipts_in(checkpoint, name, command_id))
+        if told:
+            return told[-1]
+    return None
 
 
-def _backwards(checkpoint: Path, command_id: str | None = None) -> Iterator[Story]:
-    for name in reversed(receipt_files(checkpoint)):
-        yield from reversed(_stories(receipts_in(checkpoint, name, command_id)))
+def _backwards(checkpoint: Path) -> Iterator[Story]:
+    """All stories, newest first."""
+    told: list[Receipt] = []
+    for _, receipt in receipts_backwards(checkpoint):
+        told.append(receipt)
+        if receipt.status == "ACCEPTED":
+            yield Story(tuple(reversed(told)))
+            told = []
 
 
 def _stories(receipts: list[Receipt]) -> list[Story]:
-    """The stories in one micro-batch; each begins with the first status."""
+    """The stories of a command; each begins with the first status."""
     begun: list[list[Receipt]] = []
     for receipt in receipts:
         if receipt.status == "ACCEPTED" or not begun:
@@ -84,43 +92,21 @@ def _stories(receipts: list[Receipt]) -> list[Story]:
 
 
 class NewReceipts:
-    """The receipts that come after this was made. Each file is read once, and older ones only by `older`."""
+    """The receipts that come after this was made. Each line is read once, and older ones only by `older`."""
 
     def __init__(self, checkpoint: Path) -> None:
-        self._checkpoint = checkpoint
-        self._folder = kept_receipts(checkpoint)
-        self._changed_ns = self._settled_ns = -1
-        self._list_at_s = 0.0
-        self._before = receipt_files(checkpoint)
-        self._newest = max(self._before, default="")
+        self._checkpoint: Final = checkpoint
+        self._new: Final = NewLines(checkpoint)
+        self._before: Final = segment_names(checkpoint)
 
     def read(self, command_id: str) -> list[Receipt]:
         """The receipts of a command that came since the last call."""
-        if not self._may_have_more():
-            return []
-        names = receipt_files(self._checkpoint, self._newest)
-        self._newest = max(names, default=self._newest)
-        return [receipt for name in names for receipt in receipts_in(self._checkpoint, name, command_id)]
+        return self._new.read(command_id)
 
     def older(self, command_id: str) -> Iterator[list[Receipt]]:
-        """The receipts of a command in each older file, backwards; most have none."""
+        """The receipts of a command in each older segment, backwards; most have none."""
         for name in reversed(self._before):
             yield receipts_in(self._checkpoint, name, command_id)
-
-    def _may_have_more(self) -> bool:
-        """Whether the folder changed. It may be large, so that it is not listed without need."""
-        try:
-            changed_ns = self._folder.stat().st_mtime_ns
-        except FileNotFoundError:
-            return False
-        now_s = time.monotonic()
-        if changed_ns == self._settled_ns and now_s < self._list_at_s:
-            return False
-        # Two files within one tick of the file system's clock leave the same time, so one more look follows a change.
-        self._settled_ns = changed_ns if changed_ns == self._changed_ns else -1
-        self._changed_ns = changed_ns
-        self._list_at_s = now_s + _LIST_AGAIN_S
-        return True
 
 
 def await_end(

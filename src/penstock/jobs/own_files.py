@@ -13,6 +13,7 @@ from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.inspection import Expected, inspect
 from penstock.jobs.state_files import damage
+from penstock.sources.found_files import files_found
 from penstock.sources.journal import journal_end
 from penstock.streams.graph import STARTS
 
@@ -20,7 +21,6 @@ __all__ = ["COUNTS_FILE", "check_checkpoint", "mark_begun", "stored_counts"]
 
 COUNTS_FILE: Final = "counts.json"
 _MARK_FILE: Final = "begun.json"
-_CHUNK_BYTES: Final = 1 << 20
 _LOOKS: Final = 3
 _BETWEEN_LOOKS_S: Final = 0.05
 
@@ -106,7 +106,7 @@ def _check_source(folder: Path, stream: str, offset: Any) -> None:
     files, journal = folder / f"{stream}.files", folder / f"{stream}.journal"
     kept = {}
     if files.exists():
-        kept[files] = _lines(files)
+        kept[files] = _files_found(files)
     if journal.exists():
         kept[journal] = journal_end(journal)
     if not kept:
@@ -118,10 +118,10 @@ def _check_source(folder: Path, stream: str, offset: Any) -> None:
         raise damage(path, f"has {end} of the {position} {unit} that the job has read")
 
 
-def _lines(path: Path) -> int:
-    """How many whole lines a file has."""
+def _files_found(path: Path) -> int:
     try:
-        with path.open("rb") as file:
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
+        return files_found(path)
     except OSError as e:
         raise damage(path, f"cannot be read ({e.strerror})") from e
+    except ValueError as e:
+        raise damage(path, f"cannot be read ({e})") from e

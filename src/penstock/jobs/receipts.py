@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,50 +11,50 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.receipts import Receipt, Story
-from penstock.durable import write_atomically
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, ExternalSystemError
+from penstock.jobs.receipt_segments import (
+    DEFAULT_RECEIPTS_BYTES,
+    SegmentWriter,
+    kept_receipts,
+    receipts_in,
+    segment_names,
+)
 from penstock.records import record_type
-from penstock.sinks.base import Sink, TaskContext
-from penstock.streams.graph import RECEIPTS
+from penstock.sinks.base import RejectingTask, Sink, TaskContext
 
-__all__ = [
-    "RECEIPT_TYPE",
-    "ReceiptWriter",
-    "kept_receipts",
-    "plain",
-    "read_receipts",
-    "receipt_files",
-    "receipts_in",
-]
+__all__ = ["RECEIPT_TYPE", "ReceiptWriter", "by_batch", "plain", "read_receipts"]
 
 RECEIPT_TYPE: Final = record_type(Receipt)
-_encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(Receipt)
-
-
-def kept_receipts(checkpoint: Path) -> Path:
-    """The folder in a checkpoint that keeps the receipts."""
-    return checkpoint / RECEIPTS
+# So much of a reason goes to a sink for which the whole receipt is too large.
+_CUT_REASON: Final = 200
 
 
 class ReceiptWriter:
     """Writes the receipts of each micro-batch, also when it is replayed after a crash, exactly once.
 
-    They are kept in the checkpoint, one file for each micro-batch; `bound` is the sink that they go to besides, if any.
+    They are kept in the checkpoint, the newest up to `most_bytes`; `bound` is the sink that they go to besides, if any.
     """
 
-    def __init__(self, checkpoint: Path, lineage: str, bound: Sink | None) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        lineage: str,
+        bound: Sink | None,
+        most_bytes: int = DEFAULT_RECEIPTS_BYTES,
+    ) -> None:
         self.bound: Final = bound
         self._checkpoint: Final = checkpoint
         self._lineage: Final = lineage
+        self._most_bytes: Final = most_bytes
+        self._segments: Final = SegmentWriter(checkpoint, most_bytes=most_bytes)
 
     def for_outputs(self, lineage: str) -> ReceiptWriter:
         """The same for a sink that knows the job under another id."""
-        return ReceiptWriter(self._checkpoint, lineage, self.bound)
+        return ReceiptWriter(self._checkpoint, lineage, self.bound, self._most_bytes)
 
     def prepare(self) -> None:
         """Prepare, once per start."""
-        kept_receipts(self._checkpoint).mkdir(parents=True, exist_ok=True)
+        self._segments.open()
         if self.bound is not None:
             self.bound.prepare(self._lineage, str(self._checkpoint))
 
@@ -62,9 +62,13 @@ class ReceiptWriter:
         """Write the receipts of a micro-batch; called again with the same after a crash."""
         if not stories:
             return
-        path = kept_receipts(self._checkpoint) / f"part-{batch_id:010}.jsonl"
-        if not path.exists():
-            write_atomically(path, b"".join(story.lines for story in stories))
+        try:
+            self._segments.append(batch_id, b"".join(story.lines for story in stories))
+        except OSError as e:
+            raise CheckpointError(
+                f"The receipts of micro-batch {batch_id} cannot be written to {kept_receipts(self._checkpoint)} "
+                f"({e.strerror or e}). Make room there, and start the job again."
+            ) from e
         if self.bound is not None:
             self._send(self.bound, batch_id, [receipt for story in stories for receipt in story.receipts])
 
@@ -73,48 +77,43 @@ class ReceiptWriter:
         task = sink.task(TaskContext(batch_id, 0, 0, self._lineage), RECEIPT_TYPE)
         try:
             task.write(RECEIPT_TYPE.batch(receipts), keys)
+            if isinstance(task, RejectingTask) and (rejections := task.rejections()):
+                self._write_cut(task, [(receipts[found.row], keys[found.row]) for found in rejections])
             message = task.finish()
         except BaseException:
             task.abort()
             raise
         sink.commit(batch_id, [message])
 
-
-def receipt_files(checkpoint: Path, after: str = "") -> list[str]:
-    """The names of the files of receipts that a checkpoint keeps, in the order in which they were written.
-
-    Only those that were written after the file `after`, if it is given.
-    """
-    try:
-        names = os.listdir(kept_receipts(checkpoint))  # noqa: PTH208  # there may be hundreds of thousands
-    except FileNotFoundError:
-        return []
-    return sorted(n for n in names if n > after and n.startswith("part-") and n.endswith(".jsonl"))
-
-
-def receipts_in(checkpoint: Path, name: str, command_id: str | None = None) -> list[Receipt]:
-    """The receipts in one file, in order; with an id only those of that command.
-
-    Raises CheckpointError when the file cannot be read.
-    """
-    path = kept_receipts(checkpoint) / name
-    try:
-        data = path.read_bytes()
-        # Most files are not asked for, and looking for bytes is faster than decoding.
-        if command_id is not None and _encoder.encode(command_id) not in data:
-            return []
-        found = [_decoder.decode(line) for line in data.splitlines()]
-    except (OSError, msgspec.MsgspecError) as e:
-        raise CheckpointError(
-            f"The receipts in {path} cannot be read: {e}. Restore the file, or delete it."
-        ) from e
-    return found if command_id is None else [receipt for receipt in found if receipt.id == command_id]
+    def _write_cut(self, task: RejectingTask, rejected: Sequence[tuple[Receipt, Any]]) -> None:
+        """Write receipts that were too large for their sink without their details, which the checkpoint keeps."""
+        cut = [
+            msgspec.structs.replace(
+                receipt,
+                reason=f"{receipt.reason[:_CUT_REASON]} (cut: the whole receipt is in the checkpoint)".strip(),
+                details="",
+                degraded=[],
+            )
+            for receipt, _ in rejected
+        ]
+        task.write(RECEIPT_TYPE.batch(cut), pa.array([key.as_py() for _, key in rejected], pa.binary()))
+        if refused := task.rejections():
+            raise ExternalSystemError(
+                f"The receipt of the command {cut[refused[0].row].id!r} cannot be written, though it was cut: "
+                f"{refused[0].reason} Bind receipts to a place that takes more."
+            )
 
 
-def read_receipts(checkpoint: Path, after: str = "") -> Iterator[tuple[str, list[Receipt]]]:
-    """The receipts that a checkpoint keeps, file by file in order, of the files whose names are beyond `after`."""
-    for name in receipt_files(checkpoint, after):
-        yield name, receipts_in(checkpoint, name)
+def read_receipts(checkpoint: Path) -> Iterator[tuple[int, list[Receipt]]]:
+    """The receipts that a checkpoint keeps, with the number of their micro-batch, in order."""
+    kept = (receipt for name in segment_names(checkpoint) for receipt in receipts_in(checkpoint, name))
+    yield from by_batch(kept)
+
+
+def by_batch(receipts: Iterable[Receipt]) -> Iterator[tuple[int, list[Receipt]]]:
+    """Receipts of one micro-batch after the other, with its number."""
+    for batch, found in itertools.groupby(receipts, key=lambda receipt: receipt.batch):
+        yield batch, list(found)
 
 
 def plain(receipt: Receipt) -> dict[str, Any]:

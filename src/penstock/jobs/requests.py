@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ import msgspec
 
 from penstock.durable import write_atomically
 from penstock.errors import CheckpointError, JobFailedError
+from penstock.jobs.logs import job_log
 from penstock.jobs.ownership import locked
 
 __all__ = ["Answer", "Request", "Requests", "answer_to", "ask", "is_running", "new_request", "post"]
@@ -24,7 +26,8 @@ _POLL_S: Final = 0.05
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What a job is asked: to stop, perhaps with a savepoint and when all that is there is processed, or to rescale.
 
-    `by` is the name of the user who asks. `run` is the number of the run that is asked, None whichever runs.
+    `by` is the name of the user who asks. `run` is the number of the run that is asked, None whichever runs. Who asks
+    one run after the other for the same says so with the name of the `operation`.
     """
 
     id: str
@@ -35,6 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int = 0
     by: str = ""
     run: int | None = None
+    operation: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -55,6 +59,7 @@ class Requests:
         self._folder: Final = checkpoint / _FOLDER
         self._run: Final = run
         self._taken: set[str] = set()
+        self._unwritten: dict[str, Answer] = {}
         self._folder.mkdir(exist_ok=True)
         for path in list(self._folder.iterdir()):
             path.unlink(missing_ok=True)
@@ -64,6 +69,9 @@ class Requests:
 
     def next(self) -> Request | None:
         """The next request, or None."""
+        for unwritten, answer in list(self._unwritten.items()):
+            with contextlib.suppress(OSError):
+                self._write(unwritten, answer)
         names = sorted(n for n in os.listdir(self._folder) if n.endswith(".request"))  # noqa: PTH208  # quicker
         if not names:
             return None
@@ -89,11 +97,16 @@ class Requests:
         return request
 
     def answer(self, request: Request, answer: Answer) -> None:
-        """Say what came of a request."""
-        self._write(request.id, answer)
+        """Say what came of a request. What a full disk does not take is written when the next one is looked for."""
+        try:
+            self._write(request.id, answer)
+        except OSError as e:
+            job_log.warning("The answer to the request %s cannot be written now: %s.", request.id, e)
 
     def _write(self, name: str, answer: Answer) -> None:
+        self._unwritten[name] = answer
         write_atomically(self._folder / f"{name}.answer", msgspec.json.encode(answer))
+        del self._unwritten[name]
 
 
 def is_running(checkpoint: Path) -> bool:

@@ -93,10 +93,26 @@ def _check_between(checkpoint: Checkpoint, lineage: Lineage, remedy: str) -> Non
 def _seed_anew(
     session: SparkSession, checkpoint: Checkpoint, lineage: Lineage, declared: JobState, reason: str
 ) -> Lineage:
-    """Make the state of a checkpoint a seed of the same one, for the parallelism of the lineage."""
+    """Make the state of a checkpoint a seed of the same one, for the parallelism of the lineage.
+
+    What fails before that is decided leaves the checkpoint as it was.
+    """
+    try:
+        new = _decided(session, checkpoint, lineage, declared, reason)
+    except Exception:
+        if not is_rescaling(checkpoint):
+            _clear(checkpoint)
+        raise
+    finish_rescaling(checkpoint)
+    return new
+
+
+def _decided(
+    session: SparkSession, checkpoint: Checkpoint, lineage: Lineage, declared: JobState, reason: str
+) -> Lineage:
+    """Capture the state, write the seed, and decide that it is to be used."""
+    _clear(checkpoint)
     captured = checkpoint.folder / _CAPTURED
-    for leftover in (captured, checkpoint.folder / _NEXT_SEED):
-        shutil.rmtree(leftover, ignore_errors=True)
     manifest = capture(session, checkpoint, Capture("savepoint", str(captured), "arrow", keeps_files=False))
     changes = plan_changes(declared.steps, read_described(checkpoint.folder).steps)
     seed = checkpoint.folder / _NEXT_SEED
@@ -110,7 +126,6 @@ def _seed_anew(
     )
     checkpoint.save(_INTENT_FILE, _Intent(new, declared))
     sync_folder(checkpoint.folder)
-    finish_rescaling(checkpoint)
     return new
 
 
@@ -127,8 +142,9 @@ def is_rescaling(checkpoint: Checkpoint) -> bool:
 
 
 def finish_rescaling(checkpoint: Checkpoint) -> None:
-    """Bring a rescaling to its end that was decided, if there is one."""
+    """Bring a rescaling to its end that was decided; of one that was only begun nothing is left then."""
     if not is_rescaling(checkpoint):
+        _clear(checkpoint)
         return
     intent = checkpoint.folder / _INTENT_FILE
     wanted = msgspec.json.decode(intent.read_bytes(), type=_Intent)
@@ -144,6 +160,12 @@ def finish_rescaling(checkpoint: Checkpoint) -> None:
     _remove(checkpoint.folder / _CAPTURED)
     intent.unlink()
     sync_folder(checkpoint.folder)
+
+
+def _clear(checkpoint: Checkpoint) -> None:
+    """Remove what a rescaling has written that was not decided, as far as the file system lets that happen."""
+    for name in (_CAPTURED, _NEXT_SEED):
+        shutil.rmtree(checkpoint.folder / name, ignore_errors=True)
 
 
 def _forget_slots(checkpoint: Checkpoint) -> None:

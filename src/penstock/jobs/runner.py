@@ -42,7 +42,8 @@ from penstock.jobs.own_files import check_checkpoint
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.recording import LagClock, Recorder
 from penstock.jobs.requests import Answer, Request, Requests
-from penstock.jobs.rescaling import evolve, finish_rescaling, rescale
+from penstock.jobs.rescale_attempts import carry_out
+from penstock.jobs.rescaling import evolve, finish_rescaling
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import write_stream_order
 from penstock.runtime.memory import MemoryGauge
@@ -187,7 +188,7 @@ class JobRunner:
             lag_clocks: dict[str, LagClock] = {}
             progress = Progress()
             while True:
-                dumps = Dumps(checkpoint, bound.lineage, on_note)
+                dumps = Dumps(checkpoint, bound.lineage, self._settings.allowed, on_note)
                 watch = Watch(ownership, dumps, recorder, lag_clocks, progress)
                 follower = Follower(bound, checkpoint, watch)
                 run = _Run(
@@ -289,12 +290,13 @@ class JobRunner:
         """
         before = run.follower.bound.lineage.parallelism
         begun_s = time.monotonic()
-        try:
-            lineage = rescale(run.session, run.checkpoint, request.parallelism)
-        except PenstockError as e:
-            run.requests.answer(request, Answer(f"The job goes on with {before} tasks: {e}"))
-            on_note(f"The job goes on with {before} tasks: {e}")
-            run.events.add("rescale-failed", {"before": before, "reason": str(e)}, by=request.by)
+        outcome = carry_out(run.session, run.checkpoint, request)
+        lineage = outcome.lineage
+        if lineage is None:
+            told = f"The job goes on with {before} tasks: {outcome.why}"
+            run.requests.answer(request, Answer(told))
+            on_note(told)
+            run.events.add("rescale-failed", {"before": before, "reason": outcome.why}, by=request.by)
             return bind_job(self._job, self._settings, run.checkpoint), _nobody_waits
         run.session.conf.set("spark.sql.shuffle.partitions", str(lineage.parallelism))
         bound = bind_job(self._job, self._settings, run.checkpoint)
@@ -387,9 +389,8 @@ class JobRunner:
                 follower.closing = False
         except PySparkException as e:
             # Whatever two runs on one checkpoint have made of it, that is the cause.
-            raise follower.failure() or explained(
-                e, log, checkpoint.spark_folder, len(lineage.streams)
-            ) from None
+            failure = follower.failure() or explained(e, log, checkpoint.spark_folder, len(lineage.streams))
+            raise failure from failure.__cause__
         follower.plans.forget_refused()
         return follower.summary(self.job_id, status), request
 

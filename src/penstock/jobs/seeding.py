@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -17,7 +18,8 @@ from penstock.errors import SnapshotError
 from penstock.jobs.capturing import CLOCK, HEADER, HELD, shared_name, table_name
 from penstock.jobs.described_state import EXPIRES_AT, DescribedStep, JobState
 from penstock.jobs.evolution import Change
-from penstock.operators.slot import Header, held_name
+from penstock.jobs.spreading import SpreadRows, ranges_of
+from penstock.operators.slot import Header, Slot, held_name
 from penstock.runtime.packing import PackedRow, split_by_key_group
 from penstock.runtime.seed import SeedEntries, seed_folder
 from penstock.runtime.slots import slots
@@ -34,6 +36,10 @@ from penstock.state.unions import UnionListState, unions
 from penstock.state.widening import converted
 
 __all__ = ["Snapshot", "described_in", "write_seed"]
+
+# So much of what a snapshot has is brought together at once, and so much is one version of a seed.
+_RANGE_BYTES: Final = 16 << 20
+_VERSION_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -86,49 +92,66 @@ class _Seeding:
     key_groups: int
 
     def write(self, folder: Path, parallelism: int) -> int:
-        """Write the entries of all slots."""
-        rows = self._rows()
-        groups = key_groups(rows.column(KEY_COLUMN), self.key_groups)
-        by_group = dict(split_by_key_group(rows, groups, self.key_groups))
-        header = msgspec.structs.replace(self._header(), unions=unions(by_group, self._union_states()))
+        """Write the entries of all slots, some key groups at a time."""
+        found = [slot for _, slot in sorted(slots(self.key_groups, parallelism).items(), key=_first)]
+        ranges = ranges_of([slot.key_groups for slot in found], self._ranges())
+        (place := seed_folder(folder, self.step.node, 0).parent).mkdir(parents=True, exist_ok=True)
         held = self._held()
         clock = [row for batch in self._read(CLOCK) for row in batch.column(0).to_pylist()]
-        for slot in slots(self.key_groups, parallelism).values():
-            place = seed_folder(folder, self.step.node, slot.key_groups[0])
-            place.mkdir(parents=True, exist_ok=True)
-            entries = SeedEntries(place)
-            tables = SlotTables(self.step.schema, entries)
-            for group in slot.key_groups:
-                if group in by_group:
-                    tables.put(group, by_group[group])
-            for clock_ms in clock:
-                tables.advance_clock(clock_ms)
-            mine = [row for row in held if row.key_group in slot.own]
-            if mine:
-                entries.put(held_name(0), msgspec.msgpack.encode(mine))
-            size = sum(len(row.body) for row in mine)
-            full = msgspec.structs.replace(header, held_bytes=size, held_parts=min(len(mine), 1))
-            tables.put_header(full.dump())
-            if tables.changed:
-                tables.store()
-            sync_folder(place)
-        sync_folder(seed_folder(folder, self.step.node, 0).parent)
-        return int(rows.num_rows)
+        keys = 0
+        with tempfile.TemporaryDirectory(prefix=".spread-", dir=folder) as name:
+            spread = self._spread(SpreadRows(ranges, Path(name)))
+            header = msgspec.structs.replace(self._header(), unions=self._unions(spread, len(ranges)))
+            for slot in found:
+                mine = [row for row in held if row.key_group in slot.own]
+                writer = _SlotWriter(
+                    seed_folder(folder, self.step.node, slot.key_groups[0]), self.step.schema
+                )
+                writer.begin(header, clock, mine)
+                for number, groups in enumerate(ranges):
+                    if groups[0] in slot.own:
+                        rows = self._rows(spread, number)
+                        keys += rows.num_rows
+                        writer.put(self._by_group(rows))
+                writer.end()
+        sync_folder(place)
+        return keys
 
-    def _rows(self) -> pa.RecordBatch:
-        """The rows of the step's table: of every key all states."""
+    def _ranges(self) -> int:
+        """In how many ranges of key groups the rows are taken, so that each is small."""
+        names = {table_name(self.name, state) for state in self.taken.values()}
+        size = sum(
+            f.bytes for table in self.snapshot.manifest.tables if table.name in names for f in table.files
+        )
+        return min(-(-size // _RANGE_BYTES), self.key_groups)
+
+    def _spread(self, spread: SpreadRows) -> SpreadRows:
+        """The rows of all tables by key group; keys as they are kept now."""
+        key_type = self.step.schema.field(KEY_COLUMN).type
+        for field in list(self.step.schema)[1:]:
+            for batch in self._read(self.taken.get(field.name)):
+                keys = converted(batch.column("key"), key_type)
+                columns = [keys, converted(batch.column("value"), field.type)]
+                names = [KEY_COLUMN, field.name]
+                expires = expires_name(field.name)
+                if expires in self.step.schema.names and EXPIRES_AT in batch.schema.names:
+                    columns.append(batch.column(EXPIRES_AT).cast(pa.int64()))
+                    names.append(expires)
+                rows = pa.RecordBatch.from_arrays(columns, names)
+                spread.add(field.name, rows, key_groups(keys, self.key_groups))
+        return spread
+
+    def _rows(self, spread: SpreadRows, number: int) -> pa.RecordBatch:
+        """The rows of the step's table in a range of key groups: of every key all states."""
         schema = self.step.schema
         key_type = schema.field(KEY_COLUMN).type
         found: dict[str, tuple[pa.Array, pa.Array]] = {}
         for field in list(schema)[1:]:
-            batches = self._read(self.taken.get(field.name))
+            batches = list(spread.rows(field.name, number))
             if batches:
-                table = pa.Table.from_batches(batches).combine_chunks()
-                keys = converted(_column(table, "key"), key_type)
-                found[field.name] = keys, converted(_column(table, "value"), field.type)
-                expires = expires_name(field.name)
-                if expires in schema.names and EXPIRES_AT in table.column_names:
-                    found[expires] = keys, _column(table, EXPIRES_AT).cast(pa.int64())
+                rows = pa.concat_batches(batches)
+                keys = rows.column(KEY_COLUMN)
+                found |= {name: (keys, rows.column(name)) for name in rows.schema.names[1:]}
         if not found:
             return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
         keys, places = _united({name: keys for name, (keys, _) in found.items()}, key_type)
@@ -140,6 +163,18 @@ class _Seeding:
                 columns.append(pa.nulls(len(keys), field.type))
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         return rows.filter(pa.array(held_rows(rows)))
+
+    def _by_group(self, rows: pa.RecordBatch) -> dict[int, pa.RecordBatch]:
+        groups = key_groups(rows.column(KEY_COLUMN), self.key_groups)
+        return dict(split_by_key_group(rows, groups, self.key_groups))
+
+    def _unions(self, spread: SpreadRows, ranges: int) -> bytes | None:
+        """The unions of the step, which every slot gets whole."""
+        states = self._union_states()
+        by_group: dict[int, pa.RecordBatch] = {}
+        for number in range(ranges if states else 0):
+            by_group |= self._by_group(self._rows(spread, number).select([KEY_COLUMN, *states]))
+        return unions(by_group, states)
 
     def _read(self, state: str | None) -> list[pa.RecordBatch]:
         return [] if state is None else self._read_table(table_name(self.name, state))
@@ -180,9 +215,48 @@ class _Seeding:
         return [row for content in contents for row in msgspec.msgpack.decode(content, type=list[PackedRow])]
 
 
-def _column(table: pa.Table, name: str) -> pa.Array:
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+def _first(found: tuple[int, Slot]) -> int:
+    return found[1].key_groups[0]
+
+
+class _SlotWriter:
+    """Writes the entries of a slot, as one version of its log or, where that would be too much at once, as some."""
+
+    def __init__(self, place: Path, schema: pa.Schema) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        self._place: Final = place
+        self._schema: Final = schema
+        self._entries: Final = SeedEntries(place)
+        self._tables = SlotTables(schema, self._entries)
+        self._waiting = 0
+
+    def begin(self, header: Header, clock: Sequence[int], held: Sequence[PackedRow]) -> None:
+        """What the slot keeps once for the step."""
+        for clock_ms in clock:
+            self._tables.advance_clock(clock_ms)
+        if held:
+            self._entries.put(held_name(0), msgspec.msgpack.encode(held))
+        size = sum(len(row.body) for row in held)
+        full = msgspec.structs.replace(header, held_bytes=size, held_parts=min(len(held), 1))
+        self._tables.put_header(full.dump())
+
+    def put(self, by_group: Mapping[int, pa.RecordBatch]) -> None:
+        """Take all rows of some key groups."""
+        for group, rows in by_group.items():
+            self._tables.put(group, rows)
+            self._waiting += rows.nbytes
+            if self._waiting >= _VERSION_BYTES:
+                self._tables.store()
+                # What is stored need not be in memory.
+                kept = msgspec.structs.replace(self._tables.keep(), tables={})
+                self._tables = SlotTables(self._schema, self._entries, kept)
+                self._waiting = 0
+
+    def end(self) -> None:
+        """Store the rest, durably."""
+        if self._tables.changed:
+            self._tables.store()
+        sync_folder(self._place)
 
 
 def _united(by_state: Mapping[str, pa.Array], key_type: pa.DataType) -> tuple[pa.Array, dict[str, pa.Array]]:

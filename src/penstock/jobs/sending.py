@@ -23,6 +23,8 @@ from penstock.control.commands import Command, CommandError, CommandFormat, deco
 from penstock.durable import sync_folder
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.jobs.control import ControlEntry
+from penstock.runtime.cuts import newest_cut
+from penstock.sources.found_files import FoundFiles
 from penstock.streams.graph import COMMANDS
 
 __all__ = ["MASK", "command_binding", "find_waiting", "send_command"]
@@ -78,10 +80,10 @@ def send_command(command: Command, binding: Binding) -> None:
         publish_to_stream(binding, _encoded(command, binding))
 
 
-def find_waiting(command_id: str, entry: ControlEntry) -> Command | None:
-    """The command of an id in the job's folder of commands, whether it was read or not; None if it is not found.
+def find_waiting(command_id: str, entry: ControlEntry, checkpoint: Path) -> Command | None:
+    """The command of an id that waits in the job's folder of commands; None if it is not found.
 
-    What waits in a broker is not looked through.
+    Files that the job has read are passed over, and what waits in a broker is not looked through.
     """
     if not entry.commands:
         return None
@@ -94,12 +96,23 @@ def find_waiting(command_id: str, entry: ControlEntry) -> Command | None:
         names = [name for name in os.listdir(binding.directory) if not name.startswith((".", "_"))]  # noqa: PTH208
     except OSError:
         return None
+    waiting = _unread(binding.directory, names, checkpoint)
     # Those that were sent from here have the id in their names; other programs may put several into one file.
-    for name in sorted(names, key=lambda name: (name.endswith(own), name), reverse=True):
+    for name in sorted(waiting, key=lambda name: (name.endswith(own), name), reverse=True):
         found = _command_in(Path(binding.directory, name), command_id, encoded)
         if found is not None:
             return found
     return None
+
+
+def _unread(directory: str, names: list[str], checkpoint: Path) -> list[str]:
+    """The names in a folder of files that no committed micro-batch has read."""
+    found = FoundFiles(str(checkpoint / "sources" / f"{COMMANDS}.files"))
+    cut = newest_cut(checkpoint)
+    end = 0 if cut is None else cut.ends.get(COMMANDS, 0)
+    read = max(found.first, end) if isinstance(end, int) else found.first
+    behind = {file.name for file in found.between(read, found.end) if file.directory == directory}
+    return [*found.unknown(directory, names), *(name for name in names if name in behind)]
 
 
 def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:

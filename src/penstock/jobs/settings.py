@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.control.commands import DEFAULT_MOST_BYTES
 from penstock.errors import JobDefinitionError
 from penstock.jobs.addresses import metrics_address
+from penstock.jobs.receipt_segments import DEFAULT_RECEIPTS_BYTES
+from penstock.sources.allowed import AllowedPlaces
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
 __all__ = ["RunSettings"]
@@ -35,6 +37,7 @@ class RunSettings:
         max_held_bytes: how much data may wait for paused steps inside the job; beyond it data streams are not read.
         state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest it keeps on
             its local disk, with 16 bytes a key in memory.
+        receipts_mb: how many receipts the checkpoint keeps, in MiB; beyond it the oldest go.
         from_savepoint: the savepoint to begin with when the checkpoint is new: its id, or where it is.
         from_dump: where the dump is to begin with when the checkpoint is new.
         must_continue: refuse to begin anew: the checkpoint must be there, since the job has run with it.
@@ -48,6 +51,8 @@ class RunSettings:
         lock_timeout_s: how long to wait, in seconds, for another run that uses the checkpoint to end.
         metrics_bind: HOST:PORT at which the metrics of the job are served to Prometheus; None serves none.
         metrics_allow_remote: whether that may be an address that others than this machine can reach.
+        allow_read: from where commands may have the job read: files, folders, and addresses with what is below them.
+        allow_write: where commands may have the job write: folders, and addresses with what is below them.
         spark_settings: further Spark settings, which win over penstock's own.
 
     """
@@ -62,6 +67,7 @@ class RunSettings:
     max_command_bytes: int = DEFAULT_MOST_BYTES
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
+    receipts_mb: int = DEFAULT_RECEIPTS_BYTES >> 20
     from_savepoint: str | None = None
     from_dump: str | None = None
     must_continue: bool = False
@@ -74,9 +80,17 @@ class RunSettings:
     started_by: str | None = None
     metrics_bind: str | None = None
     metrics_allow_remote: bool = False
+    allow_read: Sequence[str] = ()
+    allow_write: Sequence[str] = ()
     spark_settings: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def allowed(self) -> AllowedPlaces:
+        """What commands may have the job open."""
+        return AllowedPlaces.of(self.allow_read, self.allow_write)
+
     def __post_init__(self) -> None:
+        AllowedPlaces.of(self.allow_read, self.allow_write)
         if self.parallelism is not None and not 1 <= self.parallelism <= 32768:
             raise JobDefinitionError(f"The parallelism is {self.parallelism}; it must be from 1 to 32768.")
         if self.batch_interval_ms < 0:
@@ -94,6 +108,8 @@ class RunSettings:
             raise JobDefinitionError(f"must_continue does not go {other}: the job would begin anew.")
         if self.state_memory_mb < 0:
             raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
+        if self.receipts_mb < 1:
+            raise JobDefinitionError(f"receipts_mb is {self.receipts_mb}; it must be at least 1.")
         if self.new_outputs_from is not None and self.new_outputs_from < 0:
             raise JobDefinitionError(
                 f"new_outputs_from is {self.new_outputs_from}; it must be the number of a micro-batch."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from penstock.jobs.state_pages import key_of_text
 from penstock.snapshots.formats import json_rows
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_groups import key_groups
-from penstock.state.slot_tables import SlotTables
+from penstock.state.stored_runs import stored_table
 
 __all__ = ["AskedKey", "asked_key", "listed", "value_of_key"]
 
@@ -94,9 +94,8 @@ class _KeyReader:
     group: int
     key: Any
 
-    def __call__(self, number: int, entries: dict[str, bytes]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
-        tables = SlotTables(self.step.schema, FrozenEntries(entries))
-        table = tables.table(self.group)
+    def __call__(self, number: int, entries: Mapping[str, bytes]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
+        table = stored_table(self.step.schema, FrozenEntries(entries), self.group)
         places = table.find(pa.array([self.key], self.step.schema.field(KEY_COLUMN).type))
         if places[0] >= 0:
             rows = table.rows(places)

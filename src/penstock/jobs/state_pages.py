@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -153,21 +153,22 @@ class _PageReader:
     key: Any = None
     group: int = -1
 
-    def __call__(self, number: int, entries: dict[str, bytes]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
+    def __call__(self, number: int, entries: Mapping[str, bytes]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
         from penstock.jobs.capturing import FrozenEntries
-        from penstock.state.slot_tables import SlotTables
+        from penstock.state.stored_runs import stored_runs, stored_table
 
-        tables = SlotTables(self.step.schema, FrozenEntries(entries))
+        stored = FrozenEntries(entries)
         if self.group >= 0:
-            table = tables.table(self.group)
+            table = stored_table(self.step.schema, stored, self.group)
             places = table.find(pa.array([self.key], self.step.schema.field(KEY_COLUMN).type))
             rows = table.rows(places[places >= 0])
             yield msgspec.msgpack.encode(self._found(self.group, rows))
             return
         found: list[_Found] = []
-        for group, table in sorted(tables.tables.items()):
-            if group >= self.after[0]:
-                found += self._found(group, table.all_rows())
+        for run in stored_runs(self.step.schema, stored):
+            for group, table in sorted(run.items()):
+                if group >= self.after[0] and len(found) <= self.wanted.most:
+                    found += self._found(group, table.all_rows())
             if len(found) > self.wanted.most:
                 break
         yield msgspec.msgpack.encode(found[: self.wanted.most + 1])

@@ -191,10 +191,28 @@ class Accepting:
         handler = step.handlers.get(command.kind)
         if handler is not None:
             payload_of(command, handler.payload_type)
-        elif command.kind in ("set", "reload-config"):
+        elif command.kind == "set":
             self._check_values(command, step)
+        elif command.kind == "reload-config":
+            self._check_read(command, step)
         elif command.kind == "dump-state":
             payload_of(command, DumpRequest)
+
+    def _check_read(self, command: Command, step: AcceptedStep) -> None:
+        """As for values that the sender gave, but without the words of the file: it may be for other eyes."""
+        read = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)
+        unknown = len(read.keys() - step.settings.keys())
+        if unknown:
+            raise CommandError(
+                f"{unknown} of the {len(read)} names that were read are not settings of the step {step.step!r}; it has "
+                f"{', '.join(step.settings)}"
+            )
+        for name, raw in read.items():
+            try:
+                step.settings[name].value_of(raw)
+            except Exception:  # the class of a setting is the user's and may raise anything
+                raise CommandError(f"what was read for the setting {name!r} does not fit its type") from None
+        self._check_values(command, step)
 
     def _check_values(self, command: Command, step: AcceptedStep) -> None:
         values = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.control.commands import Command, CommandError, CommandFormat, decode_command
+from penstock.control.commands import Command, CommandError, CommandFormat, DumpRequest, decode_command
 from penstock.control.orders import Glimpse, Order, encode_orders
 from penstock.control.receipts import Place
 from penstock.operators.blocks import DeadLetter
@@ -92,14 +92,20 @@ class CommandReader:
         return decode_command(raw, self.format, self.most_bytes)
 
     def _with_content(self, command: Command, place: Place) -> Command:
-        """A reload-config with the content of its file; others as they are."""
-        if command.kind != "reload-config":
+        """A reload-config with the content of its file; others as they are. CommandError for a place not allowed."""
+        if command.kind not in ("reload-config", "dump-state"):
             return command
-        source: Any = msgspec.json.decode(command.payload)
-        uri = source.get("from") if isinstance(source, dict) else None
+        payload: Any = msgspec.json.decode(command.payload)
+        name = f"{place.partition}-{place.offset}"
+        if command.kind == "dump-state":
+            to = payload.get("to") if isinstance(payload, dict) else None
+            # Any other payload is refused as such.
+            if isinstance(to, str):
+                self.fetched.check_write(DumpRequest(to).place(0), name, command.id)
+            return command
+        uri = payload.get("from") if isinstance(payload, dict) else None
         if not isinstance(uri, str):
             raise CommandError('the payload of reload-config must be {"from": "FILE or URI"}', command.id)
-        name = f"{place.partition}-{place.offset}"
         content = self.fetched.json_of(uri, name, command.id)
         return msgspec.structs.replace(command, payload=msgspec.Raw(content))
 

@@ -11,7 +11,16 @@ from typing import Any
 
 from penstock.streams.graph import STARTS
 
-__all__ = ["Cut", "batch_numbers", "read_cut", "read_cuts", "read_offsets", "write_stream_order"]
+__all__ = [
+    "Cut",
+    "batch_numbers",
+    "newest_cut",
+    "oldest_cut",
+    "read_cut",
+    "read_cuts",
+    "read_offsets",
+    "write_stream_order",
+]
 
 _ORDER_FILE = "streams.json"
 
@@ -66,6 +75,18 @@ def read_cut(checkpoint: Path, batch_id: int) -> Cut:
     order = _order(checkpoint)
     offsets = read_offsets(checkpoint / "offsets" / str(batch_id - order["first_batch"]), order["streams"])
     return Cut(batch_id, {stream: _end(offset) for stream, offset in offsets.items()})
+
+
+def newest_cut(checkpoint: Path) -> Cut | None:
+    """The cut of the newest micro-batch that is committed; None before the first."""
+    done = batch_numbers(checkpoint / "commits")
+    return read_cut(checkpoint, _order(checkpoint)["first_batch"] + done[-1]) if done else None
+
+
+def oldest_cut(checkpoint: Path) -> Cut | None:
+    """The cut of the oldest micro-batch that the checkpoint still knows; None when it knows none."""
+    found = batch_numbers(checkpoint / "offsets")
+    return read_cut(checkpoint, _order(checkpoint)["first_batch"] + found[0]) if found else None
 
 
 def _order(checkpoint: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.accepting import AcceptedStep, Accepting
-from penstock.operators.blocks import KEY, MESSAGE_KEY, block_schema
+from penstock.operators.blocks import KEY, MESSAGE_KEY, OFFSET, block_schema
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction, declared_states
 from penstock.operators.handlers import declared_handlers
@@ -193,7 +193,8 @@ class JobPlan:
         """The columns of blocks for a sink."""
         fields = list(node.record_type.schema)
         if node.name in self.keyed_sinks:
-            fields.append(pa.field(MESSAGE_KEY, pa.binary()))
+            # The offset tells which record it was that a broker does not take.
+            fields += [pa.field(MESSAGE_KEY, pa.binary()), pa.field(OFFSET, pa.int64())]
         return pa.schema(fields)
 
     def wants_keys(self, port: Port) -> bool:

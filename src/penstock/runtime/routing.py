@@ -257,6 +257,7 @@ class _ToSink:
         if MESSAGE_KEY in self._schema.names:
             keys = records.message_keys
             columns.append(keys if keys is not None else pa.nulls(len(records), pa.binary()))
+            columns.append(records.offsets)
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         first = records.offsets[0].as_py()
         partition = f"{records.stream}/{records.partition}"

@@ -44,11 +44,11 @@ class SeedEntries:
         """Remove a name."""
         self._path(name).unlink()
 
-    def all(self) -> dict[str, bytes]:
-        """The bytes of all names; none when the slot has no seed."""
+    def names(self) -> list[str]:
+        """All names, sorted; none when the slot has no seed."""
         if not self._folder.exists():
-            return {}
-        return {path.name.replace("~", "/"): path.read_bytes() for path in sorted(self._folder.iterdir())}
+            return []
+        return sorted(path.name.replace("~", "/") for path in self._folder.iterdir())
 
     def _path(self, name: str) -> Path:
         return self._folder / name.replace("/", "~")
@@ -56,14 +56,37 @@ class SeedEntries:
 
 def take_over(place: Path, entries: Entries) -> None:
     """Put all entries of a slot's seed where its state is stored; what is there already is from the same seed."""
-    for name, content in SeedEntries(place).all().items():
+    stored = SeedEntries(place)
+    for name in stored.names():
+        content = stored.get(name)
+        assert content is not None
         entries.put(name, content)
+
+
+class _Stored(Mapping[str, bytes]):
+    """Entries that are read from their files each time."""
+
+    def __init__(self, entries: SeedEntries) -> None:
+        self._entries: Final = entries
+        self._names: Final = entries.names()
+
+    def __getitem__(self, name: str) -> bytes:
+        content = self._entries.get(name)
+        if content is None:
+            raise KeyError(name)
+        return content
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def read_seed(
     seed: Path,
     node: str,
-    reader: Callable[[int, dict[str, bytes]], Iterable[bytes]],
+    reader: Callable[[int, Mapping[str, bytes]], Iterable[bytes]],
     first_key_groups: Mapping[int, int],
 ) -> list[bytes]:
     """Call `reader` for slots of a step in a seed, as `stored_state.read_slots` does for what is stored.
@@ -72,7 +95,7 @@ def read_seed(
     """
     found: list[bytes] = []
     for number, group in first_key_groups.items():
-        entries = SeedEntries(seed_folder(seed, node, group)).all()
+        entries = _Stored(SeedEntries(seed_folder(seed, node, group)))
         if entries:
             found += reader(number, entries)
     return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,12 +13,13 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, PenstockError, own_error_in, system_error_in
+from penstock.runtime.gathered_entries import GatheredEntries
 from penstock.runtime.sealed import Sealed
 
 __all__ = ["SlotReader", "read_slots"]
 
-SlotReader = Callable[[int, dict[str, bytes]], Iterable[bytes]]
+SlotReader = Callable[[int, Mapping[str, bytes]], Iterable[bytes]]
 """Called in a worker with the number of a slot's partition and its stored entries; what it gives goes to the driver."""
 
 _RESULT: Final = "slot INT, body BINARY"
@@ -41,27 +43,43 @@ def read_slots(
         rows = entries.selectExpr("user_map_key.name", "user_map_value.content")
         found = rows.mapInArrow(_each_slot(reader), _RESULT).collect()
     except PySparkException as e:
-        raise CheckpointError(
-            f"The state after micro-batch {batch_id} in {folder} cannot be read: {str(e).splitlines()[0]} The "
-            "checkpoint keeps only the newest micro-batches; name a newer one, or none."
-        ) from e
+        failure = _failure(str(e), folder, batch_id)
+        raise failure from failure.__cause__ or e
     slots = {row.slot for row in found}
     return slots, [bytes(row.body) for row in found if row.body is not None]
+
+
+def _failure(text: str, folder: Path, batch_id: int) -> PenstockError:
+    own = own_error_in(text, CheckpointError)
+    if own is not None:
+        # In another process, a worker could not write what it has read.
+        return own
+    what = f"The state after micro-batch {batch_id} in {folder} cannot be read"
+    system = system_error_in(text)
+    if system is not None:
+        # Spark reads a state from a copy of its files.
+        error = CheckpointError(f"{what}: {system.strerror}. See to that, and try again.")
+        error.__cause__ = system
+        return error
+    return CheckpointError(
+        f"{what}: {text.splitlines()[0]} The checkpoint keeps only the newest micro-batches; name a newer one, or none."
+    )
 
 
 def _each_slot(reader: SlotReader) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     sealed = Sealed(reader)
 
     def each_slot(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        entries: dict[str, bytes] = {}
+        entries = GatheredEntries()
         for batch in batches:
-            entries.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+            for name, content in zip(batch.column(0), batch.column(1), strict=True):
+                entries.add(name.as_py(), content.as_buffer())
         task = TaskContext.get()
         assert task is not None
         if not entries:
             return
         slot = task.partitionId()
-        for body in (None, *sealed.open()(slot, entries)):
+        for body in itertools.chain([None], sealed.open()(slot, entries)):
             columns = [pa.array([slot], pa.int32()), pa.array([body], pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, ["slot", "body"])
 

@@ -27,8 +27,9 @@ from penstock.runtime.packing import (
     reports_row,
 )
 from penstock.runtime.plan import JobPlan, emission_destination
-from penstock.runtime.routing import Router
-from penstock.sinks.base import Sink, SinkTask, TaskContext
+from penstock.runtime.rejecting import rejected_letters, write_cut
+from penstock.runtime.routing import Router, dead_letter_rows
+from penstock.sinks.base import RejectingTask, Sink, SinkTask, TaskContext
 from penstock.state.key_index import key_values
 from penstock.streams.graph import Port, ProcessNode, output_name
 
@@ -171,5 +172,13 @@ class Writer:
             counts[name] = 0
         batch = from_bytes(row.body, schema)
         keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
-        tasks[name].write(batch.select(list(record_type.field_names)), keys)
+        task = tasks[name]
+        task.write(batch.select(list(record_type.field_names)), keys)
         counts[name] += batch.num_rows
+        if isinstance(task, RejectingTask) and (rejections := task.rejections()):
+            if name == DEAD_LETTERS:
+                write_cut(task, rejections)
+                return
+            counts[name] -= len(rejections)
+            for letters in dead_letter_rows(rejected_letters(row, batch, rejections), self.plan):
+                self._write(letters, tasks, counts, context)

@@ -39,7 +39,10 @@ class JobSettings(pydantic.BaseModel):
     max_command_bytes: int = RunSettings.max_command_bytes
     max_held_bytes: int = RunSettings.max_held_bytes
     state_memory_mb: int = RunSettings.state_memory_mb
+    receipts_mb: int = RunSettings.receipts_mb
     retained_batches: int = RunSettings.retained_batches
+    allow_read: list[str] = []
+    allow_write: list[str] = []
     lock_timeout: str = "60s"
     spark: dict[str, str] = {}
     from_savepoint: str | None = None

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ADDRESS_FILE", "Home"]
+from penstock.errors import PenstockError
+
+__all__ = ["ADDRESS_FILE", "Home", "HomeError", "make_private"]
 
 ADDRESS_FILE: Final = "server.json"
 """The file in the manager's folder, for its owner alone, by which the command line finds the server and is let in."""
+
+
+class HomeError(PenstockError):
+    """The manager's folder cannot be made, or others could enter it."""
+
+    fault = "user"
 
 
 @dataclass(frozen=True)
@@ -52,3 +61,27 @@ class Home:
     def operation(self, operation_id: str) -> Path:
         """What is known of an operation that has a process of its own."""
         return self.root / "operations" / operation_id
+
+
+def make_private(root: Path) -> None:
+    """Make a folder that its owner alone may enter, or take the right from others where there is one.
+
+    Raises HomeError when it belongs to somebody else and others may enter it.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mode = stat.S_IMODE(root.stat().st_mode)
+    except OSError as e:
+        raise HomeError(
+            f"The home {root} cannot be made ({e.strerror}). Name another folder with --home."
+        ) from None
+    try:
+        if mode & 0o077:
+            root.chmod(mode & 0o700)
+    except PermissionError:
+        # The volume of a container belongs to root, and to the group of the container.
+        if mode & 0o007:
+            raise HomeError(
+                f"The home {root} belongs to another user, and others may enter it; bindings and what jobs hold are in "
+                f"there. Name a folder that the server may make, such as --home {root / 'server'}."
+            ) from None

@@ -115,14 +115,14 @@ def offer(checkpoint: Path, lease: Lease) -> int:
         numbers = _numbers(checkpoint)
         number = numbers[-1] + 1 if numbers else 1
         hidden = _folder(checkpoint) / f".{number}-{os.getpid()}-{threading.get_ident()}"
-        hidden.write_bytes(msgspec.json.encode(lease))
         try:
+            hidden.write_bytes(msgspec.json.encode(lease))
             # Only one gets the number.
             os.link(hidden, _path(checkpoint, number))
         except FileExistsError:
             continue
         finally:
-            hidden.unlink()
+            hidden.unlink(missing_ok=True)
         for old in numbers[:-_KEPT]:
             for path in (_path(checkpoint, old), *_words(checkpoint, old)):
                 path.unlink(missing_ok=True)

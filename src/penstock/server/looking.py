@@ -26,6 +26,7 @@ _PROGRAM: Final = (sys.executable, "-P", "-m", "penstock.server.state_reader")
 _OUTPUT_FILE: Final = "state-reader.log"
 _PATIENCE_S: Final = 25.0
 _LONGEST_S: Final = 120.0
+_PATIENCE_FOR_THE_SAME: Final = 30
 
 
 class StateReader:
@@ -35,7 +36,8 @@ class StateReader:
         home: the folder of the manager, which gets a log of what the reader prints.
         program: the command that starts it.
         patience_s: how long to wait for an answer before whoever asks is told to ask again.
-        longest_s: after how long a reader that does not answer is killed.
+        longest_s: after how long a reader that does not answer is killed when something else is asked; for the same
+            question it may take much longer, for a large state does.
 
     """
 
@@ -71,7 +73,7 @@ class StateReader:
 
     def _answer(self, line: bytes, deadline_s: float) -> KeyPage:
         reader = self._reader
-        if reader is None or reader.is_overdue() or not reader.lives():
+        if reader is None or reader.is_overdue(line) or not reader.lives():
             self.close()
             reader = self._reader = _Reader(self._program, self._output, self._longest_s)
         told = reader.ask(line, deadline_s)
@@ -130,9 +132,12 @@ class _Reader:
         """Whether it can still answer."""
         return self._process.poll() is None
 
-    def is_overdue(self) -> bool:
-        """Whether it has been silent for longer than it may be."""
-        return self._since_s is not None and time.monotonic() - self._since_s > self._longest_s
+    def is_overdue(self, line: bytes) -> bool:
+        """Whether it has been silent for too long. Who asks the same again gains nothing by a new start."""
+        if self._since_s is None:
+            return False
+        most_s = self._longest_s * (_PATIENCE_FOR_THE_SAME if line == self._line else 1)
+        return time.monotonic() - self._since_s > most_s
 
     @property
     def has_started(self) -> bool:

@@ -44,6 +44,7 @@ from penstock.server.processes import (
     terminate,
     void,
 )
+from penstock.server.recurring import RecurringFailures
 from penstock.server.statuses import WITH_DRIVER, JobStatus
 from penstock.server.store.asking import MANAGER
 from penstock.server.store.rows import JobRow
@@ -56,6 +57,7 @@ _DRIVER: Final = (sys.executable, "-P", "-m", "penstock.server.driver")
 # A job takes a few steps from one status to the next that needs waiting.
 _MOST_STEPS: Final = 8
 _KEEP_S: Final = 10.0
+_ALL: Final = "The manager cannot do all that there is to do"
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class ManagerSettings:
     `poll_s` is how often it looks at the jobs, `scaling_s` how often at the figures of those with a scaling policy. It
     leads for `lease_s`, and asks for it again in time; another manager waits as long when it has died. A run that
     another machine started, and of which nothing is heard for `run_lease_s`, has died. What is left of runs and
-    operations is within `kept`.
+    operations is within `kept`. `job_umask` is the umask of jobs, whose outputs are for others too; with -1 that of the
+    manager.
     """
 
     poll_s: float = 0.5
@@ -73,6 +76,7 @@ class ManagerSettings:
     run_lease_s: float = 30.0
     scaling_s: float = 5.0
     kept: Kept = field(default_factory=Kept)
+    job_umask: int = -1
 
 
 class Manager:
@@ -111,10 +115,11 @@ class Manager:
         self._leases: Final = LeaseWatch(settings.run_lease_s)
         # Which runs this machine has started from this folder.
         self._here: dict[tuple[str, int], bool] = {}
-        self._processes: Final = Processes()
-        self._operator: Final = Operator(store, home)
+        self._processes: Final = Processes(settings.job_umask)
+        self._operator: Final = Operator(store, home, Processes(settings.job_umask))
         self._autoscaler: Final = Autoscaler(store, home, now_ms)
         self._exit_codes: dict[Path, int] = {}
+        self._failures: Final = RecurringFailures(_log)
         # What need not be done twice by one manager, though it would do no harm.
         self._noted: set[tuple[str, int]] = set()
         self._asked: set[str] = set()
@@ -183,10 +188,11 @@ class Manager:
             # Nothing is decided without the store; jobs go on by themselves.
             _log.warning("%s", e)
             return self._settings.poll_s
-        except Exception:
+        except Exception as e:
             # A full disk, say: it is tried again, and the server goes on to take what users ask for.
-            _log.exception("The manager could not do all that there was to do")
+            self._failures.failed(_ALL, e)
             return self._settings.poll_s
+        self._failures.succeeded(_ALL)
         return min([self._settings.poll_s, *waits])
 
     def _keep(self) -> None:
@@ -226,10 +232,12 @@ class Manager:
 
     def _look_at(self, job: JobRow) -> float:
         """Take a job as far as it goes now; gives in how many seconds to look again, at the latest."""
+        what = f"The job {job.id} cannot be looked after"
         try:
             for _ in range(_MOST_STEPS):
                 after, wait_s = self._step(job)
                 if after is None:
+                    self._failures.succeeded(what)
                     return wait_s
                 job = after
         except (JobChangedError, UnknownIdError):
@@ -239,9 +247,11 @@ class Manager:
             self._wait_for_checkpoint(job, e)
         except (LeadershipLostError, StoreError):
             raise
-        except Exception:
+        except Exception as e:
             # The others must not wait for it.
-            _log.exception("The job %s cannot be looked after", job.id)
+            self._failures.failed(what, e)
+            return self._settings.poll_s
+        self._failures.succeeded(what)
         return self._settings.poll_s
 
     def _wait_for_checkpoint(self, job: JobRow, error: CheckpointMissingError) -> None:
@@ -365,13 +375,10 @@ class Manager:
             entry_point=definition.entry_point,
             settings=settings,
         )
-        try:
-            self._processes.launch(
-                folder, (*_DRIVER, str(folder)), msgspec.json.encode(launch), Path(definition.folder)
-            )
-        except OSError as e:
-            # The disk is full, or there are too many processes; it is tried again with the next look.
-            _log.warning("The job %s cannot be started now: %s", job.id, e)
+        # Where the disk is full, or there are too many processes, it is tried again with the next look.
+        self._processes.launch(
+            folder, (*_DRIVER, str(folder)), msgspec.json.encode(launch), Path(definition.folder)
+        )
 
     def _ask_stop(self, job: JobRow) -> None:
         request = _stop_request(job)

@@ -15,6 +15,7 @@ from penstock.jobs.requests import Request, answer_to, post
 from penstock.server.dumps import note_dump
 from penstock.server.home import Home
 from penstock.server.processes import OUTPUT_FILE, Processes, is_alive
+from penstock.server.recurring import RecurringFailures
 from penstock.server.scaling import outdone_by_users
 from penstock.server.statuses import JobStatus
 from penstock.server.store.rows import JobRow, OperationRow
@@ -34,10 +35,11 @@ class Operator:
     since the jobs come first.
     """
 
-    def __init__(self, store: Store, home: Home) -> None:
+    def __init__(self, store: Store, home: Home, processes: Processes | None = None) -> None:
         self._store: Final = store
         self._home: Final = home
-        self._processes: Final = Processes()
+        self._processes: Final = processes or Processes()
+        self._failures: Final = RecurringFailures(_log)
         self._asked: set[str] = set()
 
     def work(self, leader: int) -> None:
@@ -53,9 +55,9 @@ class Operator:
                 busy = self._step(leader, operation, busy=busy)
             except (LeadershipLostError, StoreError):
                 raise
-            except Exception:
+            except Exception as e:
                 # The others must not wait for it.
-                _log.exception("The operation %s cannot go on", operation.id)
+                self._failures.failed(f"The operation {operation.id} cannot go on", e)
 
     def _step(self, leader: int, operation: OperationRow, *, busy: bool) -> bool:
         """Take an operation as far as it goes now; gives whether a task is at work."""
@@ -91,6 +93,7 @@ class Operator:
             action="rescale",
             parallelism=int(operation.arguments["parallelism"]),
             run=job.epoch,
+            operation=operation.id,
         )
         checkpoint = Path(job.checkpoint)
         answer = answer_to(checkpoint, request.id) if job.epoch else None

@@ -143,9 +143,13 @@ def _instead_of_launch(folder: Path, name: str, content: bytes) -> None:
 
 
 class Processes:
-    """The processes that this one has started, which it must await."""
+    """The processes that this one has started, which it must await.
 
-    def __init__(self) -> None:
+    `umask` is the one that they have; with -1 it is that of this process.
+    """
+
+    def __init__(self, umask: int = -1) -> None:
+        self._umask: Final = umask
         self._started: dict[Path, subprocess.Popen[bytes]] = {}
 
     def launch(self, folder: Path, command: Sequence[str], launch: bytes, cwd: Path | None = None) -> bool:
@@ -170,6 +174,7 @@ class Processes:
                     cwd=cwd,
                     env=_environment(file),
                     pass_fds=(file,),
+                    umask=self._umask,
                     start_new_session=True,
                 )
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -35,9 +36,10 @@ from penstock.server.api.context import Context
 from penstock.server.api.guard import Door
 from penstock.server.api.models import ServerConfig
 from penstock.server.catalog import Catalog
+from penstock.server.crowding import Bounded, CrowdLimits, protocol_for
 from penstock.server.dashboard.mounting import DashboardMount, dashboard_lifespan
 from penstock.server.demo_job import demo_definition, submit_once
-from penstock.server.home import ADDRESS_FILE, Home
+from penstock.server.home import ADDRESS_FILE, Home, make_private
 from penstock.server.manager import Manager, ManagerSettings
 from penstock.server.processes import process_of
 from penstock.server.service import JobService
@@ -50,7 +52,7 @@ TOKENS_VARIABLE: Final = "PENSTOCK_SERVER_TOKENS"
 """The variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not get it."""
 
 _LAST_REQUESTS_S: Final = 5
-_MOST_CONNECTIONS: Final = 500
+_OF_ONE_ADDRESS: Final = 50
 _MANAGER_ENDS_S: Final = 30.0
 
 
@@ -121,8 +123,8 @@ def serve(
 ) -> None:
     """Serve until a signal comes, SIGTERM or SIGINT. Jobs go on then; the next server finds them.
 
-    Raises AccessError for an address that is not protected, ExternalSystemError for one that cannot be had, StoreError,
-    JobDefinitionError for folders that there are not.
+    Raises AccessError for an address that is not protected, HomeError for a home that is not, ExternalSystemError for
+    an address that cannot be had, StoreError, JobDefinitionError for folders that there are not.
     """
     host, port = bind_address(settings.bind)
     tls = _tls(settings)
@@ -134,7 +136,8 @@ def serve(
     offers_demo = not settings.jobs if settings.demo is None else settings.demo
     catalog = Catalog(settings.jobs, [demo_definition()] if offers_demo else [])
     with contextlib.ExitStack() as stack:
-        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        job_umask = stack.enter_context(_writes_privately())
+        make_private(home.root)
         listening = stack.enter_context(_listening(host, port))
         store = Store.open(settings.store or sqlite_url(home.store))
         stack.callback(store.close)
@@ -149,7 +152,8 @@ def serve(
             tls or settings.tls_proxy,
         )
         announcement = Announcement(home, started)
-        manager = Manager(store, catalog, home, settings.manager, on_lead=announcement.write)
+        managing = dataclasses.replace(settings.manager, job_umask=job_umask)
+        manager = Manager(store, catalog, home, managing, on_lead=announcement.write)
         context = Context(
             service=service,
             door=door,
@@ -224,6 +228,16 @@ def _write_privately(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
+def _writes_privately() -> Iterator[int]:
+    """What this process writes is for its user alone; gives the umask that it was started with."""
+    before = os.umask(0o077)
+    try:
+        yield before
+    finally:
+        os.umask(before)
+
+
+@contextlib.contextmanager
 def _signals_end_the_server() -> Iterator[None]:
     """The server sends itself the signals again by which it ended; they have done what they are for."""
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -235,16 +249,18 @@ def _signals_end_the_server() -> Iterator[None]:
 
 
 def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config:
+    shared = settings.tls_proxy or is_loopback(bind_address(settings.bind)[0])
+    limits = CrowdLimits(waiting_of_one=None if shared else _OF_ONE_ADDRESS)
     return uvicorn.Config(
-        create_app(context, [DashboardMount(context)], dashboard_lifespan),
+        Bounded(create_app(context, [DashboardMount(context)], dashboard_lifespan), limits.working),
         log_config=None,
+        http=protocol_for(limits),
         # Its lines would have the token of the login.
         access_log=False,
         log_level="warning",
         server_header=False,
         # Headers of proxies can be made up by whoever asks.
         proxy_headers=False,
-        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_LAST_REQUESTS_S,
         ssl_certfile=None if settings.tls_certificate is None else str(settings.tls_certificate),
         ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.records import RecordType
 
-__all__ = ["Sink", "SinkTask", "TaskContext"]
+__all__ = ["RejectingTask", "Rejection", "Sink", "SinkTask", "TaskContext"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,32 @@ class SinkTask(Protocol):
 
     def abort(self) -> None:
         """The task failed; undo what can be undone. Never raises."""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A record that the place behind a sink does not take.
+
+    `row` is its row in the batch that was written, `raw` the bytes it would have been, and `most_bytes` how many of
+    them the place takes.
+    """
+
+    row: int
+    reason: str
+    raw: bytes
+    most_bytes: int
+
+
+class RejectingTask(SinkTask):
+    """What a task of a sink derives from when it cannot write every record."""
+
+    def __init__(self) -> None:
+        self._rejections: list[Rejection] = []
+
+    def rejections(self) -> list[Rejection]:
+        """The records of the last write that the task has left out. A replay of the batch leaves out the same."""
+        found, self._rejections = self._rejections, []
+        return found
 
 
 class Sink(Protocol):

@@ -70,7 +70,8 @@ def _done(binding: KafkaBinding, group: str) -> int:
     settings = connection_settings(binding) | own | {"enable.sparse.connections": False}
     consumer = build_client(Consumer, binding, settings, LastError())
     try:
-        return committed_offset(consumer, binding.topic, _OPEN_TIMEOUT_S) - 1
+        next_batch, _ = committed_offset(consumer, binding.topic, _OPEN_TIMEOUT_S)
+        return next_batch - 1
     except KafkaException:
         # A producer of that name ends what is open, and knows what became of it.
         producer = TransactionalProducer(binding, group)

@@ -29,12 +29,12 @@ __all__ = [
     "TransactionalProducer",
     "committed_offset",
     "forget",
+    "transaction_timeout_s",
 ]
 
 FLUSH_TIMEOUT_S: Final = 120.0
 _ANSWER_TIMEOUT_S: Final = 30.0
 _ABORT_TIMEOUT_S: Final = 5.0
-_COMMIT_TIMEOUT_S: Final = 60.0
 _COORDINATOR_MOVES: Final = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -91,6 +91,11 @@ def producer_settings(binding: KafkaBinding, transactional_id: str | None) -> di
     else:
         own |= _TRANSACTION_SETTINGS | {"transactional.id": transactional_id}
     return own | dict(binding.client)
+
+
+def transaction_timeout_s(binding: KafkaBinding) -> float:
+    """How long a transaction of the binding may be open before the broker ends it."""
+    return float(producer_settings(binding, "")["transaction.timeout.ms"]) / 1000
 
 
 def connection_settings(binding: KafkaBinding) -> dict[str, Any]:
@@ -154,7 +159,7 @@ class TransactionalProducer:
     """A producer whose transactions carry "batch n is done" as the offset of a consumer group.
 
     Creating one fences every other producer of the same id, so from then on `done` (the newest batch that was
-    committed) can only change through this one.
+    committed) and `note` (what was committed with it) can only change through this one.
     """
 
     def __init__(self, binding: KafkaBinding, transactional_id: str) -> None:
@@ -168,7 +173,7 @@ class TransactionalProducer:
             # Without a connection, the search for the coordinator waits for half a second before it tries again.
             self._producer.list_topics(binding.topic, timeout=_ANSWER_TIMEOUT_S)
             self._producer.init_transactions(_ANSWER_TIMEOUT_S)
-            self._group, next_batch = _group_of(binding, transactional_id)
+            self._group, next_batch, self.note = _group_of(binding, transactional_id)
         except KafkaException as e:
             raise self._error(e.args[0]) from e
         self.done = next_batch - 1
@@ -182,23 +187,23 @@ class TransactionalProducer:
     def send(self, values: pa.Array, keys: pa.Array | None) -> None:
         """Queue messages, in a transaction that is begun by the first."""
         try:
-            if not self._open:
-                self._producer.begin_transaction()
-                self._open = True
+            self._begin()
             _send(self._producer, self._binding.topic, values, keys, lambda: None)
         except KafkaException as e:
             raise self._lost(e) from e
 
-    def commit(self, batch_id: int) -> None:
-        """Commit the records and the note that the batch is done, together."""
-        done = [TopicPartition(self._binding.topic, 0, batch_id + 1)]
+    def commit(self, batch_id: int, note: str) -> None:
+        """Commit the records and that the batch is done, with a note, together."""
+        done = [TopicPartition(self._binding.topic, 0, batch_id + 1, metadata=note)]
         try:
+            self._begin()
             self._producer.send_offsets_to_transaction(done, self._group, _ANSWER_TIMEOUT_S)
-            self._producer.commit_transaction(_COMMIT_TIMEOUT_S)
+            # As long as the broker keeps the transaction open: until then the messages may still get there.
+            self._producer.commit_transaction(transaction_timeout_s(self._binding))
         except KafkaException as e:
             raise self._lost(e) from e
         self._open = False
-        self.done = batch_id
+        self.done, self.note = batch_id, note
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one; raises TransactionLostError when that does not work."""
@@ -213,6 +218,11 @@ class TransactionalProducer:
         """Give up what is queued. Never raises."""
         with suppress(Exception):
             self._producer.purge()
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._producer.begin_transaction()
+            self._open = True
 
     def _lost(self, exception: KafkaException) -> TransactionLostError:
         forget(self)
@@ -256,8 +266,8 @@ def _produce_patiently(
             return
 
 
-def _group_of(binding: KafkaBinding, group: str) -> tuple[object, int]:
-    """What a transaction needs to know of the group, and the offset that was committed for it (0 without one).
+def _group_of(binding: KafkaBinding, group: str) -> tuple[object, int, str]:
+    """What a transaction needs to know of the group, and the offset and the note that were committed for it.
 
     The consumer never joins the group. (librdkafka's admin client could be asked for the offset as well, but
     2.16 crashes the process when the coordinator is still loading.)
@@ -266,13 +276,13 @@ def _group_of(binding: KafkaBinding, group: str) -> tuple[object, int]:
     settings = connection_settings(binding) | own | {"enable.sparse.connections": False}
     consumer = build_client(Consumer, binding, settings, LastError())
     try:
-        return consumer.consumer_group_metadata(), committed_offset(consumer, binding.topic)
+        return consumer.consumer_group_metadata(), *committed_offset(consumer, binding.topic)
     finally:
         consumer.close()
 
 
-def committed_offset(consumer: Consumer, topic: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> int:
-    """The offset that the group of a consumer has committed, 0 without one."""
+def committed_offset(consumer: Consumer, topic: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> tuple[int, str]:
+    """The offset that the group of a consumer has committed, with its note; 0 without one."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -282,7 +292,7 @@ def committed_offset(consumer: Consumer, topic: str, timeout_s: float = _ANSWER_
             code = e.args[0].code()
             # Some brokers say so of a group that has never committed.
             if code == KafkaError.GROUP_ID_NOT_FOUND:
-                return 0
+                return 0, ""
             # The broker that is asked has just become or ceased to be the group's; librdkafka does not ask again.
             if code not in _COORDINATOR_MOVES or time.monotonic() >= deadline:
                 raise
@@ -290,7 +300,7 @@ def committed_offset(consumer: Consumer, topic: str, timeout_s: float = _ANSWER_
     if found.error is not None:
         raise KafkaException(found.error)
     # A negative offset means that there is none.
-    return max(0, int(found.offset))
+    return max(0, int(found.offset)), found.metadata or ""
 
 
 _Kept = TypeVar("_Kept")

@@ -15,6 +15,7 @@ from penstock.errors import SnapshotError
 from penstock.snapshots.csv_format import CsvFormat
 from penstock.snapshots.hidden_nulls import without_hidden_nulls
 from penstock.snapshots.json_lines_format import JsonLinesFormat
+from penstock.snapshots.row_sizes import Bound, runs_within
 from penstock.snapshots.rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, row_bounds
 from penstock.snapshots.schemas import missing_row
 from penstock.snapshots.stores import Data
@@ -26,6 +27,8 @@ SnapshotFormat: TypeAlias = Literal["csv", "jsonl", "parquet", "arrow"]
 FORMATS: Final[tuple[str, ...]] = get_args(SnapshotFormat)
 
 _ROWS: Final = 1 << 16
+# Rows are brought together in pieces, of which the texts of a column must stay below 2 GiB.
+_PIECE_BYTES: Final = 16 << 20
 
 
 def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: SnapshotFormat) -> pa.Buffer:  # noqa: A002  # the one word for it
@@ -66,18 +69,8 @@ def _joined(*parts: Iterator[Any]) -> pa.Buffer:
 
 def _even(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows in batches of one size, so that the bytes of a file do not depend on how they came."""
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        waiting.append(_checked(batch, schema))
-        rows += len(batch)
-        if rows >= _ROWS:
-            whole = _concat(waiting, schema)
-            end = rows - rows % _ROWS
-            yield from (whole.slice(start, _ROWS) for start in range(0, end, _ROWS))
-            waiting, rows = [whole.slice(end)], rows - end
-    if rows:
-        yield _concat(waiting, schema)
+    checked = (_checked(batch, schema) for batch in batches)
+    return (_concat(run, schema) for run in runs_within(checked, Bound(_ROWS, _PIECE_BYTES)))
 
 
 def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

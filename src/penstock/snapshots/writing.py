@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -26,12 +26,15 @@ from penstock.snapshots.manifest import (
     snapshot_digest,
     to_bytes,
 )
+from penstock.snapshots.row_sizes import Bound, runs_within
 from penstock.snapshots.schemas import check_schema, columns_of, key_columns
 from penstock.snapshots.stores import Data, Store
 
 __all__ = [
+    "PART_BYTES",
     "Contents",
     "PartEntry",
+    "Parts",
     "TableInfo",
     "commit",
     "file_entry",
@@ -40,6 +43,9 @@ __all__ = [
     "write_part",
 ]
 
+PART_BYTES: Final = 64 << 20
+"""About how much of a table's rows is in one file."""
+_MOST_ROWS: Final = 1 << 40
 _LONGEST: Final = 200
 _HEAD: Final = 120
 _CUT_ESCAPE: Final = re.compile("%.?$")
@@ -69,12 +75,13 @@ class TableInfo:
 
 
 class PartEntry(msgspec.Struct, frozen=True):
-    """One written part of a table, told to the commit."""
+    """One written part of a table, told to the commit. `piece` counts those of one number."""
 
     table: str
     number: int
     file: FileEntry
     digest: Digest
+    piece: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,14 +119,36 @@ def _segment(name: str) -> str:
     return segment
 
 
+class Parts:
+    """The parts of a table that one process writes under one number, each a piece of at most some size.
+
+    So whoever writes or reads a part has only that much in memory, and object stores take it in one request, which they
+    do wholly or not at all.
+    """
+
+    def __init__(self, store: Store, table: TableInfo, number: int, format: SnapshotFormat) -> None:  # noqa: A002  # the one word for it
+        self._store: Final = store
+        self._table: Final = table
+        self._number: Final = number
+        self._format: Final = format
+        self._pieces = 0
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[PartEntry]:
+        """Write rows, which share no part with those of other calls. Raises as `write_part` does."""
+        for run in runs_within(batches, Bound(_MOST_ROWS, PART_BYTES)):
+            yield write_part(self._store, self._table, self._number, run, self._format, self._pieces)
+            self._pieces += 1
+
+
 def write_part(
     store: Store,
     table: TableInfo,
     number: int,
     batches: Iterable[pa.RecordBatch],
     format: SnapshotFormat,  # noqa: A002  # the one word for it
+    piece: int = 0,
 ) -> PartEntry:
-    """Write one part of a table, which has its own number. Parts may be written by different processes.
+    """Write one part of a table, which has its own number and piece. Parts may be written by different processes.
 
     A task that runs again writes the same bytes, and finds its file. Raises AlreadyThereError when the file is there
     with other bytes, SnapshotError when rows do not fit the table.
@@ -127,10 +156,11 @@ def write_part(
     kept = list(batches)
     if format not in FORMATS:
         raise SnapshotError(f"There is no format {format!r} of snapshots. Use one of {', '.join(FORMATS)}.")
-    path = f"{table_path(table.name)}/part-{number:05}.{format}"
+    name = f"part-{number:05}-{piece:04}" if piece else f"part-{number:05}"
+    path = f"{table_path(table.name)}/{name}.{format}"
     data = encode(kept, table.schema, format)
     digest = Digest.of(kept)
-    return PartEntry(table.name, number, write_file(store, path, data, rows=digest.rows), digest)
+    return PartEntry(table.name, number, write_file(store, path, data, rows=digest.rows), digest, piece)
 
 
 def write_file(store: Store, path: str, data: Data, *, rows: int = 0) -> FileEntry:
@@ -185,13 +215,14 @@ def _by_table(contents: Contents, parts: list[PartEntry]) -> dict[str, list[Part
     found: dict[str, list[PartEntry]] = {table.name: [] for table in contents.tables}
     if len(found) < len(contents.tables):
         raise SnapshotError(f"The snapshot {contents.id!r} has two tables of the same name. Rename one.")
-    for part in sorted(parts, key=lambda part: (part.table, part.number)):
+    for part in sorted(parts, key=lambda part: (part.table, part.number, part.piece)):
         if part.table not in found:
             raise SnapshotError(
                 f"The part {part.file.path!r} belongs to no table of the snapshot {contents.id!r}."
             )
         # One table keeps its parts by number, so that a part cannot count twice.
-        if found[part.table] and found[part.table][-1].number == part.number:
+        last = found[part.table][-1:]
+        if [(one.number, one.piece) for one in last] == [(part.number, part.piece)]:
             raise SnapshotError(
                 f"The part {part.file.path!r} is there twice. Give each part a number of its own."
             )

@@ -2,101 +2,127 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import stat
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import yaml
 
 from penstock.control.commands import CommandError
-from penstock.sources.objects import OBJECT_SCHEMES, ObjectError, read_object
+from penstock.durable import sync_folder
+from penstock.errors import ExternalSystemError
+from penstock.sources.allowed import AllowedPlaces, PlaceRefusedError
 
 __all__ = ["FetchedFiles"]
+
+_REFUSALS: Final = (CommandError, PlaceRefusedError, ExternalSystemError)
+_MOST_KEPT: Final = 1000
+# The clocks of the machines that write a checkpoint need not be the same.
+_CLOCKS_DIFFER_S: Final = 3600
 
 
 @dataclass(frozen=True)
 class FetchedFiles:
     """Files and objects that commands refer to, kept in a folder of the checkpoint.
 
-    `most_bytes` is the largest size that is read.
+    `most_bytes` is the largest size that is read, `allowed` says from where, and where commands may have the job write.
     """
 
     folder: str
     most_bytes: int
+    allowed: AllowedPlaces
 
     def json_of(self, uri: str, place: str, command_id: str) -> bytes:
         """The content of a JSON or YAML file or object as JSON.
 
         What was read for the same command (its place and id) is given again, whatever stands in the file by now.
-        CommandError when it cannot be read.
+        CommandError when it may not or cannot be read; its words have nothing of the content.
+        ExternalSystemError when that is not for what the command names: memory, files that may be open, or the
+        checkpoint's disk are at an end.
         """
+        return self._kept(
+            place, command_id, lambda: _as_json(uri, self.allowed.content(uri, self.most_bytes))
+        )
+
+    def check_write(self, uri: str, place: str, command_id: str) -> None:
+        """Raise CommandError when the job may not write there. A replay is told the same."""
+
+        def check() -> bytes:
+            self.allowed.check_write(uri)
+            return b"null"
+
+        self._kept(place, command_id, check)
+
+    def _kept(self, place: str, command_id: str, found: Callable[[], bytes]) -> bytes:
+        """What was found for a command when it was first looked at."""
         name = hashlib.sha256(f"{place}/{command_id}".encode()).hexdigest()
         kept = Path(self.folder) / f"{name}.json"
-        if not kept.exists():
-            outcome = self._outcome(uri)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            new = kept.with_name(f".{name}-{uuid.uuid4().hex}")
-            with new.open("wb") as file:
-                file.write(outcome)
-                file.flush()
-                os.fsync(file.fileno())
-            # Whoever comes first decides what a replay sees.
-            try:
-                os.link(new, kept)
-            except FileExistsError:
-                pass
-            finally:
-                new.unlink()
-        found = msgspec.json.decode(kept.read_bytes(), type=dict[str, msgspec.Raw])
-        if "error" in found:
-            raise CommandError(msgspec.json.decode(found["error"], type=str), command_id)
-        return bytes(found["content"])
-
-    def _outcome(self, uri: str) -> bytes:
-        """The content, or why there is none: a failure is kept like a success, so that a replay fails alike."""
         try:
-            content: dict[str, Any] = {"content": msgspec.Raw(_as_json(uri, self._read(uri)))}
-        except (CommandError, ObjectError) as e:
-            content = {"error": str(e)}
-        return msgspec.json.encode(content)
+            if not kept.exists():
+                _keep(kept, _outcome(found))
+                self._forget()
+            stored = kept.read_bytes()
+        except (OSError, MemoryError) as e:
+            what = e.strerror if isinstance(e, OSError) else "memory is out"
+            raise ExternalSystemError(
+                f"What the command {command_id!r} names cannot be read and kept in {self.folder} ({what}). Make room "
+                "for the job; it goes on where it was when it is started again."
+            ) from e
+        content = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
+        if "error" in content:
+            raise CommandError(msgspec.json.decode(content["error"], type=str), command_id)
+        return bytes(content["content"])
 
-    def _read(self, uri: str) -> bytes:
-        scheme, colon, rest = uri.partition("://")
-        if colon and scheme in OBJECT_SCHEMES:
-            return read_object(uri, self.most_bytes)
-        if colon and scheme != "file":
-            known = ", ".join(("file", *OBJECT_SCHEMES))
-            raise CommandError(f"{scheme}:// is nothing that can be read; known are {known}")
-        return _file(rest if colon else uri, self.most_bytes)
+    def _forget(self) -> None:
+        """Delete what was read before the oldest micro-batch that the checkpoint keeps, once there are many."""
+        folder = Path(self.folder)
+        names = os.listdir(folder)  # noqa: PTH208  # only names are needed
+        if len(names) <= _MOST_KEPT:
+            return
+        offsets = [path for path in (folder.parent / "offsets").glob("[0-9]*") if path.name.isdecimal()]
+        if not offsets:
+            return
+        oldest_s = min(offsets, key=lambda path: int(path.name)).stat().st_mtime - _CLOCKS_DIFFER_S
+        for path in map(folder.joinpath, names):
+            # Another task may have deleted it.
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest_s:
+                    path.unlink()
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Open without waiting, which a pipe would do for a writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _file(name: str, most_bytes: int) -> bytes:
+def _keep(kept: Path, outcome: bytes) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    new = kept.with_name(f".{kept.stem}-{uuid.uuid4().hex}")
     try:
-        path = Path(name).expanduser()
-        if not path.is_absolute():
-            raise CommandError(f"{name!r} is no absolute path; the job does not run where you are")
-        with open(path, "rb", opener=_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise CommandError(f"{name!r} cannot be read: it is no regular file")
-            content = file.read(most_bytes + 1)
-    except OSError as e:
-        raise CommandError(f"{name!r} cannot be read: {e.strerror or e}") from e
-    except (ValueError, RuntimeError) as e:
-        # A name with a zero byte, and the home of a user who is not there.
-        raise CommandError(f"{name!r} cannot be read: {e}") from e
-    if len(content) > most_bytes:
-        raise CommandError(f"{name!r} is larger than {most_bytes} bytes")
-    return content
+        with new.open("wb") as file:
+            file.write(outcome)
+            file.flush()
+            os.fsync(file.fileno())
+        # Whoever comes first decides what a replay sees.
+        with contextlib.suppress(FileExistsError):
+            os.link(new, kept)
+        sync_folder(kept.parent)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _outcome(found: Callable[[], bytes]) -> bytes:
+    """The content, or why there is none: a failure is kept like a success, so that a replay fails alike."""
+    try:
+        content: dict[str, Any] = {"content": msgspec.Raw(found())}
+    except _REFUSALS as e:
+        content = {"error": str(e)}
+    return msgspec.json.encode(content)
+
+
+class _AliasError(yaml.YAMLError):
+    """A file has an alias."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -104,7 +130,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not taken")
+            raise _AliasError
         return super().compose_node(parent, index)
 
 
@@ -113,15 +139,22 @@ def _yaml(content: bytes) -> Any:
 
 
 def _as_json(uri: str, content: bytes) -> bytes:
-    """What a file holds as JSON."""
+    """What a file holds as JSON. Whoever is told why it cannot be had need not be allowed to read it."""
+    is_yaml = uri.endswith((".yaml", ".yml"))
     try:
-        found = _yaml(content) if uri.endswith((".yaml", ".yml")) else msgspec.json.decode(content)
+        found = _yaml(content) if is_yaml else msgspec.json.decode(content)
         encoded = msgspec.json.encode(found)
-    except RecursionError as e:
-        raise CommandError(f"{uri!r} cannot be understood: it is nested too deep") from e
-    except Exception as e:
+    except MemoryError:
+        raise
+    except RecursionError:
+        raise CommandError(f"{uri!r} cannot be understood: it is nested too deep") from None
+    except _AliasError:
+        raise CommandError(f"{uri!r} cannot be understood: aliases (*name) are not taken") from None
+    except Exception:
         # YAML's dates, numbers and keys raise whatever they like when they make no sense.
-        raise CommandError(f"{uri!r} cannot be understood: {' '.join(str(e).split())}") from e
+        raise CommandError(
+            f"{uri!r} cannot be understood: it is not {'YAML' if is_yaml else 'JSON'}"
+        ) from None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise CommandError(f"{uri!r} must hold an object of settings and their values")
     return encoded

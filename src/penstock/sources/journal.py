@@ -14,7 +14,7 @@ import fcntl
 import itertools
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from penstock.records import RecordType
 from penstock.sources.base import SourceChunk, Split
 from penstock.sources.blocks import block_places, pack_block, read_blocks, read_note, whole_end
 
-__all__ = ["JournalLog", "JournalWriter", "journal_end"]
+__all__ = ["JournalLog", "JournalWriter", "journal_begin", "journal_end"]
 
 _SEGMENT_BYTES: Final = 64 << 20
 _SMALLEST_SPLIT_BYTES: Final = 1 << 20
@@ -225,6 +225,11 @@ def journal_end(folder: Path) -> int:
     """
     segments = _segments(folder)
     return segments[-1][0] + segments[-1][1].stat().st_size if segments else 0
+
+
+def journal_begin(paths: Iterable[Path]) -> int | None:
+    """The position of the first byte that some files of a journal have; None when there is no segment among them."""
+    return min((int(path.stem) for path in paths if path.suffix == _ENDING), default=None)
 
 
 def _segments(folder: Path) -> list[tuple[int, Path]]:

@@ -21,16 +21,15 @@ if TYPE_CHECKING:
         S3Config,
     )
 
-__all__ = ["BUCKET", "HOST", "S3_ENDPOINTS", "WEB", "Patience", "Place", "store_of", "why"]
+__all__ = ["BUCKET", "S3_ENDPOINTS", "Patience", "Place", "store_of", "why"]
 
 _S3: Final = ("s3", "s3a")
-WEB: Final = ("http", "https")
 
 S3_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _AZURE_ENDPOINTS: Final = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 BUCKET: Final = re.compile(r"[\w.-]+")
-HOST: Final = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?")
-_ENDPOINT: Final = re.compile(rf"https?://{HOST.pattern}(/[^\s?#@]*)?")
+_HOST: Final = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?")
+_ENDPOINT: Final = re.compile(rf"https?://{_HOST.pattern}(/[^\s?#@]*)?")
 _TRUE: Final = ("1", "true", "yes", "on", "y", "t")
 
 _CREDENTIALS: Final = {
@@ -57,7 +56,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an object is: `host` is the bucket, the container, or the web server with its port."""
+    """Where an object is: `host` is the bucket or the container."""
 
     scheme: str
     host: str
@@ -70,18 +69,16 @@ class Place:
 
     @property
     def family(self) -> str:
-        """The kind of store: s3, gs, az or https."""
+        """The kind of store: s3, gs or az."""
         if self.scheme in _S3:
             return "s3"
-        if self.scheme in WEB:
-            return "https"
         return "gs" if self.scheme == "gs" else "az"
 
 
 def store_of(place: Place, environ: Mapping[str, str], patience: Patience) -> ObjectStore:
     """A client for the bucket, container or server of a place. What it raises, `why` explains."""
     # Jobs without object stores need not load it.
-    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+    from obstore.store import AzureStore, GCSStore, S3Store
 
     client: ClientConfig = {
         "allow_http": _plain_http(place, environ),
@@ -104,10 +101,8 @@ def store_of(place: Place, environ: Mapping[str, str], patience: Patience) -> Ob
             return S3Store(place.host, config=_s3_config(place.host, environ), **more)
         case "gs":
             return GCSStore(place.host, **more)
-        case "az":
-            return AzureStore(place.host, **more)
         case _:
-            return HTTPStore.from_url(f"{place.scheme}://{place.host}", **more)
+            return AzureStore(place.host, **more)
 
 
 def _plain_http(place: Place, environ: Mapping[str, str]) -> bool:
@@ -116,10 +111,8 @@ def _plain_http(place: Place, environ: Mapping[str, str]) -> bool:
         return _endpoint(S3_ENDPOINTS, environ).startswith("http:")
     if place.family == "gs":
         return _endpoint(("GOOGLE_BASE_URL",), environ).startswith("http:")
-    if place.family == "az":
-        emulator = environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in _TRUE
-        return emulator or _endpoint(_AZURE_ENDPOINTS, environ).startswith("http:")
-    return place.scheme == "http"
+    emulator = environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in _TRUE
+    return emulator or _endpoint(_AZURE_ENDPOINTS, environ).startswith("http:")
 
 
 def _endpoint(variables: tuple[str, ...], environ: Mapping[str, str]) -> str:
@@ -197,18 +190,17 @@ def _reason(error: BaseException, place: Place) -> str:
     from obstore.exceptions import InvalidPathError, PermissionDeniedError, UnauthenticatedError
 
     text = str(error)
-    credentials = _CREDENTIALS.get(place.family, "")
+    credentials = _CREDENTIALS[place.family]
     code = _code(text)
     if isinstance(error, FileNotFoundError):
         return f"there is no bucket {place.host!r}" if code in _NO_BUCKET else "there is no such object"
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        remedy = f"; check {credentials} of the job, and what they may read" if credentials else ""
-        return f"access is denied{f' ({code})' if code else ''}{remedy}"
+        return f"access is denied{f' ({code})' if code else ''}; check {credentials} of the job, and what they may read"
     if isinstance(error, InvalidPathError):
         return "its name has an empty part, '.' or '..'"
     if any(part in text.partition("\n")[0] for part in _METADATA):
         return f"the job has no credentials; set {credentials}"
-    server = _server(text, place)
+    server = _server(text)
     if status := re.search(r"status code: (\d{3})", text):
         return f"{server} answered {status[1]}{f' ({code})' if code else ''}"
     for part, sentence in _KNOWN:
@@ -227,7 +219,7 @@ def _code(text: str) -> str:
     return found[1] if found else ""
 
 
-def _server(text: str, place: Place) -> str:
+def _server(text: str) -> str:
     """The host that was asked."""
     found = _ASKED.search(text)
-    return found[1] if found else (place.host if place.family == "https" else "the object store")
+    return found[1] if found else "the object store"

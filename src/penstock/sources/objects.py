@@ -1,4 +1,4 @@
-"""Objects: one object of an object store or a web server, read whole, within bounds of size and time.
+"""Objects: one object of an object store, read whole, within bounds of size and time.
 
 Endpoint and credentials come from the environment of the process, never from the URI (docs/object_stores.md).
 """
@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from penstock.errors import ExternalSystemError
-from penstock.sources.object_stores import BUCKET, HOST, WEB, Patience, Place, store_of, why
+from penstock.sources.object_stores import BUCKET, Patience, Place, store_of, why
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 __all__ = ["OBJECT_SCHEMES", "ObjectError", "read_object"]
 
-OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "http", "https")
+OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs")
 """What the URI of an object begins with."""
 
 _CHUNK_BYTES: Final = 256 * 1024
@@ -28,7 +27,7 @@ class ObjectError(ExternalSystemError):
 
 
 def read_object(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
-    """The content of an object, such as `s3://bucket/path/name`, `gs://`, `az://container/name` or `https://`.
+    """The content of an object, such as `s3://bucket/path/name`, `gs://` or `az://container/name`.
 
     Args:
         uri: where it is.
@@ -56,18 +55,14 @@ def read_object(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes
 def _place_of(uri: str) -> Place:
     scheme, _, rest = uri.partition("://")
     host, _, name = rest.partition("/")
-    web = scheme in WEB
     if "@" in host:
         shown = f"{scheme}://***@{host.rpartition('@')[2]}/..."
         raise ObjectError(f"{shown!r} has a user or account; these belong into the environment of the job")
-    if web and "?" in rest:
-        shown = f"{scheme}://{rest.partition('?')[0]}"
-        raise ObjectError(f"{shown!r} has a query, which would end up in logs; give an address without one")
     # obstore would leave out a slash at either end, and read something else.
-    whole = name and name.strip("/") == name and (HOST if web else BUCKET).fullmatch(host)
+    whole = name and name.strip("/") == name and BUCKET.fullmatch(host)
     if scheme not in OBJECT_SCHEMES or not whole:
-        raise ObjectError(f"{uri!r} names no object; it must be like s3://BUCKET/NAME or https://HOST/NAME")
-    return Place(scheme, host, unquote(name) if web else name)
+        raise ObjectError(f"{uri!r} names no object; it must be like s3://BUCKET/NAME")
+    return Place(scheme, host, name)
 
 
 def _content(store: ObjectStore, place: Place, most_bytes: int) -> bytes:

@@ -28,18 +28,31 @@ _CHUNK_ROWS: Final = 512 * 1024
 
 
 class UnreadableFileError(Exception):
-    """A file cannot be read from `offset` on; the message says why. Only the file log sees it."""
+    """What a file holds cannot be read from `offset` on; the message says why. Only the file log sees it.
+
+    It is about the bytes of the file. Where the system does not give them, OSError or MemoryError is raised.
+    """
 
     def __init__(self, reason: str, offset: int) -> None:
         super().__init__(reason)
         self.offset = offset
 
 
+def _is_of_system(error: Exception) -> bool:
+    """Whether the system is to blame for an error of Arrow.
+
+    Arrow raises OSError for damaged bytes as well, and only the system's own errors have a number.
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
+
+
 def parquet_rows(path: str) -> int:
-    """How many rows a Parquet file has; raises UnreadableFileError."""
+    """How many rows a Parquet file has; raises UnreadableFileError, OSError and MemoryError."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except (OSError, pa.ArrowException) as e:
+        if _is_of_system(e):
+            raise
         raise UnreadableFileError(f"The Parquet file cannot be read: {e}", 0) from e
 
 
@@ -58,9 +71,9 @@ def read_parquet(
             for offset, table in _parquet_batches(file, start, end, record_type):
                 yield _table_chunk(table, partition, np.arange(offset, offset + len(table)), record_type)
                 position = offset + len(table)
-    except FileNotFoundError:
-        raise
     except (OSError, pa.ArrowException) as e:
+        if _is_of_system(e):
+            raise
         reason = f"The Parquet file cannot be read from row {position} on: {e}"
         raise UnreadableFileError(reason, position) from e
 
@@ -130,9 +143,9 @@ def read_csv(path: str, partition: str, record_type: RecordType) -> Iterator[Sou
         if invalid:
             empty = SourceChunk(partition, pa.array([], pa.int64()), batch=empty_like(record_type.schema))
             yield _with_bad(empty, _invalid(partition, invalid))
-    except FileNotFoundError:
-        raise
-    except (OSError, UnicodeDecodeError, pa.ArrowException) as e:
+    except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as e:
+        if _is_of_system(e):
+            raise
         raise UnreadableFileError(f"The CSV file cannot be read behind row {done}: {e}", done) from e
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -25,7 +26,19 @@ from penstock.state.expiring import expires_name, gone_rows, without_expired
 from penstock.state.group_table import GroupTable, held_rows
 from penstock.state.key_index import key_values
 
-__all__ = ["HEAD", "Entries", "Head", "Kept", "Memory", "SlotTables"]
+__all__ = [
+    "HEAD",
+    "Entries",
+    "Head",
+    "Kept",
+    "Memory",
+    "Only",
+    "SlotTables",
+    "head_of",
+    "piece_groups",
+    "piece_name",
+    "stored_piece",
+]
 
 _FORMAT: Final = 1
 HEAD: Final = "head"
@@ -119,22 +132,35 @@ class Kept(msgspec.Struct):
         return sum(table.nbytes for table in self.tables.values()) + len(self.header or b"")
 
 
+class Only(NamedTuple):
+    """What is to be loaded of a slot: some key groups, and the pieces that have rows of them; None is all pieces."""
+
+    groups: frozenset[int]
+    pieces: frozenset[str] | None
+
+
 class SlotTables:
     """The tables of the key groups that one task serves, by key group, and the header.
 
     `kept` is what the worker kept when it last had the slot. It is used up: whoever wants to keep the tables calls
-    `keep` when they are stored.
+    `keep` when they are stored. With `only` some tables are there, which may only be read.
     """
 
     def __init__(
-        self, schema: pa.Schema, entries: Entries, kept: Kept | None = None, memory: Memory | None = None
+        self,
+        schema: pa.Schema,
+        entries: Entries,
+        kept: Kept | None = None,
+        memory: Memory | None = None,
+        only: Only | None = None,
     ) -> None:
+        self._only: Final = only
         self._schema: Final = schema
         self._entries: Final = entries
         self._memory: Final = memory
         self._changes: dict[int, list[pa.RecordBatch]] = {}
         stored = entries.get(HEAD)
-        self._head = Head(_FORMAT, 0, [], 0, [], {}) if stored is None else _head_of(stored)
+        self._head = Head(_FORMAT, 0, [], 0, [], {}) if stored is None else head_of(stored)
         self._tables: dict[int, GroupTable] = {}
         self._header: bytes | None = None
         self._header_changed = False
@@ -275,7 +301,7 @@ class SlotTables:
             parts[group] = self._current_rows(self._tables[group])
         pieces = [_packed(parts) for parts in _pieces(parts, whole)]
         for number, piece in enumerate(pieces):
-            self._entries.put(_name(head.number, number), piece)
+            self._entries.put(piece_name(head.number, number), piece)
         for group in whole:
             known = head.groups[group]
             known.whole, known.size = head.number, parts[group].nbytes
@@ -324,7 +350,7 @@ class SlotTables:
                 kept.append(version)
             else:
                 for piece in range(version.pieces):
-                    self._entries.remove(_name(version.number, piece))
+                    self._entries.remove(piece_name(version.number, piece))
         head.versions = kept
 
     # -- loading --
@@ -353,12 +379,15 @@ class SlotTables:
     def _read(self, version: _Version) -> None:
         groups = self._head.groups
         for number in range(version.pieces):
-            stored = self._entries.get(_name(version.number, number))
-            if stored is None:
-                raise StateError(f"The version {version.number} of the stored state is not there.")
-            for group, whole, rows in _unpacked(stored, self._schema):
+            name = piece_name(version.number, number)
+            only = self._only
+            if only is not None and only.pieces is not None and name not in only.pieces:
+                continue
+            for group, whole, rows in _unpacked(stored_piece(self._entries, name), self._schema):
                 known = groups.get(group)
                 if known is None or version.number < known.whole:
+                    continue
+                if only is not None and group not in only.groups:
                     continue
                 if whole:
                     self._tables[group] = GroupTable.of(rows)
@@ -369,7 +398,8 @@ class SlotTables:
                     table.upsert(rows)
 
 
-def _head_of(stored: bytes) -> Head:
+def head_of(stored: bytes) -> Head:
+    """The head as it was stored. Raises StateError when it cannot be read."""
     try:
         head = msgspec.msgpack.decode(stored, type=Head)
     except msgspec.MsgspecError as e:
@@ -379,7 +409,8 @@ def _head_of(stored: bytes) -> Head:
     return head
 
 
-def _name(version: int, piece: int) -> str:
+def piece_name(version: int, piece: int) -> str:
+    """The name of the entry of a piece of a version."""
     return f"version/{version}/{piece}"
 
 
@@ -425,15 +456,37 @@ def _packed(parts: list[_Part]) -> bytes:
     return as_bytes(batch.replace_schema_metadata({b"penstock.groups": layout}))
 
 
-def _unpacked(stored: bytes, schema: pa.Schema) -> Iterator[_Part]:
+def stored_piece(entries: Entries, name: str) -> bytes:
+    """The bytes of a piece. Raises StateError when it is not there."""
+    stored = entries.get(name)
+    if stored is None:
+        raise StateError(f"The piece {name} of the stored state is not there.")
+    return stored
+
+
+def piece_groups(stored: bytes) -> frozenset[int]:
+    """The key groups of which a piece has rows. Raises StateError when it cannot be read."""
+    with _told_as_unreadable():
+        return frozenset(group for group, _, _ in _layout(pa.ipc.open_stream(stored).schema))
+
+
+def _layout(schema: pa.Schema) -> list[tuple[int, bool, int]]:
+    return msgspec.msgpack.decode(schema.metadata[b"penstock.groups"], type=list[tuple[int, bool, int]])
+
+
+@contextmanager
+def _told_as_unreadable() -> Iterator[None]:
     try:
-        reader = pa.ipc.open_stream(stored)
-        batch = reader.read_next_batch()
-        layout = msgspec.msgpack.decode(
-            reader.schema.metadata[b"penstock.groups"], type=list[tuple[int, bool, int]]
-        )
+        yield
     except (pa.ArrowException, OSError, StopIteration, KeyError, TypeError, msgspec.MsgspecError) as e:
         raise StateError(f"A version of the stored state cannot be read: {e}.") from e
+
+
+def _unpacked(stored: bytes, schema: pa.Schema) -> Iterator[_Part]:
+    with _told_as_unreadable():
+        reader = pa.ipc.open_stream(stored)
+        batch = reader.read_next_batch()
+        layout = _layout(reader.schema)
     rows = conformed(batch, schema)
     evolved = not batch.schema.equals(schema)
     start = 0

@@ -19,12 +19,13 @@ from stored_jobs import JobWith, StoredJob, captured, job_of, read_from
 from penstock.control.commands import Command, Target
 from penstock.control.register import Register
 from penstock.errors import CheckpointError
-from penstock.jobs import capturing
+from penstock.jobs import capturing, source_files
 from penstock.jobs.beginning import declared_state
 from penstock.jobs.capturing import Capture, capture, committed
 from penstock.jobs.checkpoint import Checkpoint, Origin
 from penstock.jobs.evolution import plan_changes
 from penstock.jobs.seeding import Snapshot, write_seed
+from penstock.jobs.source_files import OvertakenError
 from penstock.operators.slot import Header, merged
 from penstock.snapshots import stores
 from penstock.snapshots.digests import Digest
@@ -166,6 +167,46 @@ def test_a_savepoint_has_the_files_of_sources(tmp_path: Path, monkeypatch: pytes
         "sources/b.files",
     ]
     assert capture(NO_SESSION, rooms.checkpoint, Capture("dump", str(tmp_path / "d"), "csv")).files == ()
+
+
+def test_a_savepoint_keeps_what_the_job_deletes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that goes while others are copied is in it; one that is gone before it is opened begins it anew."""
+    rooms = committed_rooms(tmp_path / "cp", monkeypatch)
+    journal = rooms.folder / "sources" / "readings-0.journal"
+    journal.mkdir(parents=True)
+    segments = [journal / f"{number:020d}.blocks" for number in (0, 5)]
+    for path in segments:
+        path.write_bytes(path.name.encode())
+    create, listed = stores._FolderStore.create, source_files._paths
+    vanished = iter([True, False])
+
+    def deleting(store: Any, path: str, data: Any) -> None:
+        segments[0].unlink(missing_ok=True)
+        create(store, path, data)
+
+    def listing(folder: Path) -> list[Path]:
+        return [*listed(folder), journal / "gone.blocks"] if next(vanished) else listed(folder)
+
+    monkeypatch.setattr(stores._FolderStore, "create", deleting)
+    monkeypatch.setattr(source_files, "_paths", listing)
+    manifest = capture(NO_SESSION, rooms.checkpoint, Capture("savepoint", str(tmp_path / "sp"), "arrow"))
+    assert [Path(file.path).name for file in manifest.files] == [path.name for path in segments]
+    assert (tmp_path / "sp" / manifest.files[0].path).read_bytes() == segments[0].name.encode()
+
+
+def test_a_savepoint_without_what_it_needs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal that begins behind the micro-batch would lose records without a word."""
+    rooms = committed_rooms(tmp_path / "cp", monkeypatch)
+    journal = rooms.folder / "sources" / "late.journal"
+    journal.mkdir(parents=True)
+    (journal / f"{7:020d}.blocks").write_bytes(b"x")
+    with pytest.raises(OvertakenError, match="Take the savepoint again"):
+        capture(NO_SESSION, rooms.checkpoint, Capture("savepoint", str(tmp_path / "sp"), "arrow"))
+    assert not (tmp_path / "sp").exists()
 
 
 def test_a_micro_batch_that_is_forgotten_while_it_is_read_gives_way_to_a_newer_one(

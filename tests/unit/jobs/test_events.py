@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from control_checkpoint import AT, make_checkpoint, receipts, write_receipts
 
+from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, CheckpointError
 from penstock.jobs import events
 from penstock.jobs.events import (
@@ -27,7 +28,7 @@ from penstock.jobs.events import (
     settings_of,
     user_name,
 )
-from penstock.jobs.receipts import receipts_in
+from penstock.jobs.receipt_segments import receipts_backwards
 from penstock.jobs.settings import RunSettings
 
 
@@ -126,24 +127,25 @@ def test_commands_come_from_their_receipts(checkpoint: Path) -> None:
         "degraded": 0,
         "rejected": 1,
         "kinds": ["pause", "set"],
-        "receipts": "receipts/part-0000000001.jsonl",
+        "receipts": "receipts/0000000001.jsonl",
     }
     assert (checkpoint / str(commands.details["receipts"])).exists()
     assert kinds(newest_events(checkpoint, 100, with_commands=False)) == ["started", "rescaled", "finished"]
     assert b"commands" not in (checkpoint / EVENTS_FILE).read_bytes()
 
 
-def test_no_more_receipts_are_read_than_needed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_receipts_are_decoded_than_needed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be hundreds of thousands."""
-    read: list[str] = []
+    read: list[Receipt] = []
 
-    def counted(folder: Path, name: str) -> Any:
-        read.append(name)
-        return receipts_in(folder, name)
+    def counted(folder: Path) -> Any:
+        for name, receipt in receipts_backwards(folder):
+            read.append(receipt)
+            yield name, receipt
 
-    monkeypatch.setattr(events, "receipts_in", counted)
+    monkeypatch.setattr(events, "receipts_backwards", counted)
     assert kinds(newest_events(checkpoint, 2)) == ["commands", "finished"]
-    assert read == ["part-0000000002.jsonl"]
+    assert {receipt.batch for receipt in read[:-1]} == {2}
 
 
 def test_new_events_are_told_as_they_come(checkpoint: Path) -> None:

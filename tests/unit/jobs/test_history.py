@@ -6,14 +6,15 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from control_checkpoint import ENTRY, make_checkpoint, receipts, write_receipts
 
-import penstock.jobs.history
-from penstock.control.receipts import Receipt
+import penstock.jobs.receipt_segments
 from penstock.errors import CheckpointError
 from penstock.jobs.history import NewReceipts, Wanted, await_end, newest_stories, story_of
-from penstock.jobs.receipts import kept_receipts, plain, receipts_in
+from penstock.jobs.receipt_segments import SegmentWriter, kept_receipts
+from penstock.jobs.receipts import plain
 
 
 @pytest.fixture
@@ -32,23 +33,25 @@ def everything(_: object) -> bool:
 
 
 @pytest.fixture
-def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are read, in order."""
-    names: list[str] = []
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The receipts that are decoded, in order."""
+    lines: list[bytes] = []
+    real = penstock.jobs.receipt_segments._decoder
 
-    def read(checkpoint: Path, name: str, command_id: str | None = None) -> list[Receipt]:
-        names.append(name)
-        return receipts_in(checkpoint, name, command_id)
+    class Counting:
+        def decode(self, line: bytes) -> object:
+            lines.append(line)
+            return real.decode(line)
 
-    monkeypatch.setattr(penstock.jobs.history, "receipts_in", read)
-    return names
+    monkeypatch.setattr(penstock.jobs.receipt_segments, "_decoder", Counting())
+    return lines
 
 
-def test_the_newest_stories_are_read_from_the_end(checkpoint: Path, read_files: list[str]) -> None:
-    """Oldest first, and no file more than is needed."""
+def test_the_newest_stories_are_read_from_the_end(checkpoint: Path, decoded: list[bytes]) -> None:
+    """Oldest first, and no receipt more than is needed."""
     stories = newest_stories(checkpoint, everything, 3)
     assert [story.last.id for story in stories] == ["b8", "a9", "b9"]
-    assert read_files == ["part-0000000009.jsonl", "part-0000000008.jsonl"]
+    assert len(decoded) == 2 + 3 + 2
     assert len(newest_stories(checkpoint, everything, 100)) == 20
     assert newest_stories(checkpoint.parent, everything, 5) == []
 
@@ -68,12 +71,12 @@ def test_stories_are_chosen_by_step_and_kind(checkpoint: Path) -> None:
     assert ids("hea") == []
 
 
-def test_a_story_has_all_receipts_of_its_command(checkpoint: Path, read_files: list[str]) -> None:
+def test_a_story_has_all_receipts_of_its_command(checkpoint: Path, decoded: list[bytes]) -> None:
     """In order; what is only alike is not it."""
     story = story_of(checkpoint, "a7")
     assert story is not None
     assert [receipt.status for receipt in story.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
-    assert len(read_files) == 3
+    assert len(decoded) == 3
     assert plain(story.last)["details"] == {"x": 1}
     assert plain(story.last)["reason"] == ""
     assert story_of(checkpoint, "a") is None
@@ -95,48 +98,36 @@ def test_an_id_that_came_twice_has_its_newest_story(checkpoint: Path) -> None:
 
 def test_damaged_receipts_are_an_error_that_names_the_file(checkpoint: Path) -> None:
     """Nothing is passed over."""
-    path = kept_receipts(checkpoint) / "part-0000000011.jsonl"
-    path.write_text('{"id": "a')
+    path = kept_receipts(checkpoint) / "0000000001.jsonl"
+    path.write_text('{"id": "a\n')
     with pytest.raises(CheckpointError) as error:
         newest_stories(checkpoint, everything, 1)
     assert str(path) in str(error.value)
 
 
-def test_waiting_reads_each_new_file_once_and_no_old_one(checkpoint: Path, read_files: list[str]) -> None:
-    """While another thread writes; the receipts are told as they come."""
+def test_waiting_reads_each_new_line_once_and_no_old_one(checkpoint: Path, decoded: list[bytes]) -> None:
+    """While another thread writes; the receipts are told as they come, also those of another segment."""
     new = NewReceipts(checkpoint)
     told: list[str] = []
+    writer = SegmentWriter(checkpoint, segment_bytes=1000)
 
     def write() -> None:
         for batch in range(10, 30):
-            write_receipts(checkpoint, batch, receipts(f"a{batch}", "APPLIED", batch))
+            lines = msgspec.json.Encoder().encode_lines(receipts(f"a{batch % 2}x", "APPLIED", batch))
+            writer.append(batch, lines)
             time.sleep(0.02)
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    final = await_end(new, "a29", 30, lambda receipt: told.append(receipt.status))
-    writer.join()
+    thread = threading.Thread(target=write)
+    thread.start()
+    final = await_end(new, "a1x", 30, lambda receipt: told.append(receipt.status))
+    thread.join()
     assert final is not None
-    assert (final.id, final.status) == ("a29", "APPLIED")
+    assert (final.id, final.batch) == ("a1x", 11)
     assert told == ["ACCEPTED", "VALIDATED", "APPLIED"]
-    assert read_files == [f"part-{batch:010}.jsonl" for batch in range(10, 30)]
-
-
-def test_waiting_does_not_list_a_folder_that_did_not_change(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Since it may hold hundreds of thousands of files; once in a while it does, to be sure."""
-    new = NewReceipts(checkpoint)
-    listed: list[str] = []
-    real = penstock.jobs.history.receipt_files
-
-    def files(checkpoint: Path, after: str = "") -> list[str]:
-        listed.append(after)
-        return real(checkpoint, after)
-
-    monkeypatch.setattr(penstock.jobs.history, "receipt_files", files)
-    assert await_end(new, "x", 0.8, lambda _: None) is None
-    assert len(listed) == 2
+    rest = new.read("a1x")
+    assert [receipt.batch for receipt in rest if receipt.status == "APPLIED"] == list(range(13, 30, 2))
+    assert len(decoded) == len(set(decoded)) == 30
+    assert len(list(kept_receipts(checkpoint).glob("*.jsonl"))) > 3
 
 
 def test_waiting_ends_in_time(checkpoint: Path) -> None:

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -295,8 +295,8 @@ def test_all_slots_of_a_seed_together_hold_what_the_snapshot_does(tmp_path: Path
     schema = state.steps["step 0"].schema
     found: dict[int, int] = {}
 
-    def keys_of(number: int, entries: dict[str, bytes]) -> list[bytes]:
-        tables = SlotTables(schema, MemoryEntries(entries))
+    def keys_of(number: int, entries: Mapping[str, bytes]) -> list[bytes]:
+        tables = SlotTables(schema, MemoryEntries(dict(entries)))
         own = list(slots(GROUPS, 3).values())[number].own
         assert set(tables.tables) <= own
         for table in tables.tables.values():

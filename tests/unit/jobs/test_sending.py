@@ -48,11 +48,13 @@ def test_a_command_that_waits_is_found(tmp_path: Path) -> None:
     lines = [msgspec.json.encode(command(name)) for name in ("first", "second")]
     (checkpoint / "commands" / "theirs.jsonl").write_bytes(b"\n".join([b"{broken second", *lines]))
     (checkpoint / "commands" / ".hidden.jsonl").write_bytes(msgspec.json.encode(command("hidden")))
-    assert find_waiting("mine", entry) == command("mine")
-    assert find_waiting("second", entry) == command("second")
-    assert [find_waiting(name, entry) for name in ("min", "set", "hidden", "broken")] == [None] * 4
-    assert find_waiting("mine", msgspec.structs.replace(entry, commands="kafka://h:1/t")) is None
-    assert find_waiting("mine", ControlEntry("rooms", "", {})) is None
+    assert find_waiting("mine", entry, checkpoint) == command("mine")
+    assert find_waiting("second", entry, checkpoint) == command("second")
+    assert [find_waiting(name, entry, checkpoint) for name in ("min", "set", "hidden", "broken")] == [
+        None
+    ] * 4
+    assert find_waiting("mine", msgspec.structs.replace(entry, commands="kafka://h:1/t"), checkpoint) is None
+    assert find_waiting("mine", ControlEntry("rooms", "", {}), checkpoint) is None
 
 
 @pytest.mark.parametrize(

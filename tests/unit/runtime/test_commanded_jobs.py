@@ -254,9 +254,9 @@ POISON: dict[str, tuple[bytes, str]] = {
         "at most 10000 are taken",
     ),
     "a hook without a handler": (command("load-model", {}), "no handler for 'load-model'"),
-    "a file that is not there": (
+    "a file that the job may not read": (
         command("reload-config", {"from": "/nowhere/at/all.json"}),
-        "cannot be read",
+        "may not read",
     ),
     "two targets": (
         b'{"id": "x", "kind": "trace", "target": {"step": "limits", "key": 1, "all": true}}',
@@ -486,6 +486,7 @@ def test_settings_come_from_a_file(tmp_path: Any) -> None:
     driver.job.folder = str(tmp_path / "kept")
     config = tmp_path / "config.yaml"
     config.write_text("offset: 11\n")
+    driver.job.allow_read = [str(tmp_path)]
     before = driver.job.copy()
     result = driver.run(command("reload-config", {"from": str(config)}), readings=[Reading(1, 1)])
     assert [seen.offset for seen in result.records("seen")] == [11]

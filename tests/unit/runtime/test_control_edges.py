@@ -167,6 +167,7 @@ def test_a_file_that_cannot_be_used_is_rejected(name, content, tmp_path):
         name = "/" + name
     j = made()
     j.folder = str(tmp_path / "kept")
+    j.allow_read = ["/"]
     assert (
         run(j, cmd(kind="reload-config", target=STEP, payload={"from": name})).receipts[-1].status
         == "REJECTED"

@@ -131,7 +131,7 @@ def test_keys_travel_only_to_sinks_that_want_them() -> None:
     plan = plan_of(job, keyed=("keyed",))
     assert plan.wants_keys(Port(node.id))
     assert plan.emission_schema(node, "").field("__key").type == pa.int64()
-    assert plan.sink_schema(keyed_sink).names == ["id", "value", "__message_key"]
+    assert plan.sink_schema(keyed_sink).names == ["id", "value", "__message_key", "__offset"]
     assert plan.sink_schema(plain).names == ["id", "value"]
     assert plan_of(job).emission_schema(node, "").names == ["id", "value"]
     assert not plan_of(job, keyed=("plain",)).wants_keys(Port("transform/f"))

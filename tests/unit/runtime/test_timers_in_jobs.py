@@ -124,17 +124,22 @@ ASKS = st.builds(
 
 @given(
     batches=st.lists(
-        st.tuples(st.integers(0, 9), st.booleans(), st.lists(ASKS, max_size=3), st.lists(ASKS, max_size=6)),
+        st.tuples(
+            st.one_of(st.integers(0, 9), st.integers(-40, 40)),
+            st.booleans(),
+            st.lists(ASKS, max_size=3),
+            st.lists(ASKS, max_size=6),
+        ),
         max_size=10,
     )
 )
 def test_every_timer_is_called_once_in_its_order(batches: Any) -> None:
-    """Behind the controls and before the data of the first micro-batch that is not before it, also after restarts."""
+    """In the first micro-batch not before it, behind controls; also after restarts and jumps of the clock."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.state.timeline._FEW", 3)
         job, model = job_of(), Model()
         passed = 0
-        for seconds, is_cold, controls, data in [*batches, (60, True, [], []), (60, False, [], [])]:
+        for seconds, is_cold, controls, data in [*batches, (500, True, [], []), (60, False, [], [])]:
             passed += seconds
             job.now = NOW + passed * SECOND
             if is_cold:

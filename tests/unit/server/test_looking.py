@@ -115,6 +115,22 @@ def test_who_asks_again_gets_the_answer_that_came_late(asking: Asking) -> None:
     assert time.monotonic() - begun < 10
 
 
+def test_a_slow_answer_comes_however_long_it_takes(asking: Asking) -> None:
+    """A reader that is silent for too long is killed for another question, and not for whoever waits for it."""
+    reader = asking.reader(patience_s=0.1, longest_s=0.3)
+    process = until_answered(reader, "a")
+    for _ in range(100):
+        with contextlib.suppress(ExternalSystemError):
+            assert ask(reader, "slow", "1.2") == ("slow", process)
+            break
+    else:
+        raise AssertionError("it was never answered")
+    with pytest.raises(ExternalSystemError, match="Ask again"):
+        ask(reader, "slow", "60")
+    time.sleep(0.4)
+    assert until_answered(reader, "b") != process
+
+
 def until_answered(reader: StateReader, step: str) -> int:
     """Ask until there is an answer; the process that gave it."""
     deadline = time.monotonic() + 20

@@ -510,3 +510,24 @@ def test_nothing_is_left_of_a_job_that_is_deleted_before_its_process_is_awaited(
     runs = place.home.run(job_id, 1).parent
     place.work(lambda: not place.manager._processes._started)
     assert not runs.exists()
+
+
+def test_what_fails_at_every_look_is_told_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk under a lease: one line without a traceback, and the job runs when there is room again."""
+    offer = manager_module.offer
+
+    def full(*arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(manager_module, "offer", full)
+    job_id = place.submit("works")
+    place.work(lambda: place.manager.leads)
+    for _ in range(10):
+        place.manager.look()
+    told = [record for record in caplog.records if job_id in record.getMessage()]
+    assert [record.exc_info for record in told] == [None]
+    assert "cannot be looked after now ([Errno 28] No space left on device)" in told[0].getMessage()
+    monkeypatch.setattr(manager_module, "offer", offer)
+    place.until(job_id, JobStatus.RUNNING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -80,6 +81,20 @@ def begun(processes: Processes, folder: Path) -> Begun:
     write_atomically(folder / BEGUN_FILE, msgspec.json.encode(found))
     assert begun_in(folder) == found
     return found
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664)])
+def test_a_process_has_the_umask_that_it_is_given(tmp_path: Path, umask: int, mode: int) -> None:
+    """What a job writes for others stays for others, though the server's own files are private."""
+    processes = Processes(umask)
+    before = os.umask(0o077)
+    try:
+        written = tmp_path / "written"
+        processes.launch(tmp_path / "run", [sys.executable, "-c", f"open({str(written)!r}, 'w')"], b"")
+        processes.await_exit(tmp_path / "run")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(written.stat().st_mode) == mode
 
 
 def test_a_run_is_alive_exactly_while_its_process_is(processes: Processes, folder: Path) -> None:

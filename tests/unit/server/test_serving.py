@@ -23,7 +23,7 @@ from penstock.client.asking import Server
 from penstock.client.finding import Address
 from penstock.errors import ExternalSystemError, JobDefinitionError
 from penstock.server.api.access import AccessError, hash_of, new_token
-from penstock.server.home import ADDRESS_FILE, Home
+from penstock.server.home import ADDRESS_FILE, Home, HomeError, make_private
 from penstock.server.manager import Manager
 from penstock.server.serving import Announcement, ServeSettings, Started, serve
 
@@ -96,6 +96,47 @@ def test_it_starts_lets_in_and_ends(settings: ServeSettings, ends_by: int) -> No
     assert found == ["owner", "ann", "bob", "owner", 401]
     assert not (settings.home / ADDRESS_FILE).exists()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_home_that_was_there_becomes_private(settings: ServeSettings) -> None:
+    """So do all files that the server writes; what jobs write is as it would be without a server."""
+    settings.home.mkdir(mode=0o755)
+    settings.home.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+
+        def ask(started: Started) -> list[int]:
+            assert get(started, started.token).status_code == 200
+            modes = [stat.S_IMODE(path.stat().st_mode) for path in settings.home.rglob("*")]
+            return [stat.S_IMODE(settings.home.stat().st_mode), *modes]
+
+        root, *inside = served(settings, ask)
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    assert root == 0o700
+    assert inside
+    assert not [oct(mode) for mode in inside if mode & 0o077]
+
+
+def test_a_home_of_somebody_else_must_be_closed_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody but its owner can close it; a volume that belongs to the group of the server may stay as it is."""
+
+    def refuse(self: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    for mode, is_closed in ((0o755, False), (0o777, False), (0o770, True), (0o700, True)):
+        home = tmp_path / str(mode)
+        home.mkdir()
+        os.chmod(home, mode)  # noqa: PTH101  # the method refuses here
+        if is_closed:
+            make_private(home)
+        else:
+            with pytest.raises(HomeError, match=r"belongs to another user.*--home .*/server"):
+                make_private(home)
 
 
 def test_of_two_servers_the_one_that_leads_is_found(settings: ServeSettings) -> None:

@@ -25,7 +25,7 @@ class Consumer:
 
 def asked(*errors: int, timeout_s: float = 30, offset: int = 7) -> int:
     consumer: Any = Consumer(*errors, offset=offset)
-    return committed_offset(consumer, "heaters", timeout_s)
+    return committed_offset(consumer, "heaters", timeout_s)[0]
 
 
 def test_a_coordinator_that_moves_is_asked_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -11,14 +12,17 @@ import msgspec
 import pytest
 
 from penstock.control.commands import CommandError
+from penstock.errors import ExternalSystemError
+from penstock.sources.allowed import AllowedPlaces
 from penstock.sources.fetched import FetchedFiles
 
 MOST_BYTES = 200
+ANYWHERE = AllowedPlaces.of(["/", "s3://bucket", "https://host"], [])
 
 
 @pytest.fixture
 def fetched(tmp_path: Path) -> FetchedFiles:
-    return FetchedFiles(str(tmp_path / "kept"), MOST_BYTES)
+    return FetchedFiles(str(tmp_path / "kept"), MOST_BYTES, ANYWHERE)
 
 
 def content(fetched: FetchedFiles, name: str | Path, place: str = "0-0") -> Any:
@@ -88,7 +92,7 @@ def test_what_is_no_object_of_settings_is_refused(fetched: FetchedFiles, tmp_pat
 
 def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     """Whatever the size."""
-    fetched = FetchedFiles(str(tmp_path / "kept"), 1 << 20)
+    fetched = FetchedFiles(str(tmp_path / "kept"), 1 << 20, ANYWHERE)
     for name in ("a.json", "b.yaml"):
         path = written(tmp_path, name, '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}")
         with pytest.raises(CommandError, match="nested too deep"):
@@ -112,22 +116,16 @@ def test_a_place_that_cannot_be_read_is_refused(fetched: FetchedFiles, tmp_path:
         str(tmp_path): "cannot be read: Is a directory",
         str(tmp_path / "pipe"): "cannot be read: it is no regular file",
         "/dev/zero": "cannot be read: it is no regular file",
-        "some/settings.json": "is no absolute path; the job does not run where you are",
-        "file://host/settings.json": "is no absolute path",
-        "": "is no absolute path",
-        "/with\0zero": "cannot be read: ",
-        "~nobody-of-this-name/settings.json": "cannot be read: ",
-        "/" + "x" * 5000: "cannot be read: File name too long",
-        "ftp://host/settings.json": "ftp:// is nothing that can be read; known are file, s3",
-        "s3://bucket": "names no object; it must be like s3://BUCKET/NAME",
-        "s3:///name": "names no object",
-        "s3://bucket//name": "names no object",
-        "s3://bucket/folder/": "names no object",
-        "s3://odd bucket/name": "names no object",
-        "https://[/name": "names no object",
-        "https://host:99999/name": "its address, or what the environment of the job says about it, is malformed",
-        "https://user:sesame@host/a.json": "has a user or account; these belong into the environment",
-        "https://host/a.json?signature=sesame": "has a query, which would end up in logs",
+        "some/settings.json": "may not read",
+        "file://host/settings.json": "may not read",
+        "": "may not read",
+        "/with\0zero": "may not read",
+        "~nobody-of-this-name/settings.json": "may not read",
+        "/" + "x" * 2000: "cannot be read: File name too long",
+        "ftp://host/settings.json": "may not read",
+        "s3://bucket": "may not read",
+        "https://user:sesame@host/a.json": "may not read",
+        "https://host/a.json?signature=sesame": "may not read",
     }
     for number, (name, why) in enumerate(cases.items()):
         with pytest.raises(CommandError) as caught:
@@ -154,8 +152,35 @@ def test_a_refusal_of_the_system_is_told(
 
     path = written(tmp_path, "a.json", "{}")
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.sources.fetched.os.open", refuse)
+        patched.setattr("penstock.sources.allowed._opened", refuse)
         assert reason(fetched, path) == f"{str(path)!r} cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("os.open", OSError(errno.EMFILE, "Too many open files")),
+        ("os.fsync", OSError(errno.ENOSPC, "No space left on device")),
+        ("msgspec.json.decode", MemoryError()),
+    ],
+)
+def test_what_the_job_lacks_rejects_no_command(
+    fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception
+) -> None:
+    """The task fails, and reads the file when it is tried again; nothing half written is left."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    path = written(tmp_path, "a.json", '{"a": 1}')
+    with monkeypatch.context() as patched:
+        patched.setattr(f"penstock.sources.fetched.{place}", refuse)
+        with pytest.raises(
+            ExternalSystemError, match=r"command 'id' names cannot be read and kept.*started again"
+        ):
+            fetched.json_of(str(path), "0-0", "id")
+    assert not list(Path(fetched.folder).glob(".*"))
+    assert content(fetched, path) == {"a": 1}
 
 
 def test_what_was_read_once_stays(fetched: FetchedFiles, tmp_path: Path) -> None:
@@ -166,7 +191,7 @@ def test_what_was_read_once_stays(fetched: FetchedFiles, tmp_path: Path) -> None
     assert content(fetched, path) == {"a": 1}
     assert content(fetched, path, "0-1") == {"a": 2}
     path.unlink()
-    assert content(FetchedFiles(fetched.folder, 1), path) == {"a": 1}
+    assert content(FetchedFiles(fetched.folder, 1, AllowedPlaces()), path) == {"a": 1}
 
 
 def test_a_failure_stays_as_well(fetched: FetchedFiles, tmp_path: Path) -> None:
@@ -186,12 +211,12 @@ def test_readers_at_once_agree(
     all_have_read = threading.Barrier(readers)
     numbers = iter(range(readers))
 
-    def read(_: str, __: int) -> bytes:
+    def read(*_: object) -> bytes:
         content = b'{"a": %d}' % next(numbers)
         all_have_read.wait(10)
         return content
 
-    monkeypatch.setattr("penstock.sources.fetched._file", read)
+    monkeypatch.setattr("penstock.sources.allowed._file", read)
     found: list[bytes] = []
     threads = [
         threading.Thread(target=lambda: found.append(fetched.json_of("/any", "0-0", "id")))
@@ -205,3 +230,22 @@ def test_readers_at_once_agree(
     assert len(set(found)) == 1
     # No half-written file is left.
     assert len(list(Path(fetched.folder).iterdir())) == 1
+
+
+def test_what_was_read_long_ago_is_deleted(
+    fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once there is much of it; what a micro-batch that the checkpoint keeps has read stays."""
+    monkeypatch.setattr("penstock.sources.fetched._MOST_KEPT", 3)
+    path = written(tmp_path, "a.json", '{"a": 1}')
+    for number in range(3):
+        content(fetched, path, f"old-{number}")
+    for kept in Path(fetched.folder).iterdir():
+        os.utime(kept, (1_000, 1_000))
+    content(fetched, path, "0-0")
+    assert len(list(Path(fetched.folder).iterdir())) == 4, "nobody knows which may be needed"
+    (tmp_path / "offsets").mkdir()
+    for number in ("9", "10", ".9.crc"):
+        (tmp_path / "offsets" / number).touch()
+    content(fetched, path, "0-1")
+    assert len(list(Path(fetched.folder).iterdir())) == 2

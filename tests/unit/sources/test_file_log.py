@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import time
@@ -22,8 +23,11 @@ from penstock.sources.files import FileLog, share
 READING = record_type("n INT")
 
 
-def binding(folder: Path, file_format: str = "jsonl", limit: int | None = None) -> FilesBinding:
-    return FilesBinding("readings", f"{file_format}:{folder}", file_format, str(folder), limit)  # type: ignore[arg-type]
+def binding(
+    folder: Path, file_format: str = "jsonl", limit: int | None = None, missing: str = "fail"
+) -> FilesBinding:
+    uri = f"{file_format}:{folder}"
+    return FilesBinding("readings", uri, file_format, str(folder), limit, missing)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -252,26 +256,159 @@ def test_an_empty_file_gives_nothing(tmp_path: Path) -> None:
         assert lines_and_bad(log, log.splits(0, 1, 2)) == ([], [])
 
 
-def test_unreadable_files_become_bad_records(tmp_path: Path) -> None:
-    """A truncated Parquet file, a CSV file of other text, and a lost file are reported by name."""
-    for file_format, content in (("parquet", b"PAR1 and then nothing"), ("csv", b"\xff\xfe\x00,1\n2,3\n")):
+def test_files_that_cannot_be_understood_become_bad_records(tmp_path: Path) -> None:
+    """A truncated Parquet file, and CSV files of other text or with an endless header, are reported by name."""
+    broken = {
+        "parquet": [b"PAR1 and then nothing", b"PAR1" + b"\xff" * 100 + b"\x10\0\0\0PAR1"],
+        "csv": [b"\xff\xfe\x00,1\n2,3\n", b"n" * 200_000 + b"\n1\n"],
+    }
+    for file_format, contents in broken.items():
         folder = tmp_path / file_format
         folder.mkdir()
-        (folder / "broken").write_bytes(content)
-        (folder / "lost").write_bytes(content)
+        for number, content in enumerate(contents):
+            (folder / f"broken-{number}").write_bytes(content)
         log = FileLog(binding(folder, file_format), tmp_path / f"{file_format}.log")
         splits = log.splits(0, log.latest(0, limited=False), 2)
-        (folder / "lost").unlink()
         lines, bad = lines_and_bad(log, splits)
         assert lines == []
         assert [(record.partition, record.offset, record.raw) for record in bad] == [
-            ("broken", 0, content),
-            ("lost", 0, b""),
+            (f"broken-{number}", 0, content[:4096]) for number, content in enumerate(contents)
         ]
-        assert str(folder / "broken") in bad[0].reason
-        assert "is gone" in bad[1].reason
+        assert str(folder / "broken-0") in bad[0].reason
         for split in splits:
             assert all(chunk.batch is not None for chunk in log.read(split, READING))
+
+
+def write_as(file_format: str, path: Path) -> None:
+    """One reading in a format."""
+    if file_format == "parquet":
+        pq.write_table(pa.table({"n": pa.array([1], pa.int32())}), path)
+    else:
+        path.write_text("n\n1\n" if file_format == "csv" else '{"n":1}\n')
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "text", "csv", "parquet"])
+def test_a_file_that_is_away_is_read_when_it_is_back(tmp_path: Path, folder: Path, file_format: str) -> None:
+    """Its records are neither lost nor a dead letter: who reads it fails, names it, and says what to do."""
+    write_as(file_format, folder / "a")
+    log = FileLog(binding(folder, file_format), tmp_path / "log")
+    splits = log.splits(0, log.latest(0, limited=False), 1)
+    (folder / "a").rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        ExternalSystemError, match=rf"'readings': the file {folder}/a .* gone .*{file_format}:.*missing=skip"
+    ):
+        list(log.read(splits[0], READING))
+    if file_format == "parquet":
+        with pytest.raises(ExternalSystemError, match="gone"):
+            log.splits(0, 1, 1)
+    (tmp_path / "elsewhere").rename(folder / "a")
+    assert log.splits(0, 1, 1) == splits
+    chunks = list(log.read(splits[0], READING))
+    assert [(len(chunk.offsets), len(chunk.bad)) for chunk in chunks] == [(1, 0)]
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "text", "csv", "parquet"])
+def test_a_file_that_is_gone_may_be_left_out(tmp_path: Path, folder: Path, file_format: str) -> None:
+    """With missing=skip it is one dead letter, but not when the whole directory is away."""
+    write_as(file_format, folder / "a")
+    log = FileLog(binding(folder, file_format, missing="skip"), tmp_path / "log")
+    end = log.latest(0, limited=False)
+    (folder / "a").unlink()
+    splits = log.splits(0, end, 1)
+    lines, bad = lines_and_bad(log, splits)
+    assert lines == []
+    assert [(record.partition, record.offset, record.raw) for record in bad] == [("a", 0, b"")]
+    assert f"{folder}/a is gone" in bad[0].reason
+    folder.rename(tmp_path / "away")
+    with pytest.raises(ExternalSystemError, match="gone"):
+        list(log.read(splits[0], READING))
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "text", "csv"])
+def test_an_error_of_the_disk_is_no_dead_letter(tmp_path: Path, folder: Path, file_format: str) -> None:
+    """The kernel answers a read of unmapped memory with EIO, as it does for a broken disk."""
+    log = FileLog(binding(folder, file_format), tmp_path / "log")
+    with pytest.raises(ExternalSystemError, match=r"/proc/self/mem cannot be read \(Input/output error\)"):
+        list(log.read(Split("mem", "/proc/self/mem", 0, 100), READING))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.ESTALE, "Stale file handle"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        MemoryError(),
+        pa.ArrowMemoryError("malloc of size 64 failed"),
+    ],
+)
+def test_an_error_of_the_system_within_a_table_is_no_dead_letter(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Also one that Arrow raises in the midst of a file, and one that is met when files are cut."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    for file_format, name in (("parquet", "pq.ParquetFile"), ("csv", "_open_csv")):
+        write_as(file_format, folder / file_format)
+        split = Split(file_format, str(folder / file_format), 0, 1)
+        log = FileLog(binding(folder, file_format), tmp_path / "log")
+        with monkeypatch.context() as patched:
+            patched.setattr(f"penstock.sources.tables.{name}", refuse)
+            with pytest.raises(ExternalSystemError, match=f"{file_format} cannot be read.*started again"):
+                list(log.read(split, READING))
+    log = FileLog(binding(folder, "parquet"), tmp_path / "log")
+    end = log.latest(0, limited=False)
+    monkeypatch.setattr("penstock.sources.tables.pq.read_metadata", refuse)
+    with pytest.raises(ExternalSystemError, match="cannot be read"):
+        log.splits(0, end, 1)
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_passed_over(
+    log: FileLog, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bounded run would end without it."""
+    write(folder, "a")
+
+    stat = os.stat
+
+    def refuse(path: str) -> os.stat_result:
+        if path.endswith("/a"):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return stat(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", refuse)
+        with pytest.raises(ExternalSystemError, match="cannot be listed"):
+            log.freeze()
+    log.freeze()
+    assert log.latest(0, limited=False) == 1
+
+
+def test_a_directory_that_was_read_and_is_away_is_no_mistake_of_the_user(
+    tmp_path: Path, log: FileLog, folder: Path
+) -> None:
+    """A job that starts meanwhile may try again."""
+    write(folder, "a")
+    log.latest(0, limited=False)
+    folder.rename(tmp_path / "away")
+    with pytest.raises(ExternalSystemError, match=r"cannot be listed any more .*Bring it back"):
+        log.check()
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+def test_a_file_that_has_shrunk_is_reported(tmp_path: Path, folder: Path, file_format: str) -> None:
+    """What it still has is read, and what it has lost is not lost without a word."""
+    content = b'{"n":1}\n{"n":2}\n' if file_format == "jsonl" else b"n\n1\n222222\n"
+    (folder / "a").write_bytes(content)
+    log = FileLog(binding(folder, file_format), tmp_path / "log")
+    splits = log.splits(0, log.latest(0, limited=False), 1)
+    os.truncate(folder / "a", content.index(b"\n", 3) + 1)
+    chunks = [chunk for split in splits for chunk in log.read(split, READING)]
+    assert sum(len(chunk.offsets) for chunk in chunks) == 1
+    assert [bad.partition for chunk in chunks for bad in chunk.bad] == ["a"]
+    assert "had at least" in chunks[-1].bad[0].reason
 
 
 def test_a_truncated_parquet_file_is_reported_and_others_are_read(tmp_path: Path, folder: Path) -> None:

@@ -109,7 +109,10 @@ def get_command(
     story = story_of(checkpoint, command_id)
     if story is not None:
         return _story(story)
-    waiting = find_waiting(command_id, read_control_entry(checkpoint))
+    waiting = find_waiting(command_id, read_control_entry(checkpoint), checkpoint)
+    if waiting is None and (story := story_of(checkpoint, command_id)) is not None:
+        # What waited a moment ago may have its receipts by now.
+        return _story(story)
     if waiting is None:
         raise UnknownIdError(
             f"No command {command_id!r} has a receipt from the job {job_id}, or waits for it."

@@ -13,7 +13,8 @@ from nicegui import ui
 from penstock.control.receipts import FINAL
 from penstock.jobs.control import ControlEntry, read_control_entry
 from penstock.jobs.history import Story, newest_stories, story_of
-from penstock.jobs.receipts import kept_receipts, plain
+from penstock.jobs.receipt_segments import newest_mark
+from penstock.jobs.receipts import plain
 from penstock.jobs.targeting import TARGET_FORMS
 from penstock.server.api.access import Role
 from penstock.server.api.models import Command
@@ -50,19 +51,14 @@ class StoriesTail:
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint: Final = checkpoint
-        self._changed_ns = self._settled_ns = -1
+        self._mark = (0, 0)
         self._known: list[Story] = []
 
     def read(self) -> list[Story]:
         """All of them, newest first."""
-        try:
-            changed_ns = kept_receipts(self._checkpoint).stat().st_mtime_ns
-        except FileNotFoundError:
-            return []
-        if changed_ns != self._settled_ns:
-            # Two files within one tick of the file system's clock leave the same time: one more look follows a change.
-            self._settled_ns = changed_ns if changed_ns == self._changed_ns else -1
-            self._changed_ns = changed_ns
+        mark = newest_mark(self._checkpoint)
+        if mark != self._mark:
+            self._mark = mark
             self._known = newest_stories(self._checkpoint, lambda _: True, _MOST_STORIES)[::-1]
         return self._known
 

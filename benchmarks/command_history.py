@@ -1,0 +1,262 @@
+"""Command history: whether the last command of a long life costs what the first did, and how a checkpoint grows.
+
+Commands to single keys are sent one by one into a checkpoint's folder. Each is found, read, carried out in every slot
+of a step, and has its receipts before the next is sent, by the code that a job runs, but without Spark: what Spark
+stores for a slot is kept in memory. Files are on disk, or where the environment's TMPDIR says. The first commands and
+the last are timed, and so is asking for the status of a command.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import penstock as ps
+from benchmarks.command import option, run_command
+from benchmarks.report import Column, print_table
+from penstock.bindings import FilesBinding, parse_binding
+from penstock.control.commands import Command, Target
+from penstock.control.receipts import Batch, Story, stories
+from penstock.jobs.control import CONTROL_FILE, control_entry
+from penstock.jobs.history import newest_stories, story_of
+from penstock.jobs.receipts import ReceiptWriter
+from penstock.jobs.sending import find_waiting, send_command
+from penstock.runtime.commanding import COMMAND_NODE, CommandReader
+from penstock.runtime.level import Level
+from penstock.runtime.packing import (
+    DEAD_LETTER_TYPE,
+    DEAD_LETTERS,
+    REPORTS,
+    STORIES,
+    packed_batches,
+    reports_of,
+)
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.slots import slot_keys
+from penstock.runtime.writing import Forwarder, Writer, unpacked_rows
+from penstock.sinks.discard import DiscardSink
+from penstock.sources.allowed import AllowedPlaces
+from penstock.sources.fetched import FetchedFiles
+from penstock.sources.files import FileLog, Keeping
+from penstock.streams.graph import COMMANDS
+
+__all__ = ["Sizes", "main", "measure"]
+
+_PARTITIONS: Final = 2
+_START: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+_stories: Final = msgspec.msgpack.Decoder(list[Story])
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many commands are sent, to how many keys, and of how many at each end the median is taken."""
+
+    commands: int = option(1_000_000, "how many commands are sent; default: %(default)s")
+    keys: int = option(1_000, "to how many keys; default: %(default)s")
+    timed: int = option(2_000, "how many at each end are timed; default: %(default)s")
+    receipts_mb: int = option(256, "how many receipts the checkpoint keeps, in MiB; default: %(default)s")
+    versions: int = option(0, "whether commands have versions, 0 or 1; default: %(default)s")
+
+
+@dataclass
+class _Reading:
+    sensor: int
+
+
+class _Limits(ps.ProcessFunction):
+    """A step with a setting for each key."""
+
+    limit = ps.ValueState(float)
+
+    def process_record(self, record: _Reading, ctx: ps.Context) -> None:
+        """Records do not matter here."""
+
+
+class _Entries:
+    """What Spark stores of a step in a slot, in memory; counts what is written."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, bytes] = {}
+        self.written = 0
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes of a name."""
+        return self.stored.get(name)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Set the bytes of a name."""
+        self.stored[name] = content
+        self.written += len(content)
+
+    def remove(self, name: str) -> None:
+        """Remove a name."""
+        del self.stored[name]
+
+
+@dataclass
+class _States:
+    """What the one step stores in a slot."""
+
+    entries_of_step: _Entries
+
+    def entries(self, step_id: str) -> _Entries:  # noqa: ARG002  # there is one step
+        """Where the state of a step is."""
+        return self.entries_of_step
+
+
+class _Job:
+    """The control side of a job, micro-batch by micro-batch."""
+
+    def __init__(self, folder: Path, receipts_mb: int) -> None:
+        job = ps.Job("limits")
+        job.data_stream("readings", schema=_Reading).key_by("sensor").process("limits", _Limits())
+        self.folder = folder
+        (folder / COMMANDS).mkdir(parents=True)
+        self.plan = JobPlan(job.graph, job.key_groups, frozenset(), frozenset(), False, _PARTITIONS)
+        found = parse_binding(COMMANDS, f"jsonl:{folder / COMMANDS}", "control")
+        assert isinstance(found, FilesBinding)
+        self.binding = found
+        self.entry = control_entry(job.name, self.plan.accepting, found)
+        (folder / CONTROL_FILE).write_bytes(msgspec.json.encode(self.entry))
+        self._log = FileLog(found, folder / "sources" / "commands.files", Keeping(owned=True))
+        self._reader = CommandReader(
+            self.plan, "json", 1 << 20, FetchedFiles(str(folder / "fetched"), 1 << 20, AllowedPlaces())
+        )
+        steps = [node.id for node in self.plan.levels()[0]]
+        self._level = Level(self.plan, steps)
+        sinks: Any = {DEAD_LETTERS: (DiscardSink(), DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema)}
+        self._forwarder = Forwarder(self.plan, steps)
+        self._writer = Writer(self.plan, sinks, "life")
+        self._receipts = ReceiptWriter(folder, "life", None, receipts_mb << 20)
+        self._receipts.prepare()
+        self._states = {slot: _States(_Entries()) for slot in slot_keys(_PARTITIONS)}
+        self._end = 0
+        self._batch = 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """How much the slots have stored over their life."""
+        return sum(states.entries_of_step.written for states in self._states.values())
+
+    def run(self) -> int:
+        """One micro-batch; gives how many commands came to their end."""
+        start, self._end = self._end, self._log.latest(self._end, limited=True)
+        splits = self._log.splits(start, self._end, _PARTITIONS)
+        chunks = [chunk for split in splits for chunk in self._log.read(split, COMMAND_NODE.record_type)]
+        rows = list(unpacked_rows(self._reader.batches(chunks)))
+        now = _START + dt.timedelta(seconds=self._batch)
+        reports: list[tuple[str, str, int, int, bytes]] = []
+        for partition, (slot, states) in enumerate(self._states.items()):
+            mine = [
+                row._replace(body=bytes(row.body)) for row in rows if self.plan.slots[row.key_group] == slot
+            ]
+            made = list(self._level.run(mine, states, now, self.plan.slot_of[slot]))
+            passed = self._forwarder.rows(packed_batches(made, self.plan.slots))
+            for batch in self._writer.batches(passed, self._batch, partition, attempt=0):
+                reports += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        told = [story for kind, *_, body in reports if kind == STORIES for story in _stories.decode(body)]
+        together = [reports_of(body) for kind, *_, body in reports if kind == REPORTS]
+        told += stories((one for _, some in together for one in some), Batch(self._batch, now))
+        self._receipts.write(self._batch, told)
+        # Spark says so when it plans the next micro-batch.
+        self._log.forget(self._end)
+        self._batch += 1
+        return len(told)
+
+
+def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Send all commands; raises RuntimeError when one has no receipt."""
+    job = _Job(work / "checkpoint", sizes.receipts_mb)
+    taken: list[float] = []
+    most_bytes = 0
+    report_every = max(1, sizes.commands // 20)
+    for number in range(sizes.commands):
+        begin = time.perf_counter()
+        send_command(_command(number, sizes), job.binding)
+        if job.run() != 1:
+            raise RuntimeError(f"Command {number} has no receipt.")
+        taken.append(time.perf_counter() - begin)
+        if number % report_every == 0:
+            most_bytes = max(most_bytes, _size(job.folder))
+            lately = statistics.median(taken[-sizes.timed :])
+            print(f"{number:,}: {lately * 1000:.2f} ms, {most_bytes:,} bytes", file=sys.stderr, flush=True)
+    # Once every key has its value, so that all commands have the same to do.
+    first, last = taken[sizes.keys : sizes.keys + sizes.timed], taken[-sizes.timed :]
+    newest = f"c{sizes.commands - 1}"
+    if story_of(job.folder, newest) is None:
+        raise RuntimeError(f"The newest command {newest} has no receipt in the end.")
+    return {
+        "commands": sizes.commands,
+        "first_ms": round(statistics.median(first) * 1000, 3),
+        "last_ms": round(statistics.median(last) * 1000, 3),
+        "ratio": round(statistics.median(last) / statistics.median(first), 2),
+        "folder_mb": round(max(most_bytes, _size(job.folder)) / 2**20, 1),
+        "files": sum(1 for path in job.folder.rglob("*") if path.is_file()),
+        "stored_per_command": round(job.stored_bytes / sizes.commands),
+        "known_ms": _ask(job, newest),
+        "unknown_ms": _ask(job, "nobody"),
+        "history_ms": _timed(lambda: newest_stories(job.folder, lambda _: True, 20)),
+    }
+
+
+def _command(number: int, sizes: Sizes) -> Command:
+    return Command(
+        id=f"c{number}",
+        kind="set",
+        target=Target("limits", key=number * 7919 % sizes.keys),
+        version=number if sizes.versions else None,
+        issued_by="bench",
+        payload=msgspec.Raw(b'{"limit":%d.5}' % (number % 50)),
+    )
+
+
+def _ask(job: _Job, command_id: str) -> float:
+    """How long asking for a command takes, as the server and `penstock control status` do it, in milliseconds."""
+
+    def ask() -> None:
+        if story_of(job.folder, command_id) is None:
+            find_waiting(command_id, job.entry, job.folder)
+
+    return _timed(ask)
+
+
+def _timed(work: Any) -> float:
+    begin = time.perf_counter()
+    work()
+    return round((time.perf_counter() - begin) * 1000, 1)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main() -> None:
+    """Measure, print a table, and with --json the result as the last line."""
+    run_command(Sizes, measure, show)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was measured as a table."""
+    rows = [
+        [f"one of the first of {result['commands']:,} commands, median", f"{result['first_ms']:.2f} ms"],
+        ["one of the last", f"{result['last_ms']:.2f} ms"],
+        ["ratio", f"{result['ratio']:.2f}"],
+        ["largest size of the checkpoint's folder", f"{result['folder_mb']:.0f} MiB"],
+        ["files in it at the end", f"{result['files']:,}"],
+        ["stored by the slots for each command", f"{result['stored_per_command']:,} bytes"],
+        ["status of the newest command", f"{result['known_ms']:.1f} ms"],
+        ["status of an unknown command", f"{result['unknown_ms']:.1f} ms"],
+        ["the newest 20 commands", f"{result['history_ms']:.1f} ms"],
+    ]
+    print_table("Commands, one by one", [Column("", left=True), Column("")], rows)
+
+
+if __name__ == "__main__":
+    main()

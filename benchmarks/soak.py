@@ -1,0 +1,341 @@
+"""Soak: what a job uses while it runs for long, and whether that grows.
+
+The temperature-control job reads a file of readings and takes one command at a time, for as long as it is told. Before
+that it gets as many commands as it may remember, so that what is bounded has reached its bound. What it uses (memory of
+driver, JVM and workers, their open files, the size and the files of the checkpoint) and how long a micro-batch and a
+command take is noted all the while. The median of the last tenth of the time is compared with that of the second
+tenth. Inputs that were read and outputs are deleted, as the job's owner would; every command must be applied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.batches import batch_ends
+from benchmarks.command import option, run_command
+from benchmarks.processes import TreeUsage
+from benchmarks.report import Column, print_table
+from benchmarks.running import RunningJob
+from benchmarks.workload import Rooms
+from penstock.bindings import parse_binding
+from penstock.control.commands import Command, Target
+from penstock.jobs.figures import NewFigures
+from penstock.jobs.history import NewReceipts, await_end
+from penstock.jobs.sending import send_command
+from penstock.streams.graph import COMMANDS
+
+__all__ = ["LIMIT_PERCENT", "Series", "Sizes", "growth", "main", "measure"]
+
+LIMIT_PERCENT: Final = 5.0
+"""By how much of what it was in the second tenth of the time anything may grow until the last."""
+
+_KEEP_S: Final = 10.0
+_ANSWER_S: Final = 60.0
+_UNITS: Final = {
+    "memory_mb": "memory, MB",
+    "open_files": "open files",
+    "checkpoint_mb": "checkpoint, MB",
+    "checkpoint_files": "files in the checkpoint",
+    "batch_ms": "micro-batch, ms",
+    "command_ms": "command, from sending to its receipt, ms",
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How long the job runs, and with what load."""
+
+    seconds: int = option(3600, "how long the job is observed; default: %(default)s")
+    keys: int = 10_000
+    rows: int = option(2_000, "readings in each file; default: %(default)s")
+    period_s: float = option(0.5, "time between two files, and between two commands; default: %(default)s")
+    remembered: int = option(110_000, "commands before the clock starts; default: %(default)s")
+    samples: int = option(200, "how often memory, files and disk are looked at; default: %(default)s")
+    cores: int = 2
+
+
+@dataclass
+class Series:
+    """Values over the time of the soak, as parts of it from 0 to 1."""
+
+    at: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, at: float, value: float) -> None:
+        """Note one value."""
+        self.at.append(at)
+        self.values.append(value)
+
+    def median(self, begin: float, end: float) -> float:
+        """The median of what was noted within a part of the time."""
+        within = [value for at, value in zip(self.at, self.values, strict=True) if begin <= at <= end]
+        if not within:
+            raise RuntimeError("The soak is too short: a tenth of it has no value. Give it more --seconds.")
+        return statistics.median(within)
+
+
+def growth(series: Series) -> tuple[float, float, float]:
+    """The medians of the second and of the last tenth, and by how many percent the latter is larger."""
+    early, late = series.median(0.1, 0.2), series.median(0.9, 1.0)
+    return early, late, (late / early - 1) * 100
+
+
+class _Clock:
+    """Where the soak is in its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds: Final = seconds
+        self._begin_s: Final = time.monotonic()
+        self.begin: Final = time.time()
+
+    def part(self) -> float:
+        """How much of the time is over, from 0 to 1 and beyond."""
+        return (time.monotonic() - self._begin_s) / self._seconds
+
+    def part_at(self, time_s: float) -> float:
+        """The same of a time of the wall clock."""
+        return (time_s - self.begin) / self._seconds
+
+
+class _Usage(threading.Thread):
+    """Notes again and again what a job uses; a context manager."""
+
+    def __init__(self, job: RunningJob, clock: _Clock, interval_s: float) -> None:
+        super().__init__(daemon=True)
+        self._job: Final = job
+        self._clock: Final = clock
+        self._interval_s: Final = interval_s
+        self._ended: Final = threading.Event()
+        self.series: Final = {
+            name: Series() for name in ("memory_mb", "open_files", "checkpoint_mb", "checkpoint_files")
+        }
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self.join()
+
+    def run(self) -> None:
+        """Look until the end."""
+        while not self._ended.wait(self._interval_s):
+            at = self._clock.part()
+            used = TreeUsage.of(self._job.pid)
+            size, files = _size_of(self._job.checkpoint)
+            self.series["memory_mb"].add(at, used.memory_bytes / (1 << 20))
+            self.series["open_files"].add(at, used.open_files)
+            self.series["checkpoint_mb"].add(at, size / (1 << 20))
+            self.series["checkpoint_files"].add(at, files)
+
+
+def _size_of(folder: Path) -> tuple[int, int]:
+    """The bytes and the number of the files in a folder. Files may come and go meanwhile."""
+    size = files = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                size += os.stat(os.path.join(parent, name)).st_size  # noqa: PTH116, PTH118  # thousands of files
+                files += 1
+    return size, files
+
+
+class _Feed(threading.Thread):
+    """Gives the job a file of readings in each period, and notes how long its micro-batches take; a context manager.
+
+    Files that were read in committed micro-batches are deleted, as are outputs when they are some seconds old.
+    """
+
+    def __init__(self, folder: Path, sizes: Sizes, figures: NewFigures, clock: _Clock) -> None:
+        super().__init__(daemon=True)
+        self._folder: Final = folder
+        self._sizes: Final = sizes
+        self._figures: Final = figures
+        self._clock: Final = clock
+        self._ended: Final = threading.Event()
+        self._oldest = 1
+        self.batch_ms: Final = Series()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self.join()
+
+    def run(self) -> None:
+        """Feed until the end."""
+        number = 1
+        while not self._ended.wait(self._sizes.period_s):
+            _offer(self._folder, number)
+            number += 1
+            for figures in self._figures.read():
+                self.batch_ms.add(self._clock.part_at(figures.ended.timestamp()), figures.busy_s * 1000)
+                self._delete_read(figures.totals.records_in.get("readings", 0) // self._sizes.rows)
+            _delete_outputs(self._folder / "heaters")
+
+    def _delete_read(self, files: int) -> None:
+        """Delete the oldest files of readings, except the newest that was read, up to so many since the start."""
+        for number in range(self._oldest, files - 1):
+            _reading_file(self._folder, number).unlink()
+            self._oldest = number + 1
+
+
+def _reading_file(folder: Path, number: int) -> Path:
+    return folder / "readings" / f"{number:09d}.parquet"
+
+
+def _offer(folder: Path, number: int) -> None:
+    """Give the job one more file of readings, the same one under another name."""
+    os.link(folder / "one.parquet", _reading_file(folder, number))
+
+
+def _delete_outputs(folder: Path) -> None:
+    limit_s = time.time() - _KEEP_S
+    for path in folder.glob("part-*.parquet"):
+        if path.stat().st_mtime < limit_s:
+            path.unlink()
+
+
+def _make_inputs(folder: Path, sizes: Sizes) -> None:
+    """A file with a setting of each sensor, and one of readings, which is offered again and again."""
+    rooms = Rooms(sizes.keys, 0.45)
+    for name in ("readings", "settings", "heaters"):
+        (folder / name).mkdir(parents=True)
+    delta = np.full(sizes.keys, rooms.delta)
+    settings = {
+        "sensor_id": np.arange(sizes.keys),
+        "desired": rooms.desired,
+        "up_delta": delta,
+        "down_delta": delta,
+    }
+    pq.write_table(pa.table(settings), folder / "settings" / "0.parquet")
+    part = rooms.readings(sizes.rows, 0)
+    readings = {"sensor_id": part.sensor_id.astype(np.int64), "temperature": part.temperature}
+    pq.write_table(pa.table(readings), folder / "one.parquet")
+    _offer(folder, 0)
+
+
+class _Commands:
+    """Sends commands to a job, one at a time, and awaits that each is applied."""
+
+    def __init__(self, job: RunningJob, keys: int) -> None:
+        self._checkpoint: Final = job.checkpoint
+        self._binding: Final = parse_binding(COMMANDS, f"jsonl:{job.checkpoint / 'commands'}", "control")
+        self._keys: Final = keys
+        self._sent = 0
+
+    def _next(self) -> Command:
+        number = self._sent
+        self._sent += 1
+        value = msgspec.Raw(msgspec.json.encode({"last_command": ("ON", "OFF")[number % 2]}))
+        target = Target(step="thermostat", key=number * 7919 % self._keys)
+        return Command(id=f"c{number}", kind="set", target=target, payload=value)
+
+    def send_many(self, count: int) -> None:
+        """Send commands in one file, and await the last one."""
+        commands = [self._next() for _ in range(count)]
+        new = NewReceipts(self._checkpoint)
+        hidden = self._checkpoint / "commands" / ".many"
+        hidden.write_bytes(b"".join(msgspec.json.encode(command) + b"\n" for command in commands))
+        hidden.rename(hidden.with_name("00-many.jsonl"))
+        self._await(new, commands[-1])
+
+    def send_one(self) -> float:
+        """Send one command; gives the seconds until its final receipt is there."""
+        command = self._next()
+        new = NewReceipts(self._checkpoint)
+        begin_s = time.monotonic()
+        send_command(command, self._binding)
+        self._await(new, command)
+        return time.monotonic() - begin_s
+
+    def _await(self, new: NewReceipts, command: Command) -> None:
+        final = await_end(new, command.id, _ANSWER_S, lambda _: None)
+        if final is None or final.status != "APPLIED":
+            raise RuntimeError(f"The command {command.id} was not applied within {_ANSWER_S:.0f} s: {final}")
+
+
+def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Run the job for the time, and compare the last tenth with the second. Every command must be applied."""
+    _make_inputs(work, sizes)
+    bindings = {name: f"parquet:{work / name}" for name in ("readings", "settings", "heaters")}
+    job = RunningJob(work, bindings, ["--cores", str(sizes.cores), "--batch-interval-ms", "200"])
+    try:
+        job.await_true("its first micro-batch", lambda: len(batch_ends(job.checkpoint)) >= 1)
+        commands = _Commands(job, sizes.keys)
+        if sizes.remembered:
+            commands.send_many(sizes.remembered)
+        clock = _Clock(sizes.seconds)
+        command_ms = Series()
+        feed = _Feed(work, sizes, NewFigures(job.checkpoint), clock)
+        with _Usage(job, clock, sizes.seconds / sizes.samples) as usage, feed:
+            while clock.part() < 1:
+                at_s = time.monotonic()
+                command_ms.add(clock.part(), commands.send_one() * 1000)
+                time.sleep(max(0.0, at_s + sizes.period_s - time.monotonic()))
+    finally:
+        summary = job.end()
+    series = {**usage.series, "batch_ms": feed.batch_ms, "command_ms": command_ms}
+    found = {name: growth(one) for name, one in series.items()}
+    return {
+        "seconds": sizes.seconds,
+        "commands": len(command_ms.values),
+        "records": sum(summary["records_in"].values()),
+        "batches": len(feed.batch_ms.values),
+        "early": {name: round(early, 2) for name, (early, _, _) in found.items()},
+        "late": {name: round(late, 2) for name, (_, late, _) in found.items()},
+        "growth_percent": {name: round(percent, 1) for name, (_, _, percent) in found.items()},
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was measured as a table."""
+    title = (
+        f"{result['seconds']:,} s: {result['records']:,} records, {result['batches']:,} micro-batches, "
+        f"{result['commands']:,} commands"
+    )
+    rows = [
+        [
+            unit,
+            f"{result['early'][name]:,.1f}",
+            f"{result['late'][name]:,.1f}",
+            f"{result['growth_percent'][name]:+.1f} %",
+        ]
+        for name, unit in _UNITS.items()
+    ]
+    columns = [Column("", left=True), Column("second tenth"), Column("last tenth"), Column("growth")]
+    print_table(title, columns, rows)
+
+
+def main() -> int:
+    """Measure and print; the exit code is 1 when anything has grown by more than the limit."""
+    result = run_command(Sizes, measure, show)
+    grown = {name: percent for name, percent in result["growth_percent"].items() if percent > LIMIT_PERCENT}
+    for name, percent in grown.items():
+        print(f"{_UNITS[name]} grew by {percent} %, more than {LIMIT_PERCENT:.0f} %.", file=sys.stderr)
+    return 1 if grown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

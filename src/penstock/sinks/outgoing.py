@@ -1,0 +1,98 @@
+"""Outgoing messages: what one task has for a broker, in memory up to a bound, and on disk beyond it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Final
+
+import pyarrow as pa
+
+from penstock.errors import ExternalSystemError
+
+__all__ = ["OutgoingMessages"]
+
+_MEMORY_BYTES: Final = 16 << 20
+# What a block of messages takes besides its bytes.
+_BLOCK_BYTES: Final = 1 << 10
+_SCHEMA: Final = pa.schema([("value", pa.binary()), ("key", pa.binary())])
+
+
+class OutgoingMessages:
+    """The messages of a task, in order, which can be read more than once.
+
+    The file on disk has no name, so that nothing is left of it when the process ends, however that happens.
+    """
+
+    def __init__(self, stream: str, memory_bytes: int = _MEMORY_BYTES) -> None:
+        self._stream = stream
+        self._memory_bytes = memory_bytes
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._file: IO[bytes] | None = None
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+        self.nbytes = 0
+        """How many bytes the messages have."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting) or self._file is not None
+
+    def append(self, values: pa.Array, keys: pa.Array | None) -> None:
+        """Take messages; raises ExternalSystemError when the disk does not."""
+        if keys is None:
+            keys = pa.nulls(len(values), pa.binary())
+        block = pa.RecordBatch.from_arrays([values, keys], schema=_SCHEMA)
+        self._waiting.append(block)
+        self._waiting_bytes += block.nbytes + _BLOCK_BYTES
+        self.nbytes += block.nbytes
+        if self._waiting_bytes > self._memory_bytes:
+            with self._disk_errors():
+                self._spill()
+
+    def blocks(self) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """The values and keys of all messages, block by block. No more are taken once they are read."""
+        if self._file is not None:
+            with self._disk_errors():
+                if self._writer is not None:
+                    self._writer.close()
+                    self._writer = None
+                self._file.seek(0)
+                stored = pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
+            while True:
+                with self._disk_errors():
+                    try:
+                        block = stored.read_next_batch()
+                    except StopIteration:
+                        break
+                yield tuple(block.columns)
+        for block in self._waiting:
+            yield tuple(block.columns)
+
+    def close(self) -> None:
+        """Give up the messages. Never raises."""
+        self._waiting, self._writer = [], None
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="penstock-outgoing-")  # noqa: SIM115  # `close` closes it
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), _SCHEMA)
+        assert self._writer is not None, "messages came after they were read"
+        for block in self._waiting:
+            self._writer.write_batch(block)
+        self._waiting, self._waiting_bytes = [], 0
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise ExternalSystemError(
+                f"Sink {self._stream!r}: the output of a micro-batch waits in the folder {tempfile.gettempdir()} "
+                f"until it is sent, and cannot be kept there ({e.strerror or e}). Make room there, or name a folder "
+                "on a larger disk with the environment variable TMPDIR of the workers."
+            ) from e

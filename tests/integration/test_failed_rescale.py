@@ -1,0 +1,99 @@
+"""A job that cannot be rescaled goes on as it was."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration_support import write_lines
+from job_in_session import JobInSession
+from pyspark.sql import SparkSession
+
+from penstock.jobs import rescaling
+from penstock.jobs.requests import Answer, answer_to, new_request, post
+from penstock.jobs.settings import RunSettings
+
+JOB = """
+from dataclasses import dataclass
+
+import penstock as ps
+
+
+@dataclass
+class Hit:
+    page: int
+
+
+class Count(ps.ProcessFunction):
+    hits = ps.ValueState(int)
+
+    def process_record(self, record, ctx):
+        self.hits.set((self.hits.get() or 0) + 1)
+        yield Seen(record.page, self.hits.get())
+
+
+@dataclass
+class Seen:
+    page: int
+    hits: int
+
+
+job = ps.Job("hits", key_groups=8)
+job.data_stream("hits", schema=Hit).key_by("page").process("count", Count(), output=Seen).sink_to("seen")
+"""
+
+
+def test_a_job_whose_rescaling_fails_goes_on(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers with what went wrong, whatever that is, counts on, and is rescaled when it is asked again."""
+    (tmp_path / "hits.py").write_text(JOB)
+    checkpoint, folder = tmp_path / "cp", tmp_path / "hits"
+    write_lines(folder, "1.jsonl", [{"page": n} for n in range(20)])
+    bindings = {"hits": f"jsonl:{folder}", "seen": f"jsonl:{tmp_path}/seen"}
+    settings = RunSettings(bindings=bindings, checkpoint=str(checkpoint), parallelism=2)
+    write_seed = rescaling.write_seed
+
+    def full(*arguments: Any) -> Any:
+        write_seed(*arguments)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(checkpoint / "seed.next"))
+
+    def committed(number: int) -> bool:
+        files = list((tmp_path / "seen").glob("*.jsonl"))
+        return sum(len(path.read_text().splitlines()) for path in files) >= number
+
+    def answered(tasks: int) -> Answer:
+        # The lock is of this process, so that `ask` would take the job for one that has ended.
+        request = new_request("rescale", parallelism=tasks)
+        post(checkpoint, request)
+        job.await_true(lambda: answer_to(checkpoint, request.id) is not None)
+        found = answer_to(checkpoint, request.id)
+        assert found is not None
+        return found
+
+    with JobInSession(spark, tmp_path / "hits.py", settings) as job:
+        job.await_true(lambda: committed(20))
+        monkeypatch.setattr(rescaling, "write_seed", full)
+        told = answered(3).error
+        assert told.startswith(
+            "The job goes on with 2 tasks: The rescaling to 3 tasks failed: No space left on device"
+        )
+        assert not {"seed.next", "rescaling"} & {path.name for path in checkpoint.iterdir()}
+        write_lines(folder, "2.jsonl", [{"page": n} for n in range(20)])
+        job.await_true(lambda: committed(40))
+        monkeypatch.setattr(rescaling, "write_seed", write_seed)
+        assert answered(4).details["after"] == 4
+        write_lines(folder, "3.jsonl", [{"page": n} for n in range(20)])
+        job.await_true(lambda: committed(60))
+        assert job.stop().state == {"count": 20}
+    assert sorted(set(seen_of(tmp_path / "seen"))) == [(n, h) for n in range(20) for h in (1, 2, 3)]
+
+
+def seen_of(folder: Path) -> list[tuple[int, int]]:
+    rows = [json.loads(line) for p in folder.glob("*.jsonl") for line in p.read_bytes().splitlines()]
+    assert len(rows) == 60
+    return [(row["page"], row["hits"]) for row in rows]

@@ -1,0 +1,79 @@
+"""A share that is away while a job reads it costs a start, and no record and no command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration_support import read_lines, write_lines
+
+import penstock as ps
+from penstock.bindings import parse_binding
+from penstock.errors import ExternalSystemError
+from penstock.jobs.receipts import read_receipts
+from penstock.sources.files import FileLog
+
+
+@dataclass
+class Number:
+    """A number of a key."""
+
+    key: int
+    n: int
+
+
+class Factor(ps.ProcessFunction):
+    """Multiplies by a setting."""
+
+    factor = ps.Setting(int, 1)
+
+    def process_record(self, number: Number, ctx: ps.Context) -> Iterator[Number]:
+        yield Number(number.key, number.n * self.factor.get())
+
+
+def factor_job() -> ps.Job:
+    job = ps.Job("factor", key_groups=4)
+    job.data_stream("numbers", schema=Number).key_by("key").process("factor", Factor()).sink_to("products")
+    return job
+
+
+def found(folder: Path, stream: str, checkpoint: Path) -> None:
+    """Lets the checkpoint know the files of a folder, as a run does that is then ended."""
+    binding: Any = parse_binding(stream, f"jsonl:{folder}", "data")
+    FileLog(binding, checkpoint / "sources" / f"{stream}.files").freeze()
+
+
+@pytest.mark.parametrize("away", ["numbers", "commands"])
+def test_the_micro_batch_of_a_file_that_is_away_is_done_again(
+    run_job: Any, tmp_path: Path, away: str
+) -> None:
+    """The run fails with a sentence and commits nothing; when the file is back, it is read as if nothing had been."""
+    write_lines(tmp_path / "numbers", "a.jsonl", [{"key": 1, "n": 5}])
+    command = {
+        "id": "c",
+        "kind": "set",
+        "target": {"step": "factor"},
+        "payload": {"factor": 3},
+    }
+    write_lines(tmp_path / "commands", "a.jsonl", [json.dumps(command)])
+    for stream in ("numbers", "commands"):
+        found(tmp_path / stream, stream, tmp_path / "checkpoint")
+    file = tmp_path / away / "a.jsonl"
+    file.rename(tmp_path / "elsewhere")
+    bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("numbers", "commands", "products")}
+    with pytest.raises(
+        ExternalSystemError, match=f"'{away}': the file {file} .*gone.*when it is started again"
+    ):
+        run_job(factor_job(), bindings)
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    (tmp_path / "elsewhere").rename(file)
+    summary = run_job(factor_job(), bindings)
+    assert summary.dead_letters == 0
+    assert read_lines(tmp_path / "products") == [{"key": 1, "n": 15}]
+    assert [receipt.status for _, receipts in read_receipts(tmp_path / "checkpoint") for receipt in receipts][
+        -1
+    ] == "APPLIED"

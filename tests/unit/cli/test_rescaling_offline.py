@@ -1,0 +1,38 @@
+"""`penstock rescale` on a job that is stopped: a run that may still be at work elsewhere loses the checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli import app
+from penstock.errors import FencedError
+from penstock.jobs.checkpoint import Checkpoint, Lineage
+from penstock.jobs.ownership import Ownership
+
+
+def test_a_run_elsewhere_is_fenced_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where locks do not reach, it would commit to a checkpoint that was changed behind it."""
+    checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
+    checkpoint.begin(Lineage("lineage", "job", 8, 2, ("readings",)))
+    elsewhere = Ownership.begin(checkpoint.folder)
+    seen: list[FencedError | None] = []
+
+    @contextlib.contextmanager
+    def no_spark(**_: Any) -> Iterator[None]:
+        yield None
+
+    def rescaled(session: None, folder: Checkpoint, parallelism: int) -> Lineage:
+        seen.append(elsewhere.lost())
+        return Lineage("lineage", "job", 8, parallelism, ("readings",))
+
+    monkeypatch.setattr("penstock.jobs.reading_session.reading_session", no_spark)
+    monkeypatch.setattr("penstock.jobs.rescaling.rescale", rescaled)
+    done = CliRunner().invoke(app, ["rescale", str(checkpoint.folder), "--parallelism", "4", "-o", "json"])
+    assert done.exit_code == 0, done.output
+    assert isinstance(seen[0], FencedError)

@@ -1,0 +1,37 @@
+"""What `penstock serve` prints at its start: what lets somebody in is for terminals only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.output import Output
+from penstock.cli.serve import _tell
+from penstock.server.serving import Started
+
+TOKEN = "canary-token-0123456789"
+STARTED = Started("http://127.0.0.1:8081", f"http://127.0.0.1:8081/login?token={TOKEN}", TOKEN, 7, "demo")
+
+
+@pytest.mark.parametrize("output", Output)
+def test_a_log_has_no_token(output: Output, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file, a pipe or the journal of a service is read by others; the home is not, and is named."""
+    _tell(STARTED, output, tmp_path / "home")
+    printed = capsys.readouterr()
+    assert TOKEN not in printed.out + printed.err
+    assert STARTED.url in printed.out
+    assert output is Output.json or str(tmp_path / "home" / "server.json") in printed.out
+
+
+def test_a_terminal_has_the_url_to_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sits there is the owner."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _tell(STARTED, Output.text, tmp_path)
+    assert STARTED.login in capsys.readouterr().out
+    _tell(STARTED, Output.json, tmp_path)
+    assert json.loads(capsys.readouterr().out)["token"] == TOKEN

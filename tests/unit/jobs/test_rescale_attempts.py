@@ -1,0 +1,194 @@
+"""A rescaling that fails is answered, and leaves the checkpoint as it was; one that kills is not tried for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from crashes import Crash, crashes
+from pyspark.errors import PySparkException
+from rooms_job import committed_rooms
+
+from penstock.errors import CheckpointError, JobFailedError, SnapshotError
+from penstock.jobs import requests as requests_module
+from penstock.jobs import rescaling
+from penstock.jobs.capturing import Capture, capture
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.requests import Answer, Request, Requests, answer_to
+from penstock.jobs.rescale_attempts import carry_out
+from penstock.jobs.rescaling import finish_rescaling, is_rescaling
+from penstock.runtime import stored_state
+
+NO_SESSION: Any = None
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/there/seed.next/x")
+
+
+def asked(operation: str = "op-1", run: int = 1) -> Request:
+    return Request(id=f"{operation}-{run}", action="rescale", parallelism=3, operation=operation)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All files, without those of the runs of a test."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            FULL,
+            r"to 3 tasks failed: No space left on device \(/there/seed.next/x\)\. .* Make room, and ask again",
+        ),
+        (
+            OSError(errno.EIO, "Input/output error"),
+            r"failed: Input/output error\. See to that, and ask again",
+        ),
+        (MemoryError(), r"failed for want of memory\. Give the machine more"),
+        (
+            pa.ArrowInvalid("offset overflow while concatenating"),
+            r"ArrowInvalid: offset overflow .* ask again",
+        ),
+        (PySparkException("[JOB_ABORTED] it"), r"PySparkException: \[JOB_ABORTED\] it"),
+        (SnapshotError("The file x is damaged."), r"^The file x is damaged\.$"),
+    ],
+)
+def test_whatever_fails_is_told_and_nothing_is_left_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    """The checkpoint is byte for byte what it was, and the same request can be tried again."""
+    checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
+    before = content(checkpoint.folder)
+    write_seed = rescaling.write_seed
+
+    def fails(*arguments: Any) -> Any:
+        write_seed(*arguments)
+        raise error
+
+    monkeypatch.setattr(rescaling, "write_seed", fails)
+    found = carry_out(NO_SESSION, checkpoint, asked())
+    assert found.lineage is None
+    assert re.search(told, found.why), found.why
+    assert content(checkpoint.folder) == before
+    monkeypatch.setattr(rescaling, "write_seed", write_seed)
+    again = carry_out(NO_SESSION, checkpoint, asked(run=2)).lineage
+    assert again is not None
+    assert again.parallelism == 3
+    assert not {"rescaling", "seed.next", "rescale-attempts.json"} & {
+        p.name for p in checkpoint.folder.iterdir()
+    }
+
+
+def test_what_fails_once_it_is_decided_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the tasks of before have no state any more; the next start brings it to its end."""
+    checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
+    remove = rescaling._remove
+
+    def fails(path: Path) -> None:
+        raise FULL
+
+    monkeypatch.setattr(rescaling, "_remove", fails)
+    with pytest.raises(OSError, match="No space left"):
+        carry_out(NO_SESSION, checkpoint, asked())
+    assert is_rescaling(checkpoint)
+    monkeypatch.setattr(rescaling, "_remove", remove)
+    finish_rescaling(checkpoint)
+    lineage = carry_out(NO_SESSION, checkpoint, asked(run=2)).lineage
+    assert lineage is not None
+    assert (lineage.parallelism, lineage.first_batch) == (3, 3)
+
+
+def dies_within(checkpoint: Checkpoint, request: Request, change: int) -> None:
+    """A run that is killed within a rescaling, and the beginning of the next."""
+    with pytest.raises(Crash), crashes(change):
+        carry_out(NO_SESSION, checkpoint, request)
+    finish_rescaling(checkpoint)
+
+
+def test_a_rescaling_in_which_runs_die_is_not_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two it is answered with that; another operation is tried anew, and nothing is left of those."""
+    checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
+    before = content(checkpoint.folder)
+    # Deep within it: the note is on disk, and a part of the seed.
+    dies_within(checkpoint, asked(run=1), 40)
+    dies_within(checkpoint, asked(run=2), 45)
+    left = content(checkpoint.folder)
+    del left["rescale-attempts.json"]
+    assert left == before
+    found = carry_out(NO_SESSION, checkpoint, asked(run=3))
+    assert found.lineage is None
+    assert "to 3 tasks was begun 2 times, and each time the run ended within it" in found.why
+    assert content(checkpoint.folder) == before
+    assert carry_out(NO_SESSION, checkpoint, asked("op-2")).lineage is not None
+
+
+def test_one_run_may_die_by_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is asked again, and does it."""
+    original = committed_rooms(tmp_path / "original", monkeypatch).checkpoint
+    expected = capture(NO_SESSION, original, Capture("dump", str(tmp_path / "d"), "csv")).digest
+    checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
+    dies_within(checkpoint, asked(run=1), 40)
+    assert carry_out(NO_SESSION, checkpoint, asked(run=2)).lineage is not None
+    found = capture(NO_SESSION, checkpoint, Capture("dump", str(tmp_path / "e"), "csv"))
+    assert found.digest == expected
+
+
+def test_an_answer_that_a_full_disk_does_not_take_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job goes on meanwhile."""
+    requests = Requests(tmp_path)
+    write = requests_module.write_atomically
+
+    def full(*arguments: Any, **more: Any) -> None:
+        raise FULL
+
+    monkeypatch.setattr(requests_module, "write_atomically", full)
+    requests.answer(asked(), Answer("no"))
+    assert requests.next() is None
+    assert answer_to(tmp_path, asked().id) is None
+    monkeypatch.setattr(requests_module, "write_atomically", write)
+    assert requests.next() is None
+    assert answer_to(tmp_path, asked().id) == Answer("no")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        (
+            (
+                "Job aborted ...\nOSError: [Errno 28] No space left on device: '/x/.tmp'\n...\n"
+                "penstock.errors.SnapshotError: 'a/part-0' in '/x' cannot be written (No space left on device). Check"
+            ),
+            SnapshotError,
+            "cannot be written (No space left on device)",
+        ),
+        (
+            "Job aborted due to stage failure: java.io.IOException: No space left on device\n at",
+            CheckpointError,
+            "cannot be read: No space left on device. See to that",
+        ),
+        (
+            "[STATE_STORE] the version 7 is not there\n at",
+            CheckpointError,
+            "keeps only the newest micro-batches",
+        ),
+    ],
+)
+def test_a_full_disk_is_not_blamed_on_what_the_checkpoint_keeps(
+    tmp_path: Path, text: str, kind: type[Exception], told: str
+) -> None:
+    """Whoever it was that could not write: a worker, or Spark with its copy of the state."""
+    error = stored_state._failure(text, tmp_path, 7)
+    assert type(error) is kind
+    assert told in str(error)
+    assert not isinstance(error, JobFailedError)
+    assert ("No space" in text) == (
+        isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOSPC
+    )
