@@ -245,6 +245,17 @@ class StoreCases:
             (MANAGER, "status", "STARTING"),
         ]
 
+    def test_a_checkpoint_that_a_job_has_run_with_is_known(self, store: Store, leader: int) -> None:
+        """From RUNNING on; for the next job with it as well, and for no other."""
+        store.submit(new_job(), asks())
+        store.submit(new_job("two"), asks())
+        become(store, leader, "job-one", JobStatus.STARTING)
+        assert not store.has_run("/checkpoints/one")
+        become(store, leader, "job-one", JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.STARTING)
+        become(store, leader, "job-two", JobStatus.STARTING)
+        assert store.has_run("/checkpoints/one")
+        assert not store.has_run("/checkpoints/two")
+
     def test_signals_are_recorded_until_the_next_run(self, store: Store, clock: Clock, leader: int) -> None:
         """So that a grace goes on when another manager takes over."""
         store.submit(new_job(), asks())

@@ -48,7 +48,7 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
     result = penstock(
         place,
         *("run", "--detached", "small", "--name=The rooms", "--parallelism=3", "--batch-interval=250"),
-        *("--restart=fixed-delay:attempts=2,delay=5s", "--allow-non-restored-state"),
+        *("--restart=fixed-delay:attempts=2,delay=5s", "--allow-non-restored-state", "--new-outputs-from=39"),
     )
     job_id = result.stdout.strip()
     job = place.service.get(job_id)
@@ -59,6 +59,7 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
     )
     assert (job.settings["parallelism"], job.settings["batch_interval"]) == (3, "250ms")
     assert job.settings["allow_non_restored_state"] is True
+    assert job.settings["new_outputs_from"] == 39
     again = told(penstock(place, "run", "-d", "small", "-ojson"))
     assert place.service.operation(again["operation"]).job == again["job"] != job_id
 
