@@ -150,6 +150,7 @@ def serve(
             TokenBook([*given, Grant(Principal("owner", Role.ADMIN), hash_of(token))]),
             _hosts(host, settings),
             tls or settings.tls_proxy,
+            port=listening.getsockname()[1],
         )
         announcement = Announcement(home, started)
         managing = dataclasses.replace(settings.manager, job_umask=job_umask)

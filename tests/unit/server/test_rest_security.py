@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import logging
 import re
@@ -14,7 +15,7 @@ from fastapi import FastAPI
 from rest_support import HOST, TOKENS, RestPlace
 
 from penstock.jobs.control import CONTROL_FILE, read_control_entry
-from penstock.server.api.access import Role, hash_of
+from penstock.server.api.access import Principal, Role, hash_of
 from penstock.server.api.app import describe
 from penstock.server.api.guard import COOKIE, PUBLIC_PATHS
 from penstock.server.api.routing import (
@@ -294,6 +295,19 @@ def test_a_token_is_exchanged_for_a_cookie(place: RestPlace) -> None:
     assert place.client.delete("/v1/session", headers=own).status_code == 204
     assert place.client.get("/v1/me", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 401
     assert place.ask("GET", "/login?token=wrong", None).status_code == 403
+
+
+def test_servers_of_one_host_have_cookies_of_their_own(place: RestPlace) -> None:
+    """A browser sends a cookie to all ports of a host: another server's is not taken, and not taken for two."""
+    other = dataclasses.replace(place.door, port=8082)
+    session = other.sessions.begin(Principal("ann", Role.VIEWER), other.clock_s())
+    assert other.cookie == "penstock_session_8082" != place.door.cookie
+    both = {"cookie": [f"{place.door.cookie}=theirs; {other.cookie}={session}"]}
+    who = other.who(both)
+    assert who is not None
+    assert who.name == "ann"
+    assert other.who({"cookie": [f"{place.door.cookie}={session}"]}) is None
+    assert other.who({"cookie": [f"{other.cookie}={session}; {other.cookie}=x"]}) is None
 
 
 def test_a_body_has_a_limit(place: RestPlace) -> None:

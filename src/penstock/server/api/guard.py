@@ -25,11 +25,12 @@ __all__ = [
     "Door",
     "Guard",
     "cookie_in",
+    "cookies_in",
     "headers_of",
 ]
 
 COOKIE: Final = "penstock_session"
-"""The cookie of a browser that has shown a token."""
+"""How the cookie of a browser that has shown a token begins. It goes to all ports of a host, so the port follows."""
 
 LOGIN: Final = "/login"
 """Where browsers are let in."""
@@ -72,6 +73,7 @@ class Door:
         hosts: the names that a request may call the server by, in lower case; IPv6 addresses in brackets.
         tls: whether the server is reached by https.
         most_body_bytes: the largest body of a request.
+        port: where the server listens, for the name of its cookie; servers of one host would take each other's.
         sessions: the browsers that were let in.
         clock_s: the time by which sessions end.
 
@@ -81,8 +83,14 @@ class Door:
     hosts: frozenset[str]
     tls: bool = False
     most_body_bytes: int = 2 << 20
+    port: int = 0
     sessions: Sessions = field(default_factory=Sessions)
     clock_s: Callable[[], float] = time.monotonic
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie."""
+        return f"{COOKIE}_{self.port}" if self.port else COOKIE
 
     def who(self, headers: dict[str, list[str]]) -> Principal | None:
         """Who asks, by a bearer token or else by the cookie."""
@@ -91,7 +99,7 @@ class Door:
             if len(given) != 1 or not given[0].lower().startswith(_BEARER):
                 return None
             return self.tokens.find(given[0][len(_BEARER) :].strip())
-        cookie = cookie_in(headers)
+        cookie = cookie_in(headers, self.cookie)
         return None if cookie is None else self.sessions.find(cookie, self.clock_s())
 
 
@@ -158,7 +166,7 @@ class Guard:
             scope.get("method", "GET"),
             headers,
             f"{'https' if self._door.tls else 'http'}://{host}",
-            cookie=not tells and cookie_in(headers) is not None,
+            cookie=not tells and cookie_in(headers, self._door.cookie) is not None,
             websocket=scope["type"] == "websocket",
         )
         if against is not None:
@@ -218,15 +226,16 @@ class _Limited:
         return message
 
 
-def cookie_in(headers: dict[str, list[str]]) -> str | None:
+def cookie_in(headers: dict[str, list[str]], name: str) -> str | None:
     """The cookie of a session; None when there is none, or it is not one only."""
-    found = []
-    for line in headers.get("cookie", []):
-        for part in line.split(";"):
-            name, _, value = part.strip().partition("=")
-            if name == COOKIE:
-                found.append(value)
+    found = [value for known, value in cookies_in(headers) if known == name]
     return found[0] if len(found) == 1 else None
+
+
+def cookies_in(headers: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """The cookies of sessions, also those with other servers of the host, by their names."""
+    parts = [part.strip().partition("=") for line in headers.get("cookie", []) for part in line.split(";")]
+    return [(name, value) for name, _, value in parts if name.startswith(COOKIE)]
 
 
 def headers_of(scope: Scope) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from penstock.server.api.access import Role
 from penstock.server.api.context import Config, context_of
-from penstock.server.api.guard import COOKIE, DASHBOARD, cookie_in, headers_of
+from penstock.server.api.guard import DASHBOARD, cookie_in, headers_of
 from penstock.server.api.login_page import login_page
 from penstock.server.api.models import Health, Person, ServerConfig
 from penstock.server.api.routing import Asker, needs, new_router
@@ -82,7 +82,7 @@ def _let_in(request: Request, token: str) -> Response | None:
     cookie = context.door.sessions.begin(principal, context.door.clock_s())
     response = RedirectResponse(context.landing, 303)
     response.set_cookie(
-        COOKIE,
+        context.door.cookie,
         cookie,
         max_age=int(context.door.sessions.lasts_s),
         path="/",
@@ -115,10 +115,11 @@ def go_to_dashboard(request: Request) -> RedirectResponse:
 @router.delete("/session", status_code=204, summary="End the session", openapi_extra=needs(Role.VIEWER))
 async def logout(request: Request, response: Response) -> None:
     """Forget the cookie that is sent."""
-    cookie = cookie_in(headers_of(request.scope))
+    door = context_of(request).door
+    cookie = cookie_in(headers_of(request.scope), door.cookie)
     if cookie is not None:
-        context_of(request).door.sessions.end(cookie)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        door.sessions.end(cookie)
+    response.delete_cookie(door.cookie, path="/", httponly=True, samesite="strict")
 
 
 @router.get("/me", summary="Who asks", openapi_extra=needs(Role.VIEWER))

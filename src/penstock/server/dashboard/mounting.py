@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock.server.api.access import Role
 from penstock.server.api.context import Context
-from penstock.server.api.guard import DASHBOARD, SOCKET_PATH, cookie_in, headers_of
+from penstock.server.api.guard import DASHBOARD, SOCKET_PATH, cookies_in, headers_of
 from penstock.server.api.problems import problem
 from penstock.server.api.routing import ROLE_FIELD, DeclaringMount, UndeclaredRouteError
 from penstock.server.dashboard import pages
@@ -256,7 +256,7 @@ def _speaks_for(sid: str, page: Client) -> bool:
     return True
 
 
-def _shown(scope: Scope) -> tuple[str | None, list[str]]:
+def _shown(scope: Scope) -> tuple[list[tuple[str, str]], list[str]]:
     """By what a session is known."""
     headers = headers_of(scope)
-    return cookie_in(headers), headers.get("authorization", [])
+    return cookies_in(headers), headers.get("authorization", [])
