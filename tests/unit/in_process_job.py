@@ -84,6 +84,9 @@ class MemorySink:
     finished: list[MemoryTask] = field(default_factory=list)
     aborted: list[MemoryTask] = field(default_factory=list)
 
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:
+        return -1
+
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
         pass
 

@@ -143,6 +143,14 @@ def run(
         bool,
         typer.Option("--allow-non-restored-state", help="Leave behind the state of steps that are gone."),
     ] = False,
+    new_outputs_from: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BATCH",
+            min=0,
+            help="Begin the outputs anew with this micro-batch, where sinks are ahead of the checkpoint.",
+        ),
+    ] = None,
     metrics_bind: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve the job's metrics to Prometheus there, at /metrics."),
@@ -178,6 +186,7 @@ def run(
                 "scaling": None if scaling is None else scaling.value,
                 "keep_positions": keep_positions,
                 "allow_non_restored_state": allow_non_restored_state,
+                "new_outputs_from": new_outputs_from,
                 "from_savepoint": from_savepoint,
                 "continues": continues,
             }
@@ -209,6 +218,7 @@ def run(
             fresh=fresh,
             keep_positions=keep_positions,
             allow_non_restored_state=allow_non_restored_state,
+            new_outputs_from=new_outputs_from,
             lock_timeout_s=lock_timeout,
             metrics_bind=metrics_bind,
             metrics_allow_remote=metrics_allow_remote,

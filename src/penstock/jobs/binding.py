@@ -132,7 +132,7 @@ def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_se
     bound_receipts = bindings.get(RECEIPTS)
     receipts = ReceiptWriter(
         checkpoint.folder,
-        lineage.id,
+        lineage.output_id,
         None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
     )
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri

@@ -13,7 +13,7 @@ from penstock.durable import sync_folder, write_atomically
 from penstock.errors import CheckpointError
 from penstock.streams.graph import STARTS
 
-__all__ = ["Checkpoint", "Lineage", "Origin"]
+__all__ = ["Checkpoint", "Lineage", "Origin", "Outputs"]
 
 OriginKind: TypeAlias = Literal["empty", "savepoint", "dump", "rescale"]
 
@@ -36,12 +36,20 @@ class Origin(msgspec.Struct, frozen=True):
         return self.kind != "empty"
 
 
+class Outputs(msgspec.Struct, frozen=True):
+    """Outputs that a user has begun anew: the id under which sinks know them, and with which micro-batch they began."""
+
+    id: str
+    first_batch: int
+
+
 class Lineage(msgspec.Struct, frozen=True):
     """What is fixed for the life of a checkpoint.
 
-    `id` names the checkpoint's whole life in sinks. `streams` is the order of the sources in Spark's offset log, and
-    `parallelism` the number of state partitions. `origin` says what the job began with; `positions` are where its
-    streams began, if not where their bindings say, and `first_batch` numbers the micro-batch that Spark calls 0.
+    `id` names the checkpoint's whole life, in sinks too, unless a user has begun the `outputs` anew. `streams` is the
+    order of the sources in Spark's offset log, and `parallelism` the number of state partitions. `origin` says what the
+    job began with; `positions` are where its streams began, if not where their bindings say, and `first_batch` numbers
+    the micro-batch that Spark calls 0.
     """
 
     id: str
@@ -52,6 +60,12 @@ class Lineage(msgspec.Struct, frozen=True):
     origin: Origin = Origin()
     positions: dict[str, Any] = {}
     first_batch: int = 0
+    outputs: Outputs | None = None
+
+    @property
+    def output_id(self) -> str:
+        """The id under which sinks know what is written now."""
+        return self.id if self.outputs is None else self.outputs.id
 
 
 @dataclass(frozen=True)

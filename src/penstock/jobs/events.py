@@ -52,6 +52,7 @@ EVENTS_FILE: Final = "events.jsonl"
 EventKind: TypeAlias = Literal[
     "started",
     "evolved",
+    "outputs-anew",
     "rescaled",
     "rescale-failed",
     "savepoint",

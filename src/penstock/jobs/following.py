@@ -19,6 +19,7 @@ from penstock.jobs.dumping import Dumps
 from penstock.jobs.figures import Lag
 from penstock.jobs.own_files import COUNTS_FILE, mark_begun, stored_counts
 from penstock.jobs.ownership import Ownership
+from penstock.jobs.plans import Plans
 from penstock.jobs.recording import LagClock, Recorder, SlotCounts, kafka_waiting, log_waiting
 from penstock.runtime.packing import DEAD_LETTERS, REPORTS, STORIES, TIME, reports_of, time_of
 from penstock.runtime.progress import BatchProgress, ProgressReader
@@ -135,8 +136,7 @@ class Follower:
         # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}
         self.closing = False
-        # The newest micro-batch that was not refused.
-        self.begun = -1
+        self.plans: Final = Plans(checkpoint, bound.lineage)
         self.progress: Final = watch.progress
         for node in bound.plan.graph.sources():
             self.progress.records_in.setdefault(node.name, 0)
@@ -154,7 +154,7 @@ class Follower:
         if self.closing:
             raise JobFailedError(STOPPING)
         self.ownership.check()
-        self.begun = batch_id
+        self.plans.begin(batch_id)
         self.recorder.began(batch_id)
 
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:

@@ -13,11 +13,10 @@ from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.inspection import Expected, inspect
 from penstock.jobs.state_files import damage
-from penstock.runtime.cuts import batch_numbers
 from penstock.sources.journal import journal_end
 from penstock.streams.graph import STARTS
 
-__all__ = ["COUNTS_FILE", "check_checkpoint", "forget_refused", "mark_begun", "stored_counts"]
+__all__ = ["COUNTS_FILE", "check_checkpoint", "mark_begun", "stored_counts"]
 
 COUNTS_FILE: Final = "counts.json"
 _MARK_FILE: Final = "begun.json"
@@ -64,18 +63,6 @@ def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:
     if not (checkpoint.folder / _MARK_FILE).exists():
         checkpoint.save(_MARK_FILE, _Batch(batch_id))
         sync_folder(checkpoint.folder)
-
-
-def forget_refused(checkpoint: Checkpoint, lineage: Lineage, begun: int) -> None:
-    """Take back that Spark has planned a micro-batch which was refused, since the job was to stop.
-
-    Nothing of it was done. The job then stands between two micro-batches, and can be rescaled.
-    """
-    offsets, commits = (checkpoint.spark_folder / name for name in ("offsets", "commits"))
-    planned = max(batch_numbers(offsets), default=-1)
-    if begun < lineage.first_batch + planned and not (commits / str(planned)).exists() and planned >= 0:
-        (offsets / str(planned)).unlink()
-        (offsets / f".{planned}.crc").unlink(missing_ok=True)
 
 
 def stored_counts(checkpoint: Checkpoint, kind: Any) -> Any:

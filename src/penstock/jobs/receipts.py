@@ -44,15 +44,19 @@ class ReceiptWriter:
     """
 
     def __init__(self, checkpoint: Path, lineage: str, bound: Sink | None) -> None:
-        self._bound: Final = bound
+        self.bound: Final = bound
         self._checkpoint: Final = checkpoint
         self._lineage: Final = lineage
+
+    def for_outputs(self, lineage: str) -> ReceiptWriter:
+        """The same for a sink that knows the job under another id."""
+        return ReceiptWriter(self._checkpoint, lineage, self.bound)
 
     def prepare(self) -> None:
         """Prepare, once per start."""
         kept_receipts(self._checkpoint).mkdir(parents=True, exist_ok=True)
-        if self._bound is not None:
-            self._bound.prepare(self._lineage, str(self._checkpoint))
+        if self.bound is not None:
+            self.bound.prepare(self._lineage, str(self._checkpoint))
 
     def write(self, batch_id: int, stories: Sequence[Story]) -> None:
         """Write the receipts of a micro-batch; called again with the same after a crash."""
@@ -61,8 +65,8 @@ class ReceiptWriter:
         path = kept_receipts(self._checkpoint) / f"part-{batch_id:010}.jsonl"
         if not path.exists():
             write_atomically(path, b"".join(story.lines for story in stories))
-        if self._bound is not None:
-            self._send(self._bound, batch_id, [receipt for story in stories for receipt in story.receipts])
+        if self.bound is not None:
+            self._send(self.bound, batch_id, [receipt for story in stories for receipt in story.receipts])
 
     def _send(self, sink: Sink, batch_id: int, receipts: Sequence[Receipt]) -> None:
         keys = pa.array([receipt.id.encode() for receipt in receipts], pa.binary())

@@ -20,6 +20,7 @@ from penstock.jobs.checkpoint import Checkpoint, Lineage, Origin
 from penstock.jobs.described_state import STATE_FILE, JobState, read_described
 from penstock.jobs.evolution import plan_changes
 from penstock.jobs.own_files import COUNTS_FILE
+from penstock.jobs.plans import Plans
 from penstock.jobs.seeding import Snapshot, write_seed
 from penstock.runtime.cuts import batch_numbers
 
@@ -82,13 +83,10 @@ def _has_state(checkpoint: Checkpoint, lineage: Lineage) -> bool:
 
 def _check_between(checkpoint: Checkpoint, lineage: Lineage, remedy: str) -> None:
     """Raise CheckpointError unless the job stands between two micro-batches."""
-    planned, committed = (
-        max(batch_numbers(checkpoint.spark_folder / name), default=-1) for name in ("offsets", "commits")
-    )
-    if planned > committed:
-        number = planned + lineage.first_batch
+    pending = Plans(checkpoint, lineage).pending
+    if pending is not None:
         raise CheckpointError(
-            f"The job in {checkpoint.folder} was stopped within micro-batch {number}. {remedy}"
+            f"The job in {checkpoint.folder} was stopped within micro-batch {pending}. {remedy}"
         )
 
 

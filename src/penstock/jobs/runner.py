@@ -37,7 +37,8 @@ from penstock.jobs.events import RunEvents, settings_of, user_name
 from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
-from penstock.jobs.own_files import check_checkpoint, forget_refused
+from penstock.jobs.outputs import begin_outputs_anew, checked_outputs
+from penstock.jobs.own_files import check_checkpoint
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.recording import LagClock, Recorder
 from penstock.jobs.requests import Answer, Request, Requests
@@ -148,12 +149,20 @@ class JobRunner:
             declared = declared_state(self._job)
             evolves = must_evolve(declared, checkpoint)
             bound = bind_job(self._job, self._settings, checkpoint, gets_seed=evolves)
+            anew = checked_outputs(
+                bound, checkpoint, self._settings.bindings, self._settings.new_outputs_from
+            )
             # As long as Spark takes to start, another run that the locks have not kept out has time to notice.
             ownership = Ownership.begin(checkpoint.folder)
             by = user_name() if self._settings.started_by is None else self._settings.started_by
             events = RunEvents(checkpoint.folder, self._job.name, self.job_id, by)
             stack.enter_context(events.failures())
             events.started(self._begun(bound, told, ownership.epoch, aside))
+            if anew is not None:
+                bound = begin_outputs_anew(bound, anew, checkpoint, events)
+                on_note(
+                    f"The outputs begin anew with micro-batch {anew.first_batch}; what they had of it stays."
+                )
             writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
             recorder = Recorder(writer, bound, self.job_id)
             self._serve_metrics(recorder, stack, on_note)
@@ -329,7 +338,7 @@ class JobRunner:
         lineage = bound.lineage
         log = SparkLog(checkpoint.folder / "spark.log")
         for sink, _, _ in bound.sinks.values():
-            sink.prepare(lineage.id, str(checkpoint.folder))
+            sink.prepare(lineage.output_id, str(checkpoint.folder))
         bound.receipts.prepare()
         write_stream_order(checkpoint.folder, lineage.streams, lineage.first_batch)
         checkpoint.save(CONTROL_FILE, bound.control)
@@ -338,7 +347,7 @@ class JobRunner:
         query = Query(
             plan=bound.plan,
             sources=bound.sources,
-            writer=Writer(bound.plan, bound.sinks, lineage.id),
+            writer=Writer(bound.plan, bound.sinks, lineage.output_id),
             checkpoint=str(checkpoint.spark_folder),
             parallelism=lineage.parallelism,
             bounded=self._settings.bounded,
@@ -353,10 +362,13 @@ class JobRunner:
         on_start = run.on_start
         try:
             while True:
-                running = start_query(run.session, query)
+                # A query that is started only to be stopped would first do what a run before has left half done.
+                running = None if run.stop.is_set() else start_query(run.session, query)
                 on_start()
                 on_start = _nobody_waits
-                status, request = self._follow(run, running, holds_data=query.holds_data)
+                status, request = "stopped", None
+                if running is not None:
+                    status, request = self._follow(run, running, holds_data=query.holds_data)
                 if request is not None and request.drain:
                     # All that is there is processed by a query that ends by itself.
                     follower.closing = False
@@ -376,7 +388,7 @@ class JobRunner:
             raise follower.failure() or explained(
                 e, log, checkpoint.spark_folder, len(lineage.streams)
             ) from None
-        forget_refused(checkpoint, lineage, follower.begun)
+        follower.plans.forget_refused()
         return follower.summary(self.job_id, status), request
 
     def _should_hold(self, follower: Follower) -> bool:
@@ -396,7 +408,9 @@ class JobRunner:
         follower.watch(query)
         while query.isActive:
             stops = run.stop.wait(_POLL_S)
-            request = run.requests.next() if heeds_requests and not stops else None
+            # Requests need the job between two micro-batches, which it is not while one of a run before is half done.
+            heeds = heeds_requests and not stops and follower.plans.pending is None
+            request = run.requests.next() if heeds else None
             if stops or request is not None:
                 follower.closing = True
                 _stop_between_batches(query)

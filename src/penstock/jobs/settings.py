@@ -40,6 +40,8 @@ class RunSettings:
         fresh: put an existing checkpoint aside first, so that the checkpoint is new.
         keep_positions: begin to read where the snapshot stood; None does so for a savepoint and not for a dump.
         allow_non_restored_state: leave behind the state of steps that the job no longer has.
+        new_outputs_from: the micro-batch with which the outputs begin anew, where sinks that are exactly once hold what
+            the checkpoint knows nothing of; None refuses to start then. Ignored when the job stands anywhere else.
         retained_batches: how many micro-batches the checkpoint can go back.
         started_by: who starts the job, for its events; None is the user of this process.
         lock_timeout_s: how long to wait, in seconds, for another run that uses the checkpoint to end.
@@ -64,6 +66,7 @@ class RunSettings:
     fresh: bool = False
     keep_positions: bool | None = None
     allow_non_restored_state: bool = False
+    new_outputs_from: int | None = None
     retained_batches: int = 100
     lock_timeout_s: float = 60.0
     started_by: str | None = None
@@ -86,6 +89,10 @@ class RunSettings:
             raise JobDefinitionError("A job begins from a savepoint or from a dump. Name one of them.")
         if self.state_memory_mb < 0:
             raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
+        if self.new_outputs_from is not None and self.new_outputs_from < 0:
+            raise JobDefinitionError(
+                f"new_outputs_from is {self.new_outputs_from}; it must be the number of a micro-batch."
+            )
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
         if not 0 <= self.lock_timeout_s < math.inf:

@@ -46,6 +46,7 @@ class JobSettings(pydantic.BaseModel):
     from_dump: str | None = None
     keep_positions: bool | None = None
     allow_non_restored_state: bool = False
+    new_outputs_from: int | None = None
     restart: str = strategy_text(DEFAULT_STRATEGY)
     scaling: dict[str, Any] | None = None
 
@@ -103,6 +104,7 @@ class Changes(pydantic.BaseModel):
     restart: str | dict[str, Any] | None = None
     keep_positions: bool | None = None
     allow_non_restored_state: bool | None = None
+    new_outputs_from: int | None = None
     scaling: Literal["off", "dry-run"] | None = None
 
 

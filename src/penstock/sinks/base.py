@@ -45,6 +45,12 @@ class Sink(Protocol):
 
     exactly_once: bool
 
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:
+        """The newest micro-batch of which it may hold a part, as it knows by itself; -1 is none. Changes nothing.
+
+        Asked in the driver, before `prepare`. A checkpoint that knows less has gone back.
+        """
+
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
         """Prepare, once per start and in the driver.
 

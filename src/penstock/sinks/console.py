@@ -24,6 +24,10 @@ class ConsoleSink:
     def __init__(self, binding: ConsoleBinding) -> None:
         self._binding = binding
 
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # it keeps nothing
+        """It does not know what it was given."""
+        return -1
+
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
         """Nothing to prepare: standard output is always there."""
 

@@ -17,6 +17,10 @@ class DiscardSink:
 
     exactly_once = True
 
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # it keeps nothing
+        """It does not know what it was given."""
+        return -1
+
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
         """Nothing to prepare."""
 

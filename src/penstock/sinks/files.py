@@ -27,6 +27,7 @@ __all__ = ["FilesSink"]
 
 _VISIBLE: Final = re.compile(r"part-(\d{4,})-\d{10,}\.\w+")
 _CLAIM: Final = re.compile(r"\.epoch-(\d{4,})")
+_MARK: Final = re.compile(r"\.epoch-(\d{4,})\.batch-(\d{10,})")
 _NO_HARD_LINKS: Final = (
     errno.EPERM,
     errno.EOPNOTSUPP,
@@ -59,7 +60,8 @@ class FilesSink:
 
     Tasks write parts into a hidden folder; the commit joins them in order and gives the file its name. A
     batch that is replayed after a crash finds its file, or the note of its commit, and is not written again.
-    The epoch keeps the files of one lineage (a checkpoint's whole life) apart from those of others.
+    The epoch keeps the files of one lineage (a checkpoint's whole life) apart from those of others. A file beside
+    the claim of the epoch has the number of its newest batch in its name, for checkpoints that go back.
     """
 
     exactly_once = True
@@ -69,6 +71,19 @@ class FilesSink:
         self._folder = Path(binding.directory)
         self._place: _Place | None = None
         self._note: Path | None = None
+
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:
+        """The newest batch of a lineage that became visible here, or was about to, whoever has taken its file since."""
+        with self._checkpoint_errors():
+            known = _read_note(self._note_in(checkpoint_folder))
+        if known is not None and self._is_of(known, lineage):
+            is_newest = self._mark(known.epoch, known.committed).exists()
+            # Nearly always so, and a folder may have very many files.
+            if is_newest:
+                return known.committed
+        marks = self._marks()
+        mine = {epoch for epoch, _ in marks if self._has_claimed(epoch, lineage)}
+        return max((batch_id for epoch, batch_id in marks if epoch in mine), default=-1)
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
         """Create the directory, clear leftovers of this lineage, and fix its epoch.
@@ -88,12 +103,11 @@ class FilesSink:
                 f"cannot be written ({e.strerror}). Make it writable, or bind the sink to another with "
                 f"-D {self._binding.stream}={self._binding.format}:DIR."
             ) from e
-        name = urllib.parse.quote(self._binding.stream, safe="")
-        self._note = Path(checkpoint_folder) / f"files-sink-{name}.json"
+        self._note = self._note_in(checkpoint_folder)
         with self._checkpoint_errors():
             self._note.parent.mkdir(parents=True, exist_ok=True)
             known = _read_note(self._note)
-        if known is None or not self._still_ours(known, lineage):
+        if known is None or not (self._is_of(known, lineage) and self._claimed(known.epoch, lineage)):
             epoch = self._claim_epoch(lineage)
             known = _Place(lineage, str(self._folder), self._binding.format, epoch)
             with self._checkpoint_errors():
@@ -116,7 +130,9 @@ class FilesSink:
         if parts and batch_id > place.committed:
             if not target.exists():
                 with _write_errors(self._binding, f"batch {batch_id} cannot be committed"):
-                    _publish(self._joined(staging, parts), target)
+                    joined = self._joined(staging, parts)
+                    self._mark_newest(place, batch_id)
+                    _publish(joined, target)
             place.committed = batch_id
             with self._checkpoint_errors():
                 # The file is on disk already. The note is for a file that is taken away before a replay.
@@ -133,33 +149,75 @@ class FilesSink:
     def _staging(self, lineage: str) -> Path:
         return self._folder / f".staging-{lineage}"
 
-    def _still_ours(self, place: _Place, lineage: str) -> bool:
-        """Whether what the checkpoint has fixed holds for this binding, and nobody took the epoch since."""
+    def _note_in(self, checkpoint_folder: str) -> Path:
+        name = urllib.parse.quote(self._binding.stream, safe="")
+        return Path(checkpoint_folder) / f"files-sink-{name}.json"
+
+    def _is_of(self, place: _Place, lineage: str) -> bool:
+        """Whether what the checkpoint has fixed holds for this binding."""
         expected = (lineage, str(self._folder), self._binding.format)
-        return (place.lineage, place.directory, place.format) == expected and self._claimed(
-            place.epoch, lineage
-        )
+        return (place.lineage, place.directory, place.format) == expected
 
     def _claim_epoch(self, lineage: str) -> int:
-        """The first epoch above all that were used here, claimed so that no other lineage takes it too."""
+        """The epoch that the lineage has claimed here, if the checkpoint has lost its note; else a new one.
+
+        A new one is the first above all that were used here, claimed so that no other lineage takes it too.
+        """
         names = [entry.name for entry in self._folder.iterdir()]
-        found = [
-            m.group(1) for name in names for pattern in (_VISIBLE, _CLAIM) if (m := pattern.fullmatch(name))
-        ]
-        highest = max(map(int, found), default=0)
+        claimed = [int(m.group(1)) for name in names if (m := _CLAIM.fullmatch(name))]
+        for epoch in claimed:
+            if self._has_claimed(epoch, lineage):
+                return epoch
+        visible = [int(m.group(1)) for name in names if (m := _VISIBLE.fullmatch(name))]
+        highest = max([*claimed, *visible], default=0)
         return next(epoch for epoch in itertools.count(highest + 1) if self._claimed(epoch, lineage))
 
     def _claimed(self, epoch: int, lineage: str) -> bool:
         """Claim an epoch; False when another lineage has it."""
-        path = self._folder / f".epoch-{epoch:04}"
         try:
-            with path.open("x") as file:
-                file.write(lineage)
+            with self._claim(epoch).open("x") as file:
+                file.write(self._owner(lineage))
                 file.flush()
                 os.fsync(file.fileno())
         except FileExistsError:
-            return path.read_text() == lineage
+            return self._has_claimed(epoch, lineage)
         return True
+
+    def _has_claimed(self, epoch: int, lineage: str) -> bool:
+        try:
+            return self._claim(epoch).read_text() == self._owner(lineage)
+        except FileNotFoundError:
+            return False
+
+    def _claim(self, epoch: int) -> Path:
+        return self._folder / f".epoch-{epoch:04}"
+
+    def _owner(self, lineage: str) -> str:
+        """Whose an epoch is. Two sinks of a job may share a folder."""
+        return f"{lineage} {self._binding.format} {self._binding.stream}"
+
+    def _mark(self, epoch: int, batch_id: int) -> Path:
+        return self._folder / f".epoch-{epoch:04}.batch-{batch_id:010}"
+
+    def _mark_newest(self, place: _Place, batch_id: int) -> None:
+        """Note in a name that a batch is about to be visible. It is on disk when the name of the batch's file is."""
+        mark = self._mark(place.epoch, batch_id)
+        try:
+            self._mark(place.epoch, place.committed).rename(mark)
+        except FileNotFoundError:
+            # It is the first, or the checkpoint has lost its note.
+            mark.touch()
+            for epoch, earlier in self._marks():
+                if epoch == place.epoch and earlier < batch_id:
+                    self._mark(epoch, earlier).unlink(missing_ok=True)
+
+    def _marks(self) -> list[tuple[int, int]]:
+        """The epoch and the batch of each mark."""
+        try:
+            names = os.listdir(self._folder)  # noqa: PTH208  # there may be very many, and only names are needed
+        except FileNotFoundError:
+            return []
+        return [(int(m.group(1)), int(m.group(2))) for name in names if (m := _MARK.fullmatch(name))]
 
     def _joined(self, staging: Path, parts: Sequence[_Part]) -> Path:
         """One staged file with the records of all parts, in order."""

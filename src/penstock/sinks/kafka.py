@@ -13,6 +13,7 @@ from penstock.errors import ExternalSystemError
 from penstock.kafka_topics import check_topic
 from penstock.records import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
+from penstock.sinks.kafka_groups import newest_batch
 from penstock.sinks.kafka_producers import (
     PlainProducer,
     TransactionalProducer,
@@ -46,6 +47,10 @@ class KafkaSink:
         self._binding = binding
         self._encoder = encoder
         self.exactly_once = binding.delivery == "exactly-once"
+
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # Kafka keeps what is fixed
+        """The newest batch of a lineage that any sink partition has committed, while the broker remembers it."""
+        return newest_batch(self._binding, self._transactional_id(lineage, "")) if self.exactly_once else -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # Kafka keeps what is fixed
         """Check the topic, the client settings and, for exactly-once, that transactions work."""

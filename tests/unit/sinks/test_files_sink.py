@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from penstock.bindings import FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records import RecordType, record_type
+from penstock.sinks import files
 from penstock.sinks.base import TaskContext
 from penstock.sinks.files import FilesSink
 from penstock.sources.tables import read_csv
@@ -38,18 +39,35 @@ def batch(rows: Rows) -> pa.RecordBatch:
 class Job:
     """What the runtime does with a sink, for one lineage; `start` anew is a restart."""
 
-    def __init__(self, folder: Path, file_format: str = "jsonl", lineage: str = "one") -> None:
+    def __init__(
+        self, folder: Path, file_format: str = "jsonl", lineage: str = "one", stream: str = "heaters"
+    ) -> None:
         self.folder = folder
         self.lineage = lineage
         self.checkpoint = folder.parent / f"checkpoint-{lineage}"
         uri = f"{file_format}:{folder}"
-        self.binding = FilesBinding("heaters", uri, file_format, str(folder))  # type: ignore[arg-type]
+        self.binding = FilesBinding(stream, uri, file_format, str(folder))  # type: ignore[arg-type]
         self.attempts = itertools.count()
         self.start()
 
     def start(self) -> None:
         self.sink = FilesSink(self.binding)
         self.sink.prepare(self.lineage, str(self.checkpoint))
+
+    def newest(self) -> int:
+        """As a new run asks."""
+        return FilesSink(self.binding).newest(self.lineage, str(self.checkpoint))
+
+    def note(self) -> bytes:
+        return self._note.read_bytes()
+
+    def put_back(self, note: bytes | None) -> None:
+        """Have the note of before in the checkpoint, or none."""
+        self._note.unlink() if note is None else self._note.write_bytes(note)
+
+    @property
+    def _note(self) -> Path:
+        return self.checkpoint / f"files-sink-{self.binding.stream}.json"
 
     def stage(self, batch_id: int, *tasks: Rows) -> list[bytes]:
         messages = []
@@ -327,3 +345,63 @@ def test_any_history_of_replays_gives_each_record_once(
     lines = [line for name in job.visible() for line in (job.folder / name).read_text().splitlines()]
     expected = [n for tasks in batches for task in tasks for n in task]
     assert [json.loads(line)["sensor_id"] for line in lines] == expected
+
+
+def test_the_newest_batch_is_known_whatever_consumers_take(job: Job) -> None:
+    """A file beside the epoch's claim names it; the checkpoint is not asked, for it may have gone back."""
+    assert job.newest() == -1
+    job.run(0, [(1, "ON")])
+    copy = job.note()
+    job.run(1)
+    assert job.newest() == 0
+    job.run(12, [(2, "ON")])
+    assert [path.name for path in job.folder.glob(".epoch-*.batch-*")] == [".epoch-0001.batch-0000000012"]
+    for name in job.visible():
+        (job.folder / name).unlink()
+    assert job.newest() == 12
+    job.put_back(copy)
+    assert job.newest() == 12
+    job.put_back(None)
+    assert job.newest() == 12
+
+
+def test_a_batch_is_marked_before_it_is_visible(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash between the two must not hide a batch; it is written by the replay."""
+    job.run(0, [(1, "ON")])
+
+    def crash(staged: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            job.run(1, [(2, "ON")])
+    job.start()
+    assert job.newest() == 1
+    assert len(job.visible()) == 1
+    job.run(1, [(2, "ON")])
+    job.run(2, [(3, "ON")])
+    assert len(job.visible()) == 3
+    assert [path.name for path in job.folder.glob(".epoch-*.batch-*")] == [".epoch-0001.batch-0000000002"]
+
+
+def test_sinks_and_lineages_in_one_folder_know_their_own_batches(tmp_path: Path) -> None:
+    """Two sinks of a job may share a folder, and so may two jobs."""
+    one, two = Job(tmp_path / "out"), Job(tmp_path / "out", lineage="two")
+    other = Job(tmp_path / "out", stream="alerts")
+    one.run(3, [(1, "ON")])
+    two.run(7, [(2, "ON")])
+    other.run(5, [(3, "ON")])
+    assert [job.newest() for job in (one, two, other)] == [3, 7, 5]
+    assert len(one.visible()) == 3
+
+
+def test_a_checkpoint_that_lost_its_note_goes_on_in_its_epoch(job: Job) -> None:
+    """So the newest batch, which may come again, is found and not written twice."""
+    job.run(0, [(1, "ON")])
+    job.put_back(None)
+    job.start()
+    job.run(0, [(1, "ON")])
+    job.run(1, [(2, "ON")])
+    assert job.visible() == ["part-0001-0000000000.jsonl", "part-0001-0000000001.jsonl"]
+    assert [path.name for path in job.folder.glob(".epoch-*.batch-*")] == [".epoch-0001.batch-0000000001"]

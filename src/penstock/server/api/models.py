@@ -248,6 +248,10 @@ class Submission(_Taken):
     )
     keep_positions: pydantic.StrictBool | None = None
     allow_non_restored_state: pydantic.StrictBool | None = None
+    new_outputs_from: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        None,
+        description="Begin the outputs anew with this micro-batch, where sinks are ahead of the checkpoint; once.",
+    )
     scaling: Literal["off", "dry-run"] | None = Field(
         None, description="Leave the job with its tasks, or only tell what its scaling policy decides."
     )

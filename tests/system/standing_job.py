@@ -1,0 +1,110 @@
+"""A keyed count with two sinks, which stands still at a moment of a micro-batch, so that it can be killed there.
+
+The variable PENSTOCK_TEST_STAND names a folder. A file there that is called like a moment has the job stand when it
+comes to that: `first` and `second` are the sinks, behind their part of the micro-batch; `first-0` is the sink partition
+0 of a Kafka sink, while others go on; `counts` is behind all that the driver writes before Spark commits.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+from penstock.jobs import own_files
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.sinks.files import FilesSink
+from penstock.sinks.kafka import KafkaSink
+
+FOLDER = "PENSTOCK_TEST_STAND"
+STOOD = "stood"
+
+
+@dataclass
+class Hit:
+    """Something that a page got."""
+
+    page: str
+    number: int
+
+
+@dataclass
+class Tally:
+    """A hit, and how many its page has with it."""
+
+    page: str
+    number: int
+    hits: int
+
+
+class Count(ps.ProcessFunction):
+    """Counts the hits of each page."""
+
+    hits = ps.ValueState(int)
+
+    def process_record(self, hit: Hit, ctx: ps.Context) -> Iterator[Tally]:
+        """Count one."""
+        count = (self.hits.get() or 0) + 1
+        self.hits.set(count)
+        yield Tally(hit.page, hit.number, count)
+
+
+job = ps.Job("standing")
+tallies = job.data_stream("hits", schema=Hit).key_by("page").process("count", Count())
+tallies.sink_to("first")
+tallies.sink_to("second")
+
+
+def stand_at(*moments: str) -> None:
+    """Stand still for ever, if that is wanted at one of the moments."""
+    folder = os.environ.get(FOLDER)
+    if folder is not None and any((Path(folder) / moment).exists() for moment in moments):
+        (Path(folder) / STOOD).touch()
+        while True:
+            time.sleep(60)
+
+
+class StandingTask:
+    """A task of a Kafka sink that may stand still behind its end."""
+
+    def __init__(self, task: Any, sink: str, partition: int) -> None:
+        self._task = task
+        self._moments = (sink, f"{sink}-{partition}")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def finish(self) -> bytes:
+        """Finish, and stand still."""
+        message: bytes = self._task.finish()
+        stand_at(*self._moments)
+        return message
+
+
+def _make_standing() -> None:
+    """Have sinks and counts stand still, in the driver and in workers."""
+    commit, task, save = FilesSink.commit, KafkaSink.task, Checkpoint.save
+
+    def commit_and_stand(self: FilesSink, batch_id: int, messages: Sequence[bytes]) -> None:
+        commit(self, batch_id, messages)
+        stand_at(self._binding.stream)
+
+    def standing_task(self: KafkaSink, context: Any, record_type: Any) -> Any:
+        return StandingTask(task(self, context, record_type), self._binding.stream, context.partition)
+
+    def save_and_stand(self: Checkpoint, name: str, content: Any, *, durable: bool = True) -> None:
+        save(self, name, content, durable=durable)
+        if name == own_files.COUNTS_FILE:
+            stand_at("counts")
+
+    FilesSink.commit = commit_and_stand  # type: ignore[method-assign]
+    KafkaSink.task = standing_task  # type: ignore[method-assign]
+    Checkpoint.save = save_and_stand  # type: ignore[method-assign]
+
+
+if FOLDER in os.environ:
+    _make_standing()

@@ -1,0 +1,67 @@
+"""The newest micro-batch that a Kafka sink holds, on a real broker: what tells that a checkpoint has gone back."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from sink_workers import PARTITIONS, Plain, Worker, bind
+
+from penstock.bindings import KafkaBinding
+from penstock.errors import ExternalSystemError
+from penstock.local.kafka import KafkaBroker
+from penstock.sinks.kafka import KafkaSink
+from penstock.sinks.kafka_producers import TransactionalProducer
+
+
+@pytest.fixture
+def binding(kafka: KafkaBroker) -> KafkaBinding:
+    topic = f"heaters-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, PARTITIONS)
+    return bind(kafka, topic, "?delivery=exactly-once")
+
+
+def test_the_newest_batch_is_that_of_all_sink_partitions(binding: KafkaBinding) -> None:
+    """Also of those that the job had with more tasks; not of lineages and sinks with names alike."""
+    lineage = uuid.uuid4().hex[:8]
+    sink = KafkaSink(binding, Plain())
+    assert sink.newest(lineage, "") == -1
+    worker = Worker(sink, lineage)
+    worker.run(3, [b"a"], partition=0)
+    worker.run(2, [b"a"], partition=11)
+    assert sink.newest(lineage, "") == 3
+    worker.run(9, [b"b"], partition=11)
+    Worker(sink, f"{lineage}-heaters-1").run(30, [b"c"])
+    Worker(sink, f"{lineage}2").run(31, [b"c"])
+    assert sink.newest(lineage, "") == 9
+
+
+def test_a_transaction_that_was_left_open_does_not_hide_the_batch(binding: KafkaBinding) -> None:
+    """A worker is killed when it has sent its note of the batch, before it commits."""
+    lineage = uuid.uuid4().hex[:8]
+    sink = KafkaSink(binding, Plain())
+    Worker(sink, lineage).run(4, [b"a"])
+    killed = TransactionalProducer(binding, f"penstock-{lineage}-heaters-0")
+    task_producer = killed._producer
+    from confluent_kafka import TopicPartition
+
+    task_producer.begin_transaction()
+    task_producer.send_offsets_to_transaction([TopicPartition(binding.topic, 0, 6)], killed._group, 30)
+    begun_s = time.monotonic()
+    assert sink.newest(lineage, "") == 4
+    assert time.monotonic() - begun_s < 30, "the broker would end it after two minutes"
+
+
+def test_a_sink_that_is_at_least_once_is_not_asked(kafka: KafkaBroker) -> None:
+    """It drops nothing, and knows nothing."""
+    assert KafkaSink(bind(kafka, "any"), Plain()).newest("one", "") == -1
+
+
+def test_a_broker_that_does_not_answer_is_an_error() -> None:
+    """Before the job starts, and with what is needed."""
+    binding = bind(type("Nobody", (), {"bootstrap": "127.0.0.1:9"})(), "t", "?delivery=exactly-once")
+    with pytest.raises(
+        ExternalSystemError, match=r"127\.0\.0\.1:9 does not tell which micro-batches it holds"
+    ):
+        KafkaSink(binding, Plain()).newest("one", "")

@@ -1,0 +1,136 @@
+"""A checkpoint that is put back from an older copy: sinks that are exactly once never drop output without a word."""
+
+from __future__ import annotations
+
+import collections
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from half_done import JOB, SINKS, FolderPipes, Hit, Pipes, TopicPipes, expected, write_results
+from job_in_session import JobInSession
+from pyspark.sql import SparkSession
+
+from penstock.errors import CheckpointError
+from penstock.jobs.events import read_events
+from penstock.jobs.settings import RunSettings
+from penstock.local.kafka import KafkaBroker
+
+
+class Restored:
+    """A job whose checkpoint is copied, and put back, again and again.
+
+    `times` is how often each hit must have arrived: those that the checkpoint had forgotten come once more.
+    """
+
+    def __init__(self, pipes: Pipes, folder: Path, session: SparkSession) -> None:
+        self._pipes = pipes
+        self._session = session
+        self._copy = folder / "copy"
+        self._hits: list[Hit] = []
+        self._times: collections.Counter[int] = collections.Counter()
+        self.checkpoint = folder / "checkpoint"
+
+    def send(self, count: int) -> int:
+        """Send some hits; gives the number of the first."""
+        start = len(self._hits)
+        new = [{"page": f"page {n % 7}", "number": n} for n in range(start, start + count)]
+        self._hits += new
+        self._pipes.send(new)
+        return start
+
+    def run(self, since: int, new_outputs_from: int | None = None) -> None:
+        """Process what there is; hits from a number on are new to the checkpoint."""
+        settings = RunSettings(
+            bindings=self._pipes.bindings(),
+            checkpoint=str(self.checkpoint),
+            parallelism=2,
+            bounded=True,
+            new_outputs_from=new_outputs_from,
+        )
+        with JobInSession(self._session, JOB, settings) as job:
+            job.wait()
+        self._times.update(range(since, len(self._hits)))
+
+    def copy(self) -> None:
+        """Copy the checkpoint, while no run uses it."""
+        shutil.rmtree(self._copy, ignore_errors=True)
+        shutil.copytree(self.checkpoint, self._copy)
+
+    def put_back(self) -> None:
+        """Put the copy where the checkpoint is."""
+        shutil.rmtree(self.checkpoint)
+        shutil.copytree(self._copy, self.checkpoint)
+
+    def check(self) -> dict[str, int]:
+        """Every hit is in each sink as often as it must, with the count of a plain fold; gives the figures of both."""
+        counts = {tally["number"]: tally["hits"] for tally in expected(self._hits)}
+        for sink in SINKS:
+            received = self._pipes.received(sink)
+            found = collections.Counter(tally["number"] for tally in received)
+            assert found == self._times, sink
+            assert all(tally["hits"] == counts[tally["number"]] for tally in received)
+        return {"hits": len(self._hits), "came_again": self._times.total() - len(self._hits)}
+
+
+def go_back(job: Restored, random_: random.Random) -> None:
+    """Let the checkpoint forget some micro-batches: the job is refused, and goes on with new outputs."""
+    job.run(job.send(random_.randint(5, 30)))
+    job.copy()
+    forgotten = job.send(random_.randint(5, 30))
+    job.run(forgotten)
+    for _ in range(random_.randint(0, 2)):
+        job.run(job.send(random_.randint(5, 30)))
+    job.put_back()
+    new = job.send(30)
+    with pytest.raises(CheckpointError, match="it has gone back, perhaps to an older copy") as caught:
+        job.run(new)
+    (number,) = re.findall(r"--new-outputs-from (\d+):", str(caught.value))
+    job.run(forgotten, int(number))
+    job.check()
+
+
+def go_on(job: Restored, random_: random.Random) -> None:
+    """Put a copy back that is as far as the sinks: the job just goes on."""
+    job.run(job.send(random_.randint(5, 30)))
+    job.copy()
+    job.put_back()
+    job.run(job.send(30))
+    job.check()
+
+
+def rounds(pipes: Pipes, folder: Path, session: SparkSession, seed: int, count: int) -> dict[str, int]:
+    """Some rounds on one checkpoint, of which each fourth is level."""
+    random_ = random.Random(seed)
+    job = Restored(pipes, folder, session)
+    for number in range(count):
+        (go_on if number % 4 == 3 else go_back)(job, random_)
+    events = [event.event for event in read_events(job.checkpoint)]
+    assert events[0] == "started"
+    assert "outputs-anew" in events
+    level = count // 4
+    return {"rounds": count, "level": level, "refused_and_begun_anew": count - level, **job.check()}
+
+
+def test_folders_drop_nothing_when_a_checkpoint_goes_back(tmp_path: Path, spark: SparkSession) -> None:
+    """It is refused; with new outputs all that is new arrives, and what was forgotten comes once more."""
+    rounds(FolderPipes(tmp_path), tmp_path, spark, seed=1, count=1)
+
+
+def test_topics_drop_nothing_when_a_checkpoint_goes_back(
+    kafka: KafkaBroker, tmp_path: Path, spark: SparkSession
+) -> None:
+    """As above, with transactions."""
+    rounds(TopicPipes(kafka), tmp_path, spark, seed=1, count=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["folders", "topics"])
+def test_twenty_copies(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, kind: str) -> None:
+    """As above, with copies that are level as well."""
+    pipes: Pipes = FolderPipes(tmp_path) if kind == "folders" else TopicPipes(kafka)
+    found = rounds(pipes, tmp_path, spark, seed=2, count=20)
+    write_results(f"older_copies_{kind}", "make chaos ARGS='-k twenty_copies'", found)
