@@ -1,4 +1,4 @@
-"""What a crash leaves of a disk: of a kill all that was written, of a power loss what was synced and some of the rest."""
+"""What a crash leaves of a disk: a kill all that was written, a power loss what was synced and some of the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crashes of a life: at each of its operations, by a kill or a power loss; and whether it then comes to its right end."""
+"""Crashes of a life at each of its operations, by a kill or a power loss, and whether it comes to its right end."""
 
 from __future__ import annotations
 

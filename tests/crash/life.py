@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +109,7 @@ class Life:
         self.disk = RecordingDisk(self.root)
         self.seed = 0
         self.attempt = 0
+        self._uuids = 0
         self._jobs: dict[str, Any] = {}
         self._stack = contextlib.ExitStack()
 
@@ -117,11 +120,12 @@ class Life:
         patch(mock.patch.object(runner, "open_session", self._session))
         patch(mock.patch.object(runner, "ship_code", _nothing))
         patch(mock.patch.object(runner, "warm_up", _nothing))
-        patch(mock.patch.object(runner, "locked_by_jvm", lambda *_: mock.Mock()))
+        patch(mock.patch.object(runner, "locked_by_jvm", mock.Mock()))
         patch(mock.patch.object(runner, "MemoryGauge", _NoGauge))
-        patch(mock.patch.object(runner, "_signals_set", lambda _: contextlib.nullcontext()))
+        patch(mock.patch.object(runner, "_signals_set", contextlib.nullcontext))
         patch(mock.patch.object(query, "_compile", model_compile))
         patch(mock.patch.object(query, "_REST_S", 0))
+        patch(mock.patch("uuid.uuid4", self._uuid))
         patch(mock.patch.object(capturing, "read_slots", model_read_slots))
         patch(mock.patch.object(sealed.Sealed, "__init__", _keep))
         patch(mock.patch.object(sealed.Sealed, "open", lambda self: self._value))
@@ -132,6 +136,13 @@ class Life:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def _uuid(self) -> uuid.UUID:
+        # As by chance, but a life that is lived again is the same.
+        self._uuids += 1
+        return uuid.UUID(
+            bytes=hashlib.blake2b(f"{self.seed}/{self._uuids}".encode(), digest_size=16).digest()
+        )
 
     @contextlib.contextmanager
     def _session(self, settings: Any) -> Iterator[ModelSpark]:
@@ -144,7 +155,11 @@ class Life:
         return _DumpProcess(self._spark, dumps._checkpoint, wanted)
 
     def _receiver(self, binding: Any, folder: Path, *, bounded: bool) -> Any:
-        return JournaledReceiver(folder, self.root / "in" / binding.stream)
+        return JournaledReceiver(folder, self.root / "in" / binding.stream, self._acknowledged)
+
+    def _acknowledged(self, path: Path) -> None:
+        with self.disk.durably():
+            path.rename(path.with_name(f".taken-{path.name}"))
 
     def begin(self, story: Story) -> None:
         """Begin with an empty disk."""
@@ -186,6 +201,7 @@ class Life:
 
     def _begin_process(self) -> None:
         """Nothing is left of the process before."""
+        self.disk.end_process()
         forget_workers()
         RECEIVERS.clear()
         self.attempt += 1
@@ -263,11 +279,11 @@ class Life:
 
     def _files(self, stream: str) -> list[str]:
         folder = self._command_folder if stream == "commands" else self.root / "in" / stream
-        return [name for name in os.listdir(folder) if not name.startswith(".")]
+        return [path.name for path in folder.iterdir() if path.suffix == ".jsonl"]
 
     def _give(self, folder: Path, name: str, rows: Sequence[Row]) -> None:
         with self.disk.durably():
-            new = folder / f".{name}"
+            new = folder / f".{name}.new"
             new.write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
             # By the clock, two files of one moment could not be told apart.
             os.utime(new, ns=(10**18, 10**18))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,12 +14,13 @@ __all__ = ["JournaledReceiver"]
 class JournaledReceiver:
     """Journals the records of files, each with its place as a note, and after a start goes on behind the newest note.
 
-    So it does what the receiver of a RabbitMQ stream does. A file is journaled whole when the source is looked at.
+    A file is journaled whole, and then acknowledged: whoever gave it does not give it again.
     """
 
     error = None
 
-    def __init__(self, folder: Path, given: Path) -> None:
+    def __init__(self, folder: Path, given: Path, acknowledge: Callable[[Path], None]) -> None:
+        self._acknowledge = acknowledge
         self._journal = JournalWriter(folder)
         self._given = given
         self._next = next((int(note) + 1 for note in self._journal.notes() if note), 0)
@@ -37,10 +39,12 @@ class JournaledReceiver:
 
     def receive(self) -> None:
         """Journal what has come."""
-        while (path := self._given / f"{self._next:04}.jsonl").exists():
-            lines = path.read_bytes().splitlines()
-            self._journal.append(lines, str(self._next).encode())
-            self._next += 1
+        for path in sorted(self._given.glob("[0-9]*.jsonl")):
+            number = int(path.stem)
+            if number >= self._next:
+                self._journal.append(path.read_bytes().splitlines(), str(number).encode())
+                self._next = number + 1
+            self._acknowledge(path)
 
 
 RECEIVERS: list[JournaledReceiver] = []

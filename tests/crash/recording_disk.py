@@ -34,11 +34,13 @@ class RecordingDisk:
         self.root = root
         self.ops: list[Op] = []
         self.before: Callable[[Op], None] | None = None
+        self.on_read: Callable[[str], None] | None = None
         self.tree = Tree()
         self.base = Tree()
         self.is_dead = False
         self._root = f"{root}/"
         self._open_files: dict[int, tuple[int, str]] = {}
+        self._descriptors: set[int] = set()
         self._durable = False
         self._saved: list[tuple[Any, str, Any]] = []
 
@@ -57,6 +59,7 @@ class RecordingDisk:
     @contextlib.contextmanager
     def durably(self) -> Iterator[None]:
         """What is done meanwhile is there after a power loss, and meets no faults."""
+        self._check()
         self._durable = True
         try:
             yield
@@ -129,7 +132,7 @@ class RecordingDisk:
             def __init__(self, where: Any, *args: Any, **more: Any) -> None:
                 self._own: Any = None
                 if disk._relative(where) is not None:
-                    self._own = where = open(where, "wb")
+                    self._own = where = Path(where).open("wb")  # noqa: SIM115  # closed with the writer
                 super().__init__(where, *args, **more)
 
             def close(self) -> None:
@@ -145,7 +148,7 @@ class RecordingDisk:
             return None
         text = os.fsdecode(path)
         if not text.startswith(self._root) or "/../" in text or "//" in text:
-            text = os.path.abspath(text)
+            text = os.path.abspath(text)  # noqa: PTH100  # without a look at the disk
         return text[len(self._root) :] if text.startswith(self._root) else None
 
     def _place(self, path: str) -> tuple[int, str] | None:
@@ -170,9 +173,13 @@ class RecordingDisk:
         relative = self._relative(path)
         if relative is None or dir_fd is not None:
             return _real_os_open(path, flags, mode, dir_fd=dir_fd)
-        return self._opened(relative, path, flags, mode)
+        file = self._opened(relative, path, flags, mode)
+        self._descriptors.add(file)
+        return file
 
     def _opened(self, relative: str, path: Any, flags: int, mode: int = 0o666) -> int:
+        if not flags & (_WRITES | os.O_CREAT) and self.on_read is not None and not self._durable:
+            self.on_read(relative)
         made = self._make(relative, is_folder=False) if flags & os.O_CREAT else None
         truncated = bool(flags & os.O_TRUNC) and made is None and self.tree.find(relative) is not None
         if made is not None:
@@ -203,7 +210,13 @@ class RecordingDisk:
         self.ops.append(op._replace(durable=True) if self._durable else op)
         self.tree.apply(op)
 
+    def end_process(self) -> None:
+        """Close what a process that has died has left open, as the system does; its locks go with that."""
+        for file in list(self._descriptors):
+            self._os_close(file)
+
     def _os_close(self, file: int) -> None:
+        self._descriptors.discard(file)
         self._open_files.pop(file, None)
         self.real_close(file)
 

@@ -1,8 +1,8 @@
 """Spark's part of a checkpoint, written and read as Spark does it: the same files, names and order, and no sync.
 
 What is in a state file is the model's own, behind the beginning that names the versions before it, and the sums that
-Hadoop writes beside it are left out, since Spark has sums of its own there. Names and order are otherwise those of Spark
-4.2 with RocksDB and changelogs; tests/integration/test_spark_model.py compares them.
+Hadoop writes beside it are left out, since Spark has sums of its own there. Names and order are otherwise those of
+Spark 4.2 with RocksDB and changelogs; tests/integration/test_spark_model.py compares them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Spark as penstock uses it, without a JVM: one query at a time, whose micro-batches run when they are asked for.
 
 Sources, tasks, levels, sinks and what the driver does with a micro-batch are penstock's own code. The model plans
-micro-batches, shuffles, keeps state and writes Spark's files in Spark's order: offsets before anything of a micro-batch
-runs, state while its tasks run, the commit behind all; on start a micro-batch without a commit is done again as planned.
+micro-batches, shuffles, keeps state and writes Spark's files in Spark's order: offsets before anything of it runs,
+state while its tasks run, the commit behind all; on start a micro-batch without a commit is done again as planned.
 """
 
 from __future__ import annotations
