@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-control bench-state bench-autoscaling bench-dump bench-windows bench-open-windows chaos properties first-contact clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-power-loss bench-control bench-state bench-autoscaling bench-dump bench-windows bench-open-windows chaos properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ bench-kafka: setup ## Kafka to Kafka, 8 M readings
 
 bench-latency: setup ## Kafka to Kafka at 200 records a second
 	@$(BIN)/python -m benchmarks.latency $(ARGS)
+
+bench-power-loss: setup ## what it costs that all a replay needs is on disk first
+	@$(BIN)/python -m benchmarks.power_loss $(ARGS)
 
 bench-control: setup ## a command to 100k keys, and 10,000 commands a second beside data
 	@$(BIN)/python -m benchmarks.control $(ARGS)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["sync_folder", "whole_lines_bytes", "write_atomically"]
+__all__ = [
+    "make_folder",
+    "sync_file",
+    "sync_file_system",
+    "sync_folder",
+    "whole_lines_bytes",
+    "write_atomically",
+]
 
 _CHUNK_BYTES: Final = 64 << 10
 
@@ -14,9 +22,10 @@ _CHUNK_BYTES: Final = 64 << 10
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a file so that it has either its old or its new content, also after a crash.
 
-    With `durable` the new content is on disk before it takes the old one's place.
+    With `durable` the new content and its name are on disk when this returns; without it a power cut may leave the
+    old file, the new one, or an empty one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(content)
@@ -24,11 +33,49 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
         if durable:
             os.fsync(file.fileno())
     temporary.replace(path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each durable in the one that holds it."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        sync_folder(new.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Have the content of a file on disk that another process has written."""
+    _sync(path)
 
 
 def sync_folder(folder: Path) -> None:
     """Have the names of a folder's files on disk, which their own content on disk does not imply."""
+    _sync(folder)
+
+
+def sync_file_system(folder: Path) -> None:
+    """Have on disk all that was ever written to the file system of a folder, by whomever."""
+    system = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if system is None:
+        # Only Linux can do it for one file system.
+        os.sync()
+        return
     descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if system(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

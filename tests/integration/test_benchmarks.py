@@ -18,6 +18,7 @@ from benchmarks import (
     keyed_state,
     latency,
     open_windows,
+    power_loss,
     state_dump,
     state_growth,
     window_jobs,
@@ -26,6 +27,7 @@ from benchmarks import (
 from benchmarks import kafka as kafka_to_kafka
 from benchmarks.workload import OFF, ON, Commands, Mismatch, Readings, Rooms, expected_commands, mismatch
 from in_process_job import InProcessJob
+from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.local.kafka import KafkaBroker
@@ -137,6 +139,15 @@ def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker) -> None:
     for prefix in ("", "broker_"):
         assert 0 < result[f"{prefix}p50_ms"] <= result[f"{prefix}p95_ms"] <= result[f"{prefix}p99_ms"]
     latency.show(result)
+
+
+def test_power_loss_in_its_small_form(tmp_path: Path, spark: SparkSession) -> None:  # the session it runs in
+    """Pairs of micro-batches without and with sync, which count alike."""
+    result = power_loss.measure(power_loss.Sizes(batches=16, warm_up=4, records=5), tmp_path)
+    assert result["pairs"] == 6
+    assert result["sync_ms"] > 0
+    assert result["without_ms"] > 0
+    power_loss.show(result)
 
 
 def test_control_in_its_small_form(tmp_path: Path, kafka: KafkaBroker) -> None:

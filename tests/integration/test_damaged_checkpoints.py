@@ -149,7 +149,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Path], Iterable[Callable[[Path], None]
     "schema of the state": (SCHEMA, (delete, empty), "Restore the file from a copy"),
     "lineage": (at("lineage.json"), ANY, "Restore the file from a copy"),
     "counts": (at("counts.json"), (empty, truncate), "or delete it"),
-    "mark": (at("begun.json"), (empty, truncate), "or delete it"),
+    "mark": (at("begun.json"), (empty,), "or delete it"),
     "list of files": (at("sources/readings.files"), ANY, "Restore the file from a copy"),
 }
 CASES = [
@@ -265,11 +265,16 @@ def break_derived_files(checkpoint: Path) -> None:
         empty(checkpoint / name)
 
 
+def write_readings(folder: Path, number: int) -> None:
+    """One more file."""
+    readings = ({"sensor": sensor, "number": number} for sensor in range(SENSORS))
+    write_lines(folder / "readings", f"{number:04}.jsonl", readings)
+
+
 def run_on(recorded: Recorded, run_job: Any) -> list[dict[str, int]]:
     """Run the job on two more files, and give all that it has written."""
     for number in (BATCHES, BATCHES + 1):
-        readings = ({"sensor": sensor, "number": number} for sensor in range(SENSORS))
-        write_lines(recorded.folder / "readings", f"{number:04}.jsonl", readings)
+        write_readings(recorded.folder, number)
     bindings = {
         "readings": f"jsonl:{recorded.folder / 'readings'}?max_files_per_batch=1",
         "seen": f"jsonl:{recorded.folder / 'seen'}",
@@ -291,8 +296,49 @@ def test_what_can_be_made_anew_is_no_damage(recorded: Recorded, run_job: Any, ho
     ]
 
 
+def lose_the_commit(checkpoint: Path) -> None:
+    empty(checkpoint / "commits" / str(BATCHES - 1))
+
+
+def lose_the_state_that_was_written_last(checkpoint: Path) -> None:
+    """The commit is there, but of the state not everything that it names."""
+    truncate(versions(checkpoint, "changelog", 0)[-1])
+    delete(versions(checkpoint, "changelog", 1)[-1])
+
+
+def lose_all_that_came_last(checkpoint: Path) -> None:
+    """As if nothing had reached the disk since the sync of the last micro-batch, and of the next one only the plan."""
+    newest = checkpoint / "commits" / str(BATCHES - 1)
+    plan = (checkpoint / "offsets" / str(BATCHES - 1)).read_text()
+    later = plan.replace(f'"position": {BATCHES}', f'"position": {BATCHES + 1}')
+    (checkpoint / "offsets" / str(BATCHES)).write_text(later)
+    write_readings(checkpoint.parent, BATCHES)
+    found = checkpoint.parent / "readings" / f"{BATCHES:04}.jsonl"
+    listed = {"directory": str(found.parent), "name": found.name, "size": found.stat().st_size, "mtime_ns": 0}
+    with (checkpoint / "sources" / "readings.files").open("a") as files:
+        files.write(json.dumps(listed) + "\n")
+    for path in [newest, *versions(checkpoint, "changelog", 0)[-1:], *versions(checkpoint, "zip", 1)[-1:]]:
+        empty(path)
+        empty(path.with_name(f".{path.name}.crc"))
+
+
+@pytest.mark.parametrize(
+    "how", [lose_the_commit, lose_the_state_that_was_written_last, lose_all_that_came_last]
+)
+def test_what_a_power_loss_takes_is_made_good(recorded: Recorded, run_job: Any, how: Damage) -> None:
+    """No output depends on it: the job does the last micro-batch again, and each reading counts exactly once."""
+    before = read_lines(recorded.folder / "seen")
+    how(recorded.checkpoint)
+    seen = run_on(recorded, run_job)
+    assert seen[: len(before)] == before
+    assert sorted((row["sensor"], row["count"]) for row in seen) == [
+        (sensor, count) for sensor in range(SENSORS) for count in range(1, BATCHES + 3)
+    ]
+
+
 def flipped_changelog(checkpoint: Path) -> Path:
-    path = versions(checkpoint, "changelog")[-1]
+    # The newest one is read at the start, and made anew.
+    path = versions(checkpoint, "changelog")[-2]
     flip(path)
     return path
 
@@ -349,5 +395,5 @@ def test_what_spark_finds_damaged_is_told_as_damage(
 def test_the_recording_is_what_it_should_be(recorded: Recorded) -> None:
     """The other tests would prove nothing on a checkpoint without snapshots and state."""
     assert len(versions(recorded.checkpoint, "zip")) >= 2
-    assert json.loads((recorded.checkpoint / "begun.json").read_bytes()) == {"batch": 0}
+    assert json.loads((recorded.checkpoint / "begun.json").read_bytes()) == {"batch": BATCHES - 1}
     assert len(list((recorded.checkpoint / "commits").glob("[0-9]*"))) == BATCHES

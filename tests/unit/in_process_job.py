@@ -79,6 +79,7 @@ class MemorySink:
     """A sink that keeps its tasks."""
 
     exactly_once: bool = True
+    commits_in_tasks: bool = False
     fails_at_write: bool = False
     fails_at_finish: bool = False
     finished: list[MemoryTask] = field(default_factory=list)

@@ -17,6 +17,7 @@ from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.definition import Job
 from penstock.jobs.own_files import check_checkpoint
 from penstock.jobs.ownership import LOCK_FILE, newest_epoch
+from penstock.jobs.recovery import torn_end
 from penstock.jobs.requests import is_running
 from penstock.jobs.rescaling import is_rescaling
 from penstock.jobs.settings import RunSettings
@@ -58,10 +59,16 @@ def examine_checkpoint(
             "Start the job; it brings the rescaling to its end.",
         )
         return
+    retained = RunSettings().retained_batches
     try:
-        check_checkpoint(checkpoint, RunSettings().retained_batches, thorough=True)
+        torn = torn_end(checkpoint, lineage, retained)
+        if torn is None:
+            check_checkpoint(checkpoint, retained, thorough=True)
     except PenstockError as e:
         yield refused("checkpoint files", e)
+        return
+    if torn is not None:
+        yield warning("checkpoint files", torn.told, "Start the job; it takes back what is torn.")
         return
     yield _progress(checkpoint, lineage, now())
 

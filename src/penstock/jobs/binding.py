@@ -45,6 +45,7 @@ from penstock.runtime.query import BoundSource
 from penstock.runtime.reading import StreamReader
 from penstock.runtime.sealed import Sealed
 from penstock.runtime.starting import START_NODE, StartReader
+from penstock.runtime.writing import Writer
 from penstock.sinks.base import Sink
 from penstock.sinks.console import ConsoleSink
 from penstock.sinks.discard import DiscardSink
@@ -79,6 +80,11 @@ class BoundJob:
     control: ControlEntry
     graph: DescribedGraph
     dead_letters_at: str
+
+    @property
+    def writer(self) -> Writer:
+        """What writes into the sinks."""
+        return Writer(self.plan, self.sinks, self.lineage.output_id)
 
 
 def bind_job(job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False) -> BoundJob:

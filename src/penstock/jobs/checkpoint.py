@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from penstock.durable import sync_folder, write_atomically
+from penstock.durable import write_atomically
 from penstock.errors import CheckpointError
 from penstock.streams.graph import STARTS
 
@@ -109,7 +109,6 @@ class Checkpoint:
     def begin(self, lineage: Lineage) -> None:
         """Make the checkpoint that of a lineage, durably."""
         write_atomically(self.lineage_file, msgspec.json.encode(lineage))
-        sync_folder(self.folder)
 
     def stored_lineage(self) -> Lineage | None:
         """The lineage of the checkpoint, None for a new one.
@@ -201,6 +200,6 @@ class Checkpoint:
                 f"{path} cannot be read: {e}. Start the job again, which writes it anew."
             ) from e
 
-    def save(self, name: str, content: Any, *, durable: bool = True) -> None:
-        """Write a JSON file of the checkpoint, whole or not at all; without `durable` a power cut may take it back."""
-        write_atomically(self.folder / name, msgspec.json.encode(content), durable=durable)
+    def save(self, name: str, content: Any) -> None:
+        """Write a JSON file of the checkpoint durably, whole or not at all."""
+        write_atomically(self.folder / name, msgspec.json.encode(content))

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.control.commands import DumpRequest
 from penstock.control.receipts import Story
-from penstock.durable import sync_folder, write_atomically
+from penstock.durable import write_atomically
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import batch_numbers
 
@@ -58,7 +58,6 @@ class Dumps:
             self._folder.mkdir(exist_ok=True)
             name = f"{batch:010}-{story.place.partition}-{story.place.offset}".replace("/", "_")
             write_atomically(self._folder / f"{name}.json", msgspec.json.encode(wanted))
-            sync_folder(self._folder)
 
     def step(self) -> bool:
         """Start or end a dump, if there is one to start or end; whether there are any left."""

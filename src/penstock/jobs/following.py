@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,7 @@ from penstock.control.receipts import Batch, StepTime, Story, slowest_time, stor
 from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.checkpoint_sync import CheckpointSync
 from penstock.jobs.dumping import Dumps
 from penstock.jobs.figures import Lag
 from penstock.jobs.own_files import COUNTS_FILE, mark_begun, stored_counts
@@ -126,6 +128,7 @@ class Follower:
     def __init__(self, bound: BoundJob, checkpoint: Checkpoint, watch: Watch) -> None:
         self.bound: Final = bound
         self._checkpoint = checkpoint
+        self.sync: Final = CheckpointSync(checkpoint.spark_folder, functools.partial(mark_begun, checkpoint))
         self.ownership: Final = watch.ownership
         self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
         self.dumps: Final = watch.dumps
@@ -156,6 +159,9 @@ class Follower:
         self.ownership.check()
         self.plans.begin(batch_id)
         self.recorder.began(batch_id)
+        self.sync.begin(batch_id)
+        if self.bound.writer.commits_in_tasks:
+            self.sync.wait(batch_id)
 
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:
         """Take the reports of a micro-batch; called again with the same batch after a crash.
@@ -165,7 +171,7 @@ class Follower:
         """
         begun_s = time.monotonic()
         self.ownership.check()
-        mark_begun(self._checkpoint, batch_id)
+        self.sync.wait(batch_id)
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
         messages: dict[str, list[bytes]] = {}
         for report in reports:
@@ -177,8 +183,8 @@ class Follower:
         told = self._stories(batch_id, reports)
         self.bound.receipts.write(batch_id, told)
         self.dumps.want(batch_id, told)
-        # Last, so that a replay counts anew what a crash has left uncounted. A count is not worth a wait for the disk.
-        self._checkpoint.save(COUNTS_FILE, self._counts, durable=False)
+        # Last, so that a replay counts anew what a crash has left uncounted; and for good, since receipts have counts.
+        self._checkpoint.save(COUNTS_FILE, self._counts)
         counts = self._counts
         held = SlotCounts(counts.keys, counts.state_bytes, counts.held)
         self.recorder.take(batch_id, reports, told, held, begun_s)

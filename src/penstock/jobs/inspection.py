@@ -25,12 +25,14 @@ class Expected:
     """What penstock knows of a checkpoint besides Spark's files.
 
     `streams` is the number of sources, `begun` the newest micro-batch that may have reached an output (-1: none), and
-    `retained` how many micro-batches Spark keeps.
+    `retained` how many micro-batches Spark keeps. With `before_commit` what came after that micro-batch was planned is
+    left out of account: later plans, its commit, and the state that it wrote.
     """
 
     streams: int
     begun: int = -1
     retained: int = 100
+    before_commit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ def inspect(folder: Path, expected: Expected, *, thorough: bool = False) -> Foun
     That is done in milliseconds; with `thorough` the bytes of the state are read, too.
     """
     offsets, commits = _batches(folder / "offsets"), _batches(folder / "commits")
+    if expected.before_commit is not None:
+        offsets = [number for number in offsets if number <= expected.before_commit]
+        commits = [number for number in commits if number < expected.before_commit]
     found = Found(max(offsets, default=-1), max(commits, default=-1))
     _check_metadata(folder / "metadata", has_progress=bool(offsets or commits))
     _check_begun(folder, found, expected)

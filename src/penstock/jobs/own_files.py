@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from penstock.durable import sync_folder
+from penstock.durable import write_atomically
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.inspection import Expected, inspect
@@ -16,10 +17,18 @@ from penstock.jobs.state_files import damage
 from penstock.sources.journal import journal_end
 from penstock.streams.graph import STARTS
 
-__all__ = ["COUNTS_FILE", "check_checkpoint", "mark_begun", "stored_counts"]
+__all__ = [
+    "COUNTS_FILE",
+    "check_before_commit",
+    "check_checkpoint",
+    "mark_begun",
+    "newest_begun",
+    "stored_counts",
+]
 
 COUNTS_FILE: Final = "counts.json"
 _MARK_FILE: Final = "begun.json"
+_MARK_BYTES: Final = 32
 _CHUNK_BYTES: Final = 1 << 20
 _LOOKS: Final = 3
 _BETWEEN_LOOKS_S: Final = 0.05
@@ -51,18 +60,45 @@ def check_checkpoint(checkpoint: Checkpoint, retained: int, *, thorough: bool = 
             return
 
 
-def _check(checkpoint: Checkpoint, lineage: Lineage, retained: int, *, thorough: bool) -> None:
-    expected = Expected(len(lineage.streams), _newest_begun(checkpoint) - lineage.first_batch, retained)
+def check_before_commit(checkpoint: Checkpoint, lineage: Lineage, retained: int, number: int) -> None:
+    """Raise CheckpointError unless the job could do a micro-batch (by Spark's number) again that was begun.
+
+    What came after it was planned is left out of account.
+    """
+    _check(checkpoint, lineage, retained, before_commit=number)
+
+
+def _check(
+    checkpoint: Checkpoint,
+    lineage: Lineage,
+    retained: int,
+    *,
+    thorough: bool = False,
+    before_commit: int | None = None,
+) -> None:
+    begun = newest_begun(checkpoint) - lineage.first_batch
+    expected = Expected(len(lineage.streams), begun, retained, before_commit)
     found = inspect(checkpoint.spark_folder, expected, thorough=thorough)
     for stream, offset in zip(lineage.streams, found.offsets, strict=False):
         _check_source(checkpoint.folder / "sources", stream, offset)
 
 
 def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:
-    """Note durably, once and before the first output is written, that the job does not begin from nothing any more."""
-    if not (checkpoint.folder / _MARK_FILE).exists():
-        checkpoint.save(_MARK_FILE, _Batch(batch_id))
-        sync_folder(checkpoint.folder)
+    """Note durably that outputs of a micro-batch may exist from now on. The mark never goes back."""
+    path = checkpoint.folder / _MARK_FILE
+    content = msgspec.json.encode(_Batch(batch_id)).ljust(_MARK_BYTES)
+    try:
+        mark = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        write_atomically(path, content)
+        return
+    try:
+        if msgspec.json.decode(os.pread(mark, _MARK_BYTES, 0), type=_Batch).batch < batch_id:
+            # In place, since so few bytes are written whole or not at all, and no name needs to go to disk.
+            os.pwrite(mark, content, 0)
+            os.fdatasync(mark)
+    finally:
+        os.close(mark)
 
 
 def stored_counts(checkpoint: Checkpoint, kind: Any) -> Any:
@@ -74,10 +110,10 @@ def stored_counts(checkpoint: Checkpoint, kind: Any) -> Any:
     )
 
 
-def _newest_begun(checkpoint: Checkpoint) -> int:
-    """The newest micro-batch that may have reached an output, as far as penstock knows; -1 is none.
+def newest_begun(checkpoint: Checkpoint) -> int:
+    """The newest micro-batch that may have reached an output; -1 is none.
 
-    The mark never goes back; the counts are newer, but a power cut may take back the last of them.
+    The mark is set before that can be; the counts say it as well where somebody has deleted the mark.
     """
     marked = _load(
         checkpoint.folder / _MARK_FILE,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.durable import sync_folder, write_atomically
+from penstock.durable import write_atomically
 from penstock.errors import CheckpointError, CheckpointInUseError, FencedError
 
 __all__ = ["LOCK_FILE", "Ownership", "locked", "locked_by_jvm", "newest_epoch"]
@@ -55,7 +55,6 @@ class Ownership:
         newest = newest_epoch(folder)
         run = uuid.uuid4().hex
         write_atomically(folder / _EPOCH_FILE, msgspec.json.encode(_Epoch(newest + 1, run)))
-        sync_folder(folder)
         return cls(folder, newest + 1, run)
 
     def check(self) -> None:

@@ -109,7 +109,6 @@ def _seed_anew(
         first_batch=manifest.batch + 1,
     )
     checkpoint.save(_INTENT_FILE, _Intent(new, declared))
-    sync_folder(checkpoint.folder)
     finish_rescaling(checkpoint)
     return new
 

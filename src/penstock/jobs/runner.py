@@ -38,9 +38,9 @@ from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
 from penstock.jobs.outputs import begin_outputs_anew, checked_outputs
-from penstock.jobs.own_files import check_checkpoint
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.recording import LagClock, Recorder
+from penstock.jobs.recovery import recover
 from penstock.jobs.requests import Answer, Request, Requests
 from penstock.jobs.rescaling import evolve, finish_rescaling, rescale
 from penstock.jobs.settings import RunSettings
@@ -49,7 +49,6 @@ from penstock.runtime.memory import MemoryGauge
 from penstock.runtime.query import Query, start_query
 from penstock.runtime.session import SessionSettings, open_session, ship_code
 from penstock.runtime.warm_up import warm_up
-from penstock.runtime.writing import Writer
 
 __all__ = ["JobRunner", "Progress", "RunSummary"]
 
@@ -144,8 +143,8 @@ class JobRunner:
             # First of all, so that a run that is refused changes nothing.
             stack.enter_context(locked(checkpoint.folder, stop, self._settings.lock_timeout_s))
             finish_rescaling(checkpoint)
-            check_checkpoint(checkpoint, self._settings.retained_batches)
-            told = begin(self._job, self._settings, checkpoint)
+            recovered = recover(checkpoint, self._settings.retained_batches)
+            told = recovered + begin(self._job, self._settings, checkpoint)
             declared = declared_state(self._job)
             evolves = must_evolve(declared, checkpoint)
             bound = bind_job(self._job, self._settings, checkpoint, gets_seed=evolves)
@@ -198,6 +197,7 @@ class JobRunner:
                     if summary.status == "finished":
                         dumps.finish()
                 finally:
+                    follower.sync.close()
                     dumps.abandon()
                 if request is None or request.action != "rescale":
                     break
@@ -347,7 +347,7 @@ class JobRunner:
         query = Query(
             plan=bound.plan,
             sources=bound.sources,
-            writer=Writer(bound.plan, bound.sinks, lineage.output_id),
+            writer=bound.writer,
             checkpoint=str(checkpoint.spark_folder),
             parallelism=lineage.parallelism,
             bounded=self._settings.bounded,

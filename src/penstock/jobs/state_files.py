@@ -80,10 +80,13 @@ def _fault(path: Path) -> CheckpointError | None:
         return damage(path, "is missing")
     if size == 0:
         return damage(path, "is empty")
+    note = path.with_name(path.name + ".crc")
     try:
-        noted = msgspec.json.decode(path.with_name(path.name + ".crc").read_bytes())["mainFileSize"]
-    except (OSError, msgspec.DecodeError, TypeError, KeyError):
+        noted = msgspec.json.decode(note.read_bytes())["mainFileSize"]
+    except OSError:
         return None
+    except (msgspec.DecodeError, TypeError, KeyError):
+        return damage(note, "is truncated or damaged")
     return None if noted == size else damage(path, f"has {size} bytes in place of {noted}")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.durable import write_atomically
 from penstock.streams.graph import STARTS
 
 __all__ = ["Cut", "batch_numbers", "read_cut", "read_cuts", "read_offsets", "write_stream_order"]
@@ -31,9 +32,8 @@ class Cut:
 def write_stream_order(checkpoint: Path, streams: Sequence[str], first_batch: int = 0) -> None:
     """Note in which order the streams stand in Spark's offset log, and the number of what Spark calls batch 0."""
     # Whole or not at all, since it may be read at any moment.
-    new = checkpoint / f".{_ORDER_FILE}.new"
-    new.write_text(json.dumps({"streams": list(streams), "first_batch": first_batch}))
-    new.replace(checkpoint / _ORDER_FILE)
+    order = {"streams": list(streams), "first_batch": first_batch}
+    write_atomically(checkpoint / _ORDER_FILE, json.dumps(order).encode())
 
 
 def batch_numbers(log: Path) -> list[int]:

@@ -102,6 +102,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reader = reader
         self._start = start
         self._parallelism = start.parallelism
+        self._done: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"position": self._start.position}
@@ -138,7 +139,10 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return woken(reader.plan, found, is_first=is_first_batch())
 
     def commit(self, end: dict[str, int]) -> None:
-        self._log.forget(end["position"])
+        # A power loss may take back that this micro-batch is done, but not that the one before is.
+        if self._done is not None:
+            self._log.forget(self._done)
+        self._done = end["position"]
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return None

@@ -135,6 +135,11 @@ class Writer:
     sinks: Mapping[str, tuple[Sink, RecordType, pa.Schema]]
     lineage: str
 
+    @property
+    def commits_in_tasks(self) -> bool:
+        """Whether tasks make records visible once and for all, so that a replay must give each the same ones."""
+        return any(sink.commits_in_tasks for sink, _, _ in self.sinks.values())
+
     def batches(
         self, rows: Iterable[PackedRow], batch_id: int, partition: int, attempt: int
     ) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Literal
 
 import msgspec
 
-from penstock.durable import sync_folder, write_atomically
+from penstock.durable import write_atomically
 from penstock.server.decisions import Driver, DriverState, End, EndKind
 
 __all__ = [
@@ -136,7 +136,6 @@ def _instead_of_launch(folder: Path, name: str, content: bytes) -> None:
     with _lock(folder, fcntl.LOCK_EX) as file:
         if file is not None and launchable(folder):
             write_atomically(folder / name, content)
-            sync_folder(folder)
 
 
 # Starting

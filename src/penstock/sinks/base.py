@@ -41,9 +41,14 @@ class SinkTask(Protocol):
 
 
 class Sink(Protocol):
-    """A place where records leave. Pickled into workers by the runtime; holds only plain values."""
+    """A place where records leave. Pickled into workers by the runtime; holds only plain values.
+
+    With `commits_in_tasks` a task that is finished has made its records visible, once and for all; so tasks begin when
+    all that a replay of the batch needs is on disk.
+    """
 
     exactly_once: bool
+    commits_in_tasks: bool
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:
         """The newest micro-batch of which it may hold a part, as it knows by itself; -1 is none. Changes nothing.

@@ -20,6 +20,7 @@ class ConsoleSink:
     """Prints `heaters> {"sensor_id":1,...}` for each record. A batch that is replayed is printed again."""
 
     exactly_once = False
+    commits_in_tasks = False
 
     def __init__(self, binding: ConsoleBinding) -> None:
         self._binding = binding

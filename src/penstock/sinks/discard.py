@@ -16,6 +16,7 @@ class DiscardSink:
     """Takes records and keeps none."""
 
     exactly_once = True
+    commits_in_tasks = False
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # it keeps nothing
         """It does not know what it was given."""

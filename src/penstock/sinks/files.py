@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.bindings import FilesBinding
-from penstock.durable import sync_folder
+from penstock.durable import make_folder, sync_folder, write_atomically
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PenstockError
 from penstock.records import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
@@ -65,6 +65,7 @@ class FilesSink:
     """
 
     exactly_once = True
+    commits_in_tasks = False
 
     def __init__(self, binding: FilesBinding) -> None:
         self._binding = binding
@@ -92,7 +93,7 @@ class FilesSink:
         """
         staging = self._staging(lineage)
         try:
-            staging.mkdir(parents=True, exist_ok=True)
+            make_folder(staging)
             for leftover in staging.iterdir():
                 leftover.unlink(missing_ok=True)
             (staging / "writable").touch()
@@ -111,7 +112,7 @@ class FilesSink:
             epoch = self._claim_epoch(lineage)
             known = _Place(lineage, str(self._folder), self._binding.format, epoch)
             with self._checkpoint_errors():
-                _write_note(self._note, known, durable=True)
+                write_atomically(self._note, msgspec.json.encode(known))
         self._place = known
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:
@@ -135,8 +136,8 @@ class FilesSink:
                     _publish(joined, target)
             place.committed = batch_id
             with self._checkpoint_errors():
-                # The file is on disk already. The note is for a file that is taken away before a replay.
-                _write_note(note, place, durable=False)
+                # The note is for a file that is taken away before a replay.
+                write_atomically(note, msgspec.json.encode(place))
         for part in parts:
             with suppress(OSError):
                 (staging / part.name).unlink(missing_ok=True)
@@ -181,6 +182,7 @@ class FilesSink:
                 os.fsync(file.fileno())
         except FileExistsError:
             return self._has_claimed(epoch, lineage)
+        sync_folder(self._folder)
         return True
 
     def _has_claimed(self, epoch: int, lineage: str) -> bool:
@@ -311,15 +313,3 @@ def _read_note(path: Path) -> _Place | None:
         return None
     except msgspec.MsgspecError as e:
         raise CheckpointError(f"The checkpoint's {path} is damaged ({e}). Restore it, or delete it.") from e
-
-
-def _write_note(path: Path, place: _Place, *, durable: bool) -> None:
-    new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
-        file.write(msgspec.json.encode(place))
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    new.replace(path)
-    if durable:
-        sync_folder(path.parent)

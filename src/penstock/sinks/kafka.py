@@ -47,6 +47,7 @@ class KafkaSink:
         self._binding = binding
         self._encoder = encoder
         self.exactly_once = binding.delivery == "exactly-once"
+        self.commits_in_tasks = self.exactly_once
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # Kafka keeps what is fixed
         """The newest batch of a lineage that any sink partition has committed, while the broker remembers it."""

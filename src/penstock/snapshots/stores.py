@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from penstock.durable import sync_folder
+from penstock.durable import make_folder, sync_folder
 from penstock.errors import AlreadyThereError, ExternalSystemError, NotThereError, SnapshotError
 from penstock.sources.object_stores import BUCKET, Patience, Place, store_of, why
 
@@ -176,7 +176,7 @@ class _FolderStore:
     @contextmanager
     def _staged(self, target: Path, data: Data) -> Iterator[Path]:
         """The content on disk under a hidden name, which is gone afterwards."""
-        _make_folder(target.parent)
+        make_folder(target.parent)
         staged = target.parent / f".{uuid.uuid4().hex}.tmp"
         try:
             with staged.open("xb") as file:
@@ -222,17 +222,6 @@ def _claim(staged: Path, target: Path) -> None:
         # Without hard links the name is taken first. A crash in between leaves an empty file, which no manifest names.
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         staged.replace(target)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each durable in the one that holds it."""
-    missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for new in reversed(missing):
-        new.mkdir(exist_ok=True)
-        sync_folder(new.parent)
 
 
 class _ObjectStore:

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from penstock.control.commands import CommandError
+from penstock.durable import make_folder, sync_folder
 from penstock.sources.objects import OBJECT_SCHEMES, ObjectError, read_object
 
 __all__ = ["FetchedFiles"]
@@ -39,7 +40,7 @@ class FetchedFiles:
         kept = Path(self.folder) / f"{name}.json"
         if not kept.exists():
             outcome = self._outcome(uri)
-            kept.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(kept.parent)
             new = kept.with_name(f".{name}-{uuid.uuid4().hex}")
             with new.open("wb") as file:
                 file.write(outcome)
@@ -52,6 +53,7 @@ class FetchedFiles:
                 pass
             finally:
                 new.unlink()
+            sync_folder(kept.parent)
         found = msgspec.json.decode(kept.read_bytes(), type=dict[str, msgspec.Raw])
         if "error" in found:
             raise CommandError(msgspec.json.decode(found["error"], type=str), command_id)

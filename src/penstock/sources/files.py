@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.bindings import LINE_FORMATS, FilesBinding
-from penstock.durable import sync_folder
+from penstock.durable import make_folder, sync_folder
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records import RecordType, empty_like
 from penstock.sources.base import SourceChunk, Split
@@ -199,7 +199,7 @@ class _FoundFiles:
         lines = b"".join(_log_line(file) for file in files)
         try:
             if not self._path.exists():
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self._path.parent)
                 self._path.touch()
                 sync_folder(self._path.parent)
             with self._path.open("r+b") as log:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.durable import sync_folder
+from penstock.durable import make_folder, sync_folder
 from penstock.errors import CheckpointError
 from penstock.records import RecordType
 from penstock.sources.base import SourceChunk, Split
@@ -48,7 +48,7 @@ class JournalWriter:
         self._folder = Path(folder)
         self._segment_bytes = segment_bytes
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             self._mark = os.open(self._folder / "mark", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as e:
             raise self._error(e) from e

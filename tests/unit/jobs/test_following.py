@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from in_process_job import MemorySink
 
 import penstock as ps
 from penstock.control.receipts import StepTime
@@ -68,6 +71,44 @@ def test_event_time_is_that_of_the_slowest_task(tmp_path: Path) -> None:
     assert (found.watermark, found.behind_s, found.held_by) == (f"{2**62} ms", None, None)
 
 
+class MarkedSink(MemorySink):
+    """A sink that takes note of the mark when it makes a micro-batch visible."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.marks: list[int] = []
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:  # as Sink
+        self.marks.append(marked(self.folder))
+
+
+def marked(checkpoint: Path) -> int:
+    """The micro-batch of which outputs may exist, as far as the disk knows."""
+    path = checkpoint / "begun.json"
+    return json.loads(path.read_bytes())["batch"] if path.exists() else -1
+
+
+def test_a_micro_batch_is_marked_before_the_first_sink_has_it(tmp_path: Path) -> None:
+    """The mark comes behind all that a replay needs, while tasks work."""
+    follower = following(tmp_path)
+    sink = MarkedSink(tmp_path / "checkpoint")
+    follower.bound.sinks["out"] = (sink, *follower.bound.sinks["out"][1:])
+    for batch in (0, 1):
+        follower.before_batch(batch)
+        follower.on_batch(batch, [report("out", "out", 1)])
+    assert sink.marks == [0, 1]
+
+
+def test_tasks_that_make_records_visible_begin_behind_the_mark(tmp_path: Path) -> None:
+    """As those of a Kafka sink do that is exactly once."""
+    follower = following(tmp_path)
+    sink = MemorySink(commits_in_tasks=True)
+    follower.bound.sinks["out"] = (sink, *follower.bound.sinks["out"][1:])
+    follower.before_batch(0)
+    assert marked(tmp_path / "checkpoint") == 0
+
+
 def test_progress_shows_event_time(tmp_path: Path) -> None:
     """As the summary does, while the job runs."""
     follower = following(tmp_path)
@@ -108,5 +149,7 @@ def following(tmp_path: Path) -> Follower:
     bound = bind_job(job, RunSettings(bindings=bindings), checkpoint)
     ownership: Any = SimpleNamespace(check=lambda: None)
     dumps: Any = SimpleNamespace(want=lambda batch_id, told: None)
-    recorder: Any = SimpleNamespace(take=lambda *taken: None, see_lag=lambda lag: None)
+    recorder: Any = SimpleNamespace(
+        began=lambda batch: None, take=lambda *taken: None, see_lag=lambda lag: None
+    )
     return Follower(bound, checkpoint, Watch(ownership, dumps, recorder))

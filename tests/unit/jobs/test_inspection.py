@@ -6,14 +6,11 @@ Checkpoints of real jobs are damaged in tests/integration/test_damaged_checkpoin
 from __future__ import annotations
 
 import json
-import struct
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-import xxhash
+from spark_checkpoint import write_changelog, write_snapshot
 
 from penstock.errors import CheckpointError
 from penstock.jobs.inspection import Expected, Found, inspect
@@ -129,35 +126,6 @@ def test_broken_metadata_before_the_first_micro_batch_may_be_deleted(tmp_path: P
 
 
 # State
-
-
-def write_changelog(
-    folder: Path, version: int, before: Sequence[int] = (), *, size: int | None = None
-) -> Path:
-    """A changelog whose descent goes back to the versions before; `size` is the size that is noted for it."""
-    items = [{"version": number, "checkpointUniqueId": f"id{number}"} for number in before]
-    names = json.dumps(items, separators=(",", ":")).encode()
-    block = struct.pack(">H2sH", 2, b"v4", len(names)) + names + b"\0"
-    packed = pa.Codec("lz4_raw").compress(block).to_pybytes()
-    checksum = xxhash.xxh32_intdigest(block, 0x9747B28C) & 0x0FFFFFFF
-    head = struct.pack("<8sBIII", b"LZ4Block", 0x25, len(packed), len(block), checksum)
-    path = folder / f"{version}_id{version}.changelog"
-    path.write_bytes(head + packed)
-    noted = {"mainFileSize": path.stat().st_size if size is None else size}
-    path.with_name(path.name + ".crc").write_text(json.dumps(noted))
-    return path
-
-
-def write_snapshot(folder: Path, version: int, tables: Sequence[str] = ()) -> Path:
-    """A snapshot that refers to table files, which are written, too."""
-    (folder / "SSTs").mkdir(exist_ok=True)
-    for name in tables:
-        (folder / "SSTs" / name).write_bytes(b"table")
-    listed = {"sstFiles": [{"dfsSstFileName": name, "sizeBytes": 5} for name in tables]}
-    path = folder / f"{version}_id{version}.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("metadata", "v2\n" + json.dumps(listed))
-    return path
 
 
 def write_state(folder: Path) -> None:

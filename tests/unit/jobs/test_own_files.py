@@ -43,11 +43,11 @@ def test_a_new_checkpoint_is_accepted(tmp_path: Path) -> None:
     check_checkpoint(opened, 100)
 
 
-def test_the_mark_is_written_once(checkpoint: Checkpoint) -> None:
-    """It names the first micro-batch that was written."""
-    mark_begun(checkpoint, 0)
-    mark_begun(checkpoint, 5)
-    assert json.loads((checkpoint.folder / "begun.json").read_bytes()) == {"batch": 0}
+def test_the_mark_never_goes_back(checkpoint: Checkpoint) -> None:
+    """It names the newest micro-batch that may have been written; also a run that is late does not take it back."""
+    for batch, marked in ((0, 0), (5, 5), (4, 5), (1_000_000, 1_000_000)):
+        mark_begun(checkpoint, batch)
+        assert json.loads((checkpoint.folder / "begun.json").read_bytes()) == {"batch": marked}
 
 
 @pytest.mark.parametrize("known", ["begun.json", "counts.json"])

@@ -153,7 +153,7 @@ def test_a_crash_inside_the_commit_is_repaired_by_the_replay(
     """Wherever the commit stops, the batch is there exactly once after the replay."""
     function = {
         "before publishing": "penstock.sinks.files._publish",
-        "before the note": "penstock.sinks.files._write_note",
+        "before the note": "penstock.sinks.files.write_atomically",
         "before cleaning up": "pathlib.Path.unlink",
     }[crash]
 
