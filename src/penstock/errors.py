@@ -55,6 +55,12 @@ class CheckpointInUseError(CheckpointError):
     retryable = True
 
 
+class CheckpointMissingError(CheckpointError):
+    """The checkpoint of a job that has run is not there, such as on a disk that is not mounted; it may come back."""
+
+    retryable = True
+
+
 class FencedError(CheckpointError):
     """Another run has taken over the checkpoint; this one has ended before it wrote more."""
 

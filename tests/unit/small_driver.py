@@ -16,6 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from penstock.durable import write_atomically
+from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.requests import Answer, Requests
 from penstock.server.driver import Launch
 from penstock.server.leases import LeaseKeeper
@@ -40,7 +41,9 @@ def main() -> None:
     os.set_inheritable(int(os.environ.pop(ALIVE_VARIABLE)), False)
     write_atomically(folder / BEGUN_FILE, msgspec.json.encode(process_of(os.getpid())))
     checkpoint = Path(launch.settings["checkpoint"])
-    checkpoint.mkdir(parents=True, exist_ok=True)
+    if launch.settings["must_continue"]:
+        Checkpoint(checkpoint).check_there()
+    Checkpoint.open(str(checkpoint)).begin(Lineage("small", "small", 1, 1, ()))
     # One line for each run, and a note while it is at work: two at once would show.
     with (checkpoint / "at-work").open("x"), (checkpoint / "runs").open("a") as runs:
         runs.write(f"{launch.run}\n")

@@ -128,6 +128,12 @@ def run(
     from_dump: Annotated[
         str | None, typer.Option(metavar="URI", help="Begin with a dump, if CHECKPOINT is new.")
     ] = None,
+    must_continue: Annotated[
+        bool,
+        typer.Option(
+            "--must-continue", help="Refuse to begin anew: CHECKPOINT must be there, say on a mounted disk."
+        ),
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Put an existing checkpoint aside first, and begin anew.")
     ] = False,
@@ -215,6 +221,7 @@ def run(
             state_memory_mb=state_memory_mb,
             from_savepoint=from_savepoint,
             from_dump=from_dump,
+            must_continue=must_continue,
             fresh=fresh,
             keep_positions=keep_positions,
             allow_non_restored_state=allow_non_restored_state,

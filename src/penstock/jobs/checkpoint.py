@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from penstock.durable import write_atomically
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, CheckpointMissingError
 from penstock.streams.graph import STARTS
 
 __all__ = ["Checkpoint", "Lineage", "Origin", "Outputs"]
@@ -88,6 +89,27 @@ class Checkpoint:
                 f"The checkpoint folder {folder} cannot be written ({e.strerror}). Choose another with --checkpoint."
             ) from e
         return cls(folder)
+
+    def check_there(self) -> None:
+        """Raise CheckpointMissingError unless there is anything of the checkpoint, whole or damaged. Makes nothing.
+
+        For a job that has run with it: of an empty folder, or none, it would begin from nothing.
+        """
+        try:
+            # A look at a share may fail in more ways than that there is no such file.
+            found = os.listdir(self.folder)  # noqa: PTH208  # it raises at once
+        except FileNotFoundError:
+            how = "the folder is not there"
+        except OSError as e:
+            how = f"the folder cannot be read ({e.strerror})"
+        else:
+            if not {self.lineage_file.name, *_LATER_FILES}.isdisjoint(found):
+                return
+            how = "the folder has nothing of it"
+        raise CheckpointMissingError(
+            f"The job has run with the checkpoint {self.folder}, and {how}: it would begin from nothing. Mount the "
+            "disk or share that holds the checkpoint, or put it back from a copy."
+        )
 
     @property
     def lineage_file(self) -> Path:

@@ -316,6 +316,8 @@ class JobRunner:
 
     def _checkpoint(self) -> Checkpoint:
         if self._settings.checkpoint is not None:
+            if self._settings.must_continue:
+                Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
             return Checkpoint.open(self._settings.checkpoint)
         # Kept after a failure, for its log, and when there are dead letters, for them.
         return Checkpoint.open(tempfile.mkdtemp(prefix="penstock-"))

@@ -37,6 +37,7 @@ class RunSettings:
             its local disk, with 16 bytes a key in memory.
         from_savepoint: the savepoint to begin with when the checkpoint is new: its id, or where it is.
         from_dump: where the dump is to begin with when the checkpoint is new.
+        must_continue: refuse to begin anew: the checkpoint must be there, since the job has run with it.
         fresh: put an existing checkpoint aside first, so that the checkpoint is new.
         keep_positions: begin to read where the snapshot stood; None does so for a savepoint and not for a dump.
         allow_non_restored_state: leave behind the state of steps that the job no longer has.
@@ -63,6 +64,7 @@ class RunSettings:
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
     from_savepoint: str | None = None
     from_dump: str | None = None
+    must_continue: bool = False
     fresh: bool = False
     keep_positions: bool | None = None
     allow_non_restored_state: bool = False
@@ -87,6 +89,9 @@ class RunSettings:
             raise JobDefinitionError(f"max_held_bytes is {self.max_held_bytes}; it must not be negative.")
         if self.from_savepoint is not None and self.from_dump is not None:
             raise JobDefinitionError("A job begins from a savepoint or from a dump. Name one of them.")
+        if self.must_continue and (self.checkpoint is None or self.fresh):
+            other = "without a checkpoint" if self.checkpoint is None else "with fresh"
+            raise JobDefinitionError(f"must_continue does not go {other}: the job would begin anew.")
         if self.state_memory_mb < 0:
             raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
         if self.new_outputs_from is not None and self.new_outputs_from < 0:

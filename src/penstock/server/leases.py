@@ -20,6 +20,7 @@ from typing import Final, Self
 import msgspec
 
 from penstock.durable import write_atomically
+from penstock.errors import CheckpointMissingError
 from penstock.server.decisions import GRACE_MS, Driver, DriverState, End, EndKind
 from penstock.server.processes import Ended, end_session
 
@@ -96,9 +97,17 @@ def lease_of(checkpoint: Path, job: str, run: int) -> Lease | None:
 def offer(checkpoint: Path, lease: Lease) -> int:
     """Make the lease of a run, the newest one; gives its number. One that a run has is not made again.
 
-    From then on runs with older leases have lost the checkpoint. Raises OSError when it cannot be made.
+    From then on runs with older leases have lost the checkpoint. Raises OSError when it cannot be made. Only the first
+    run of a job makes the folder; where a later one does not find it, it would count anew: CheckpointMissingError.
     """
-    _folder(checkpoint).mkdir(parents=True, exist_ok=True)
+    folder = _folder(checkpoint)
+    if lease.run <= 1:
+        folder.mkdir(parents=True, exist_ok=True)
+    elif not folder.is_dir():
+        raise CheckpointMissingError(
+            f"The job has run with the checkpoint {checkpoint}, and {folder.name} beside it is not there. Mount the "
+            "disk or share that holds them."
+        )
     while True:
         found = _find(checkpoint, lease.job, lease.run)
         if found is not None:

@@ -16,7 +16,15 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import JobChangedError, LeadershipLostError, PenstockError, StoreError, UnknownIdError
+from penstock.errors import (
+    CheckpointMissingError,
+    JobChangedError,
+    LeadershipLostError,
+    PenstockError,
+    StoreError,
+    UnknownIdError,
+)
+from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.requests import Request, answer_to, post
 from penstock.server.autoscaler import Autoscaler
 from penstock.server.catalog import Catalog, JobSettings
@@ -37,6 +45,7 @@ from penstock.server.processes import (
     void,
 )
 from penstock.server.statuses import WITH_DRIVER, JobStatus
+from penstock.server.store.asking import MANAGER
 from penstock.server.store.rows import JobRow
 from penstock.server.store.store import Store
 
@@ -109,6 +118,8 @@ class Manager:
         # What need not be done twice by one manager, though it would do no harm.
         self._noted: set[tuple[str, int]] = set()
         self._asked: set[str] = set()
+        # Jobs, and after which run, that are not started while their checkpoint is away.
+        self._waiting: set[tuple[str, int]] = set()
         self._leader: int | None = None
         self._lead_again_s = 0.0
         self._keep_again_s = 0.0
@@ -224,12 +235,23 @@ class Manager:
         except (JobChangedError, UnknownIdError):
             # A user wants something else since.
             return 0.0
+        except CheckpointMissingError as e:
+            self._wait_for_checkpoint(job, e)
         except (LeadershipLostError, StoreError):
             raise
         except Exception:
             # The others must not wait for it.
             _log.exception("The job %s cannot be looked after", job.id)
         return self._settings.poll_s
+
+    def _wait_for_checkpoint(self, job: JobRow, error: CheckpointMissingError) -> None:
+        """Tell once that a job is not started, since its checkpoint is away; it is when the checkpoint is back."""
+        if (job.id, job.epoch) not in self._waiting:
+            self._waiting.add((job.id, job.epoch))
+            assert self._leader is not None
+            _log.warning("The job %s is not started: %s", job.id, error)
+            told = {"reason": str(error)}
+            self._store.add_event_of_leader(self._leader, job.id, MANAGER, "waits for its checkpoint", told)
 
     def _step(self, job: JobRow) -> tuple[JobRow | None, float]:
         """Look, decide, record, act. Gives the job when it has changed, and how long to wait otherwise."""
@@ -287,6 +309,8 @@ class Manager:
 
     def _prepare_run(self, job: JobRow) -> None:
         """Before the next run of a job is on record: by its folder and its lease all know whose it is."""
+        if self._store.has_run(job.checkpoint):
+            Checkpoint(Path(job.checkpoint)).check_there()
         self._home.run(job.id, job.epoch + 1).mkdir(parents=True, exist_ok=True, mode=0o700)
         lease = Lease(job.id, job.epoch + 1, self._host, str(self._home.root))
         offer(Path(job.checkpoint), lease)
@@ -328,6 +352,7 @@ class Manager:
         try:
             definition = self._catalog.definition(job.definition)
             settings = JobSettings.model_validate(job.settings).run_settings(job.checkpoint)
+            settings["must_continue"] = self._store.has_run(job.checkpoint)
         except (PenstockError, ValueError) as e:
             refuse(folder, str(e))
             return

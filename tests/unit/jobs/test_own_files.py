@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import CheckpointError
+import penstock as ps
+from penstock.errors import CheckpointError, CheckpointMissingError, JobDefinitionError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.own_files import check_checkpoint, mark_begun
+from penstock.jobs.runner import JobRunner
+from penstock.jobs.settings import RunSettings
 from penstock.sources.journal import JournalWriter
 
 LINEAGE = Lineage("id", "job", 128, 2, ("readings", "commands"))
@@ -99,3 +102,35 @@ def test_a_journal_must_be_as_long_as_what_was_read(checkpoint: Checkpoint) -> N
     plan(checkpoint, 0, position=end + 1)
     with pytest.raises(CheckpointError, match=rf"readings\.journal has {end} of the {end + 1} bytes"):
         check_checkpoint(checkpoint, 100)
+
+
+def test_a_checkpoint_that_must_be_there(tmp_path: Path) -> None:
+    """Neither a folder that is away nor an empty one is made to be a new checkpoint; a damaged one is there."""
+    folder = tmp_path / "mounted" / "checkpoint"
+    with pytest.raises(
+        CheckpointMissingError, match=r"checkpoint, and the folder is not there: it would begin"
+    ) as e:
+        Checkpoint(folder).check_there()
+    assert (e.value.retryable, e.value.exit_code) == (True, 2)
+    assert not folder.parent.exists()
+    folder.mkdir(parents=True)
+    (folder / "lost+found").mkdir()
+    with pytest.raises(CheckpointMissingError, match="has nothing of it: it would begin from nothing"):
+        Checkpoint(folder).check_there()
+    (folder / "counts.json").touch()
+    Checkpoint(folder).check_there()
+
+
+def test_a_run_that_must_continue_makes_nothing(tmp_path: Path) -> None:
+    """It ends before it has touched the place of the checkpoint."""
+    job = ps.Job("job")
+    job.data_stream("hits", schema="page INT").sink_to("out")
+    bindings = {"hits": f"jsonl:{tmp_path}", "out": f"jsonl:{tmp_path / 'out'}"}
+    settings = RunSettings(bindings=bindings, checkpoint=str(tmp_path / "cp"), must_continue=True)
+    with pytest.raises(CheckpointMissingError):
+        JobRunner(job, settings).run()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(JobDefinitionError, match="must_continue does not go with fresh"):
+        RunSettings(must_continue=True, checkpoint="cp", fresh=True)
+    with pytest.raises(JobDefinitionError, match="must_continue does not go without a checkpoint"):
+        RunSettings(must_continue=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import CheckpointMissingError
 from penstock.server import leases
 from penstock.server.decisions import Driver, DriverState, EndKind
 from penstock.server.leases import Lease, LeaseKeeper, LeaseWatch, lease_of, offer, revoke
@@ -154,10 +155,22 @@ def test_a_run_that_has_lost_its_lease_ends(
     assert newer == 2
 
 
+def test_a_later_run_does_not_count_anew(checkpoint: Path) -> None:
+    """Where a share is not mounted nothing is made; the first run makes what it needs."""
+    with pytest.raises(
+        CheckpointMissingError, match=r"\.leases beside it is not there. Mount the disk or share"
+    ):
+        offer(checkpoint, lease(2))
+    assert not checkpoint.parent.exists() or list(checkpoint.parent.iterdir()) == []
+    assert offer(checkpoint, lease(1)) == 1
+    assert offer(checkpoint, lease(2)) == 2
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_another_job_takes_the_checkpoint_over(checkpoint: Path, late: bool) -> None:
     """A run of the job before it ends, whether it works or begins only now."""
     told: list[str] = []
+    offer(checkpoint, lease(1, "before"))
     number = offer(checkpoint, lease(7, "before"))
     old = keeper(checkpoint, number, told)
     if not late:

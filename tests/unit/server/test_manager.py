@@ -133,6 +133,55 @@ def test_a_driver_that_is_killed_is_started_again(place: Place) -> None:
     assert [run.exit_code for run in place.service.runs(job_id)] == [-9, -9, -9]
 
 
+def test_a_job_whose_checkpoint_is_away_waits_for_it(place: Place) -> None:
+    """Such as on a share that is not mounted: it is never begun from nothing, and goes on when all is back."""
+    job_id = place.submit("works", "fixed-delay:attempts=1,delay=0s")
+    place.until(job_id, JobStatus.RUNNING)
+    place.work(lambda: place.service.runs(job_id)[0].pid is not None)
+    checkpoint = place.service.checkpoint(job_id)
+    mounted = {path: path.with_name(f"{path.name}-away") for path in checkpoint.parent.glob("checkpoint*")}
+    assert len(mounted) == 2, "with the leases"
+    os.kill(place.pid(job_id), signal.SIGKILL)
+    (checkpoint / "at-work").unlink()
+    for path, away in mounted.items():
+        path.rename(away)
+    place.work(lambda: "waits for its checkpoint" in [event.what for event in place.service.events(job_id)])
+    for _ in range(5):
+        place.manager.look()
+    assert place.service.get(job_id).status is JobStatus.RESTARTING
+    told = [
+        event.detail for event in place.service.events(job_id) if event.what == "waits for its checkpoint"
+    ]
+    assert len(told) == 1
+    assert "the folder is not there: it would begin from nothing" in told[0]["reason"]
+    assert not any(path.exists() for path in mounted)
+    checkpoint.mkdir()
+    place.manager.look()
+    assert place.service.get(job_id).status is JobStatus.RESTARTING, "an empty folder is no checkpoint"
+    checkpoint.rmdir()
+    for path, away in mounted.items():
+        away.rename(path)
+    assert place.until(job_id, JobStatus.RUNNING).run == 2
+    assert place.runs(job_id) == ["1", "2"]
+
+
+def test_a_job_that_continues_another_must_find_its_checkpoint(place: Place) -> None:
+    """Which that one has run with; a job that never ran may begin from nothing."""
+    first = place.submit("works")
+    place.until(first, JobStatus.RUNNING)
+    checkpoint = place.service.checkpoint(first)
+    assert place.store.has_run(str(checkpoint))
+    assert not place.store.has_run(str(checkpoint.parent))
+    place.service.cancel(first, "ann")
+    place.until(first, JobStatus.CANCELED)
+    checkpoint.rename(checkpoint.with_name("away"))
+    second = place.submit("works", continues=first)
+    place.work(lambda: "waits for its checkpoint" in [event.what for event in place.service.events(second)])
+    assert place.service.get(second).run == 0
+    checkpoint.with_name("away").rename(checkpoint)
+    place.until(second, JobStatus.RUNNING)
+
+
 def test_failures_and_refusals_differ(place: Place) -> None:
     """One is tried again, the other would come again."""
     job_id = place.submit("fails dies finishes", "fixed-delay:attempts=5,delay=0s")

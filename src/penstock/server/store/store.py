@@ -134,6 +134,21 @@ class Store:
                 connection, operations.c.job_id == job_id, operations.c.state.in_(UNFINISHED)
             )
 
+    def has_run(self, checkpoint: str) -> bool:
+        """Whether a job with a checkpoint has ever been RUNNING, so that the checkpoint must be there."""
+        query = (
+            sa.select(events.c.id)
+            .join(jobs, jobs.c.id == events.c.job_id)
+            .where(
+                jobs.c.checkpoint == checkpoint,
+                events.c.what == "status",
+                events.c.detail["to"].as_string() == JobStatus.RUNNING,
+            )
+            .limit(1)
+        )
+        with reading(self._engine) as connection:
+            return connection.execute(query).first() is not None
+
     def rescales(self, job_id: str, most: int = 100) -> list[OperationRow]:
         """The newest operations that rescale a job, oldest first."""
         query = (
