@@ -1,0 +1,128 @@
+"""Crashes of a life at each of its operations, by a kill or a power loss, and whether it comes to its right end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from crash_model import Loss, after_kill, after_power_loss
+from disk_tree import Op, Tree
+from life import Ended, Life, Story
+from oracle import refusal_fault, violations
+
+__all__ = ["Crash", "Outcome", "Recorded", "crash", "disk_after", "distinct", "judge", "record", "resumed"]
+
+Result = Literal["went on", "refused", "violation"]
+
+# What Spark leaves of a file that never got its name; nobody looks at these.
+_NEVER_READ = re.compile(r"/\.\.?[^/]+\.[0-9a-f-]{36}\.tmp(\.crc)?$")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A life that went well: the disk before, its operations, and how far it was."""
+
+    story: Story
+    base: Tree
+    ops: Sequence[Op]
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A crash behind so many operations; of a power loss what is left besides what was synced.
+
+    With `stops` the next run is stopped while it starts, and there is more to read in the one after it.
+    """
+
+    at: int
+    loss: Loss | None = None
+    seed: int = 0
+    stops: bool = False
+
+    def __str__(self) -> str:
+        what = "kill" if self.loss is None else f"power loss ({self.loss}, seed {self.seed})"
+        return f"{what} behind operation {self.at}{', then a stop during start' if self.stops else ''}"
+
+
+@dataclass
+class Outcome:
+    """What came of crashes."""
+
+    result: Result
+    why: list[str] = field(default_factory=list)
+
+
+class NotRightError(AssertionError):
+    """A life without any crash has not come to its right end."""
+
+
+def record(life: Life, story: Story) -> Recorded:
+    """Live a story without crashes."""
+    life.begin(story)
+    ended = life.live()
+    if ended.error is not None:
+        raise ended.error
+    found = violations(life)
+    if found:
+        raise NotRightError("; ".join(found))
+    return Recorded(story, life.disk.base, list(life.disk.ops))
+
+
+def disk_after(recorded: Recorded, crash: Crash) -> Tree:
+    """What a crash leaves."""
+    ops = recorded.ops[: crash.at]
+    if crash.loss is None:
+        return after_kill(recorded.base, ops)
+    return after_power_loss(recorded.base, ops, crash.loss, crash.seed)
+
+
+def crash(life: Life, recorded: Recorded, crash: Crash, tree: Tree | None = None) -> Outcome:
+    """Let a recorded life crash, and live on."""
+    tree = disk_after(recorded, crash) if tree is None else tree
+    with life.disk.durably():
+        tree.put(life.root)
+    life.story = recorded.story
+    life.disk.begin(tree)
+    marks = [op.note for op in recorded.ops[: crash.at] if op.kind == "mark"]
+    run, action = resumed(recorded.story, marks[-1] if marks else (0, 0))
+    ended = life.start_and_stop(run) if crash.stops else Ended(finished=True)
+    if ended.error is None:
+        ended = life.live(run, action)
+    return judge(life, ended, power_failed=crash.loss is not None)
+
+
+def resumed(story: Story, mark: tuple[int, int]) -> tuple[int, int]:
+    """Where a story goes on: behind the last run the job is started once more."""
+    run, action = mark
+    if run < len(story.runs):
+        return run, action
+    return len(story.runs) - 1, len(story.runs[-1].actions)
+
+
+def judge(life: Life, ended: Ended, *, power_failed: bool) -> Outcome:
+    """What is to be said of a life that has ended for good."""
+    if ended.error is not None:
+        if not power_failed:
+            return Outcome("violation", [f"it ended with {type(ended.error).__name__}: {ended.error}"])
+        fault = refusal_fault(ended.error)
+        return Outcome("refused", [str(ended.error)]) if fault is None else Outcome("violation", [fault])
+    found = violations(life)
+    return Outcome("violation", found) if found else Outcome("went on")
+
+
+def distinct(
+    recorded: Recorded, losses: Sequence[Loss | None], step: int = 1, *, stops: bool = False
+) -> Iterator[tuple[Crash, Tree]]:
+    """The crashes behind each operation that leave a disk which none before has left."""
+    seen: set[tuple[object, bytes]] = set()
+    for at in range(0, len(recorded.ops) + 1, step):
+        marks = [op.note for op in recorded.ops[:at] if op.kind == "mark"]
+        for loss in losses:
+            one = Crash(at, loss, at, stops)
+            tree = disk_after(recorded, one)
+            key = marks[-1] if marks else None, tree.digest(lambda path: not _NEVER_READ.search(path))
+            if key not in seen:
+                seen.add(key)
+                yield one, tree

@@ -1,0 +1,443 @@
+"""The life of a job: runs and what happens in them, in this process, broken off anywhere and taken up again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+from unittest import mock
+
+from crash_jobs import CrashJob, Feed, Row
+from model_journal import RECEIVERS, JournaledReceiver
+from recording_disk import Died, RecordingDisk
+from spark_model import ModelQuery, ModelSpark, forget_workers, model_compile, model_read_slots
+
+import penstock.errors
+from penstock.jobs import capturing, dumping, own_files, runner
+from penstock.jobs.capturing import Capture, capture
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.requests import answer_to, new_request, post
+from penstock.jobs.runner import JobRunner
+from penstock.jobs.settings import RunSettings
+from penstock.local.memory import MemoryUse
+from penstock.runtime import query, sealed
+
+__all__ = ["Action", "Ended", "Life", "Run", "Story"]
+
+ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart"]
+_MOST_TICKS = 400
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something that happens while a job runs.
+
+    `feed` gives the next file of a stream; `send` the next command; `turn` lets Spark look at the sources once. `stop`
+    is a signal, and `late` says that it comes when the next micro-batch has just been planned. Requests are awaited.
+    """
+
+    kind: ActionKind
+    stream: str = ""
+    parallelism: int = 0
+    savepoint: bool = False
+    drain: bool = False
+    late: bool = False
+
+    def __str__(self) -> str:
+        more = [
+            f"{name}={getattr(self, name)}"
+            for name in ("stream", "parallelism", "savepoint", "drain", "late")
+            if getattr(self, name)
+        ]
+        return " ".join([self.kind, *more])
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the job: what happens in it, and how it is started.
+
+    With `early_stop` it is stopped while it starts. `checkpoint` names its checkpoint; with `from_savepoint` a new one
+    begins from the newest savepoint.
+    """
+
+    actions: tuple[Action, ...] = ()
+    bounded: bool = False
+    early_stop: bool = False
+    checkpoint: str = "checkpoint"
+    from_savepoint: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that happens to a job: its runs, the files that its streams get, and the commands that are sent."""
+
+    job: CrashJob
+    runs: tuple[Run, ...]
+    feed: Feed
+    commands: tuple[Row, ...] = ()
+    parallelism: int = 2
+    retained: int = 100
+    form: Literal["jsonl", "csv", "parquet"] = "jsonl"
+    options: Mapping[str, str] = field(default_factory=dict)
+    journaled: bool = False
+    own_commands: bool = False
+
+
+@dataclass
+class Ended:
+    """How a life went on until it ended or was broken off: why, and the summary of the last run."""
+
+    error: BaseException | None = None
+    finished: bool = False
+
+
+class Life:
+    """Lives a story in a folder. Enter it once; then any number of crashes may be tried."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "disk"
+        self.root.mkdir(parents=True)
+        self.disk = RecordingDisk(self.root)
+        self.seed = 0
+        self.attempt = 0
+        self._uuids = 0
+        self._jobs: dict[str, Any] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        stack = self._stack
+        patch = stack.enter_context
+        patch(self.disk)
+        patch(mock.patch.object(runner, "open_session", self._session))
+        patch(mock.patch.object(runner, "ship_code", _nothing))
+        patch(mock.patch.object(runner, "warm_up", _nothing))
+        patch(mock.patch.object(runner, "locked_by_jvm", mock.Mock()))
+        patch(mock.patch.object(runner, "MemoryGauge", _NoGauge))
+        patch(mock.patch.object(runner, "_signals_set", contextlib.nullcontext))
+        patch(mock.patch.object(query, "_compile", model_compile))
+        patch(mock.patch.object(query, "_REST_S", 0))
+        patch(mock.patch("uuid.uuid4", self._uuid))
+        patch(mock.patch.object(capturing, "read_slots", model_read_slots))
+        patch(mock.patch.object(sealed.Sealed, "__init__", _keep))
+        patch(mock.patch.object(sealed.Sealed, "open", lambda self: self._value))
+        patch(mock.patch.object(own_files, "_BETWEEN_LOOKS_S", 0))
+        patch(mock.patch.object(dumping.Dumps, "_start", lambda dumps, wanted: self._dump(dumps, wanted)))
+        patch(mock.patch("penstock.jobs.binding._receiver", self._receiver))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _uuid(self) -> uuid.UUID:
+        # As by chance, but a life that is lived again is the same.
+        self._uuids += 1
+        return uuid.UUID(
+            bytes=hashlib.blake2b(f"{self.seed}/{self._uuids}".encode(), digest_size=16).digest()
+        )
+
+    @contextlib.contextmanager
+    def _session(self, settings: Any) -> Iterator[ModelSpark]:
+        self._spark = ModelSpark(self.seed)
+        self._spark.set_retained(settings.retained_batches)
+        yield self._spark
+
+    def _dump(self, dumps: Any, wanted: Any) -> Any:
+        """The process that makes a dump, which has done so when it is looked at."""
+        return _DumpProcess(self._spark, dumps._checkpoint, wanted)
+
+    def _receiver(self, binding: Any, folder: Path, *, bounded: bool) -> Any:
+        return JournaledReceiver(folder, self.root / "in" / binding.stream, self._acknowledged)
+
+    def _acknowledged(self, path: Path) -> None:
+        with self.disk.durably():
+            path.rename(path.with_name(f".taken-{path.name}"))
+
+    def begin(self, story: Story) -> None:
+        """Begin with an empty disk."""
+        self.story = story
+        if story.job.name not in self._jobs:
+            self._jobs[story.job.name] = story.job.make()
+        with self.disk.durably():
+            for path in self.root.iterdir():
+                shutil.rmtree(path)
+            for stream in (*story.job.streams, "commands"):
+                (self.root / "in" / stream).mkdir(parents=True)
+            (self.root / "out").mkdir()
+        self.disk.begin()
+
+    def live(self, run: int = 0, action: int = 0) -> Ended:
+        """Live on from an action of a run, to the end or until the process dies."""
+        self._begin_process()
+        try:
+            for number in range(run, len(self.story.runs)):
+                self._live(number, action if number == run else 0)
+                self.disk.mark((number + 1, 0))
+        except Died as e:
+            return Ended(e)
+        except Exception as e:
+            return Ended(e)
+        return Ended(finished=True)
+
+    def start_and_stop(self, run: int) -> Ended:
+        """Start a run that is stopped while it starts; then the first stream has more."""
+        self._begin_process()
+        conductor = _Conductor(self, run, len(self.story.runs[run].actions))
+        conductor.stops = True
+        try:
+            self._job(run).run(conductor)  # type: ignore[arg-type]
+        except (Died, Exception) as e:
+            return Ended(e)
+        self.feed("readings")
+        return Ended(finished=True)
+
+    def _begin_process(self) -> None:
+        """Nothing is left of the process before."""
+        self.disk.end_process()
+        forget_workers()
+        RECEIVERS.clear()
+        self.attempt += 1
+
+    def settings(self, run: Run) -> RunSettings:
+        """The settings of a run."""
+        story, root = self.story, self.root
+        bindings = {}
+        for stream in story.job.streams:
+            bindings[stream] = f"jsonl:{root}/in/{stream}{story.options.get(stream, '')}"
+            if story.journaled and stream == "readings":
+                bindings[stream] = "socket://localhost:1"
+        for sink in story.job.sinks:
+            bindings[sink] = f"{story.form}:{root}/out/{sink}"
+        bindings["dead-letters"] = f"jsonl:{root}/out/dead-letters"
+        if story.job.commanded is not None and not story.own_commands:
+            bindings["commands"] = f"jsonl:{root}/in/commands"
+        savepoint = None
+        if run.from_savepoint:
+            found = sorted((root / "savepoints").glob("*/manifest.json"), key=_number_of)
+            savepoint = str(found[-1].parent) if found else None
+        return RunSettings(
+            bindings=bindings,
+            bounded=run.bounded,
+            checkpoint=str(root / run.checkpoint),
+            parallelism=story.parallelism,
+            retained_batches=story.retained,
+            started_by="tester",
+            lock_timeout_s=0,
+            from_savepoint=savepoint,
+            fresh=run.fresh,
+        )
+
+    def _live(self, number: int, action: int) -> None:
+        run = self.story.runs[number]
+        conductor = _Conductor(self, number, action)
+        if run.early_stop and action == 0:
+            conductor.stops = True
+        self.summary = self._job(number).run(conductor)  # type: ignore[arg-type]
+        conductor.do_rest()
+
+    def _job(self, run: int) -> JobRunner:
+        return JobRunner(self._jobs[self.story.job.name], self.settings(self.story.runs[run]))
+
+    @property
+    def query(self) -> ModelQuery:
+        """The query that runs."""
+        found = self._spark.query
+        assert found is not None
+        return found
+
+    def feed(self, stream: str) -> None:
+        """Give a stream its next file."""
+        folder = self.root / "in" / stream
+        there = len(self._files(stream))
+        files = self.story.feed[stream]
+        if there < len(files):
+            self._give(folder, f"{there:04}.jsonl", files[there])
+
+    def send(self) -> None:
+        """Send the next command."""
+        there = len(self._files("commands"))
+        if there < len(self.story.commands):
+            command = self.story.commands[there]
+            if command["kind"] == "dump-state":
+                to = command["payload"]["to"].replace("{root}", str(self.root))
+                command = {**command, "payload": {**command["payload"], "to": to}}
+            self._give(self._command_folder, f"{there:04}.jsonl", [command])
+
+    @property
+    def _command_folder(self) -> Path:
+        if self.story.own_commands:
+            return self.root / "checkpoint" / "commands"
+        return self.root / "in" / "commands"
+
+    def _files(self, stream: str) -> list[str]:
+        folder = self._command_folder if stream == "commands" else self.root / "in" / stream
+        return [path.name for path in folder.iterdir() if path.suffix == ".jsonl"]
+
+    def _give(self, folder: Path, name: str, rows: Sequence[Row]) -> None:
+        with self.disk.durably():
+            new = folder / f".{name}.new"
+            new.write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+            # By the clock, two files of one moment could not be told apart.
+            os.utime(new, ns=(10**18, 10**18))
+            new.rename(folder / name)
+
+    def post(self, run: int, action: Action) -> str:
+        """Ask the running job for something; gives the id of the request."""
+        checkpoint = self.root / self.story.runs[run].checkpoint
+        if action.kind == "rescale":
+            request = new_request("rescale", parallelism=action.parallelism, by="tester")
+        else:
+            savepoint = None
+            if action.savepoint:
+                savepoint = str(self.root / "savepoints" / f"sp-{self.attempt:04}-{run}")
+            request = new_request(
+                "stop",
+                drain=action.drain,
+                savepoint=savepoint,
+                savepoint_id=f"sp-{self.attempt}",
+                by="tester",
+            )
+        with self.disk.durably():
+            post(checkpoint, request)
+        return request.id
+
+    def answered(self, run: int, request: str) -> bool:
+        """Whether a request has its answer."""
+        return answer_to(self.root / self.story.runs[run].checkpoint, request) is not None
+
+
+def _number_of(path: Path) -> tuple[str, str]:
+    return path.parent.name, ""
+
+
+class _Conductor(threading.Event):
+    """What stops a run; when the run waits for it, the next thing happens."""
+
+    def __init__(self, life: Life, run: int, action: int) -> None:
+        super().__init__()
+        self._life, self._run, self._next = life, run, action
+        self._actions = life.story.runs[run].actions
+        self._request: str | None = None
+        self._ticks = 0
+        self.stops = False
+
+    def is_set(self) -> bool:
+        return self.stops
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """A moment passes."""
+        self._ticks += 1
+        if self._ticks > _MOST_TICKS:
+            raise AssertionError("the run does not end")
+        if self.stops:
+            if not self._life.story.runs[self._run].bounded:
+                self._life.query.refuses_on_stop = True
+            return True
+        for receiver in RECEIVERS:
+            receiver.receive()
+        if self._request is not None and not self._life.answered(self._run, self._request):
+            self._life.query.trigger()
+            return False
+        if self._request is not None:
+            self._request = None
+            self._done()
+        if self._next < len(self._actions):
+            self._do(self._actions[self._next])
+        else:
+            self._end()
+        return self.stops
+
+    def _do(self, action: Action) -> None:
+        life = self._life
+        if action.kind == "feed":
+            life.feed(action.stream or "readings")
+        elif action.kind == "send":
+            life.send()
+        elif action.kind == "turn":
+            life.query.trigger()
+        elif action.kind in ("rescale", "stop request"):
+            self._request = life.post(self._run, action)
+            return
+        elif action.kind == "stop":
+            life.query.refuses_on_stop = action.late
+            self.stops = True
+        self._done()
+
+    def _done(self) -> None:
+        self._next += 1
+        self._life.disk.mark((self._run, self._next))
+
+    def _end(self) -> None:
+        """Nothing more happens: what is there is processed, and an unbounded run is stopped then."""
+        query = self._life.query
+        before = query._told[-1:] if query.isActive else None
+        query.trigger()
+        if query.isActive and query._told[-1:] == before and not query._bounded:
+            self.stops = True
+
+    def do_rest(self) -> None:
+        """What a run that has ended sooner has left undone, so that nothing is missing."""
+        if self._request is not None:
+            self._request = None
+            self._done()
+        for action in self._actions[self._next :]:
+            if action.kind == "feed":
+                self._life.feed(action.stream or "readings")
+            elif action.kind == "send":
+                self._life.send()
+            self._done()
+
+
+class _DumpProcess:
+    """A process that dumps, without a process."""
+
+    returncode = 0
+
+    def __init__(self, spark: ModelSpark, checkpoint: Checkpoint, wanted: Any) -> None:
+        form: Any = wanted.format
+        try:
+            manifest = capture(
+                spark,
+                checkpoint,
+                Capture("dump", wanted.to, form, batch=wanted.batch),  # type: ignore[arg-type]
+            )
+            self._said = json.dumps({"rows": sum(table.rows for table in manifest.tables)}), ""
+        except penstock.errors.PenstockError as e:
+            self.returncode = 2
+            self._said = "", str(e)
+
+    def poll(self) -> int:
+        return self.returncode
+
+    def wait(self) -> int:
+        return self.returncode
+
+    def communicate(self) -> tuple[str, str]:
+        return self._said
+
+    def kill(self) -> None:
+        """It has ended."""
+
+
+class _NoGauge:
+    def __init__(self, session: Any) -> None:
+        pass
+
+    def sample(self) -> MemoryUse:
+        return MemoryUse()
+
+
+def _nothing(*_: Any) -> None:
+    """Left to Spark."""
+
+
+def _keep(self: Any, value: Any) -> None:
+    self._value = value

@@ -1,0 +1,168 @@
+"""What must be there when a life has ended: outputs, receipts, dead letters and state, against a plain fold."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import datetime as dt
+import json
+from typing import Any
+
+import pyarrow.parquet as pq
+from crash_jobs import CrashJob
+from life import Life
+
+from penstock.errors import CheckpointError, PenstockError
+from penstock.jobs.capturing import FrozenEntries, read_step
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.described_state import read_described
+from penstock.runtime.cuts import batch_numbers
+from penstock.state.group_table import KEY_COLUMN
+from penstock.state.key_index import key_values
+from penstock.state.slot_tables import SlotTables
+
+__all__ = ["refusal_fault", "violations"]
+
+_STATUSES = ["ACCEPTED", "VALIDATED", "APPLIED"]
+_REMEDIES = (
+    "Restore ",
+    "restore ",
+    "delete ",
+    "Delete ",
+    "Start ",
+    "start ",
+    "Choose ",
+    "--",
+    "Let only one",
+)
+
+
+def refusal_fault(error: BaseException) -> str | None:
+    """What is wrong with an error that ended a run after a power loss; None for a refusal with a remedy."""
+    if not isinstance(error, CheckpointError):
+        return f"it ended with {type(error).__name__}: {error}"
+    if not any(remedy in str(error) for remedy in _REMEDIES):
+        return f"the refusal names no remedy: {error}"
+    return None
+
+
+def violations(life: Life) -> list[str]:
+    """What is not as it must be, in sentences."""
+    story = life.story
+    adjusted: dict[str, int] = collections.defaultdict(int)
+    for command in story.commands:
+        if command["kind"] == "adjust":
+            for key in command["target"]["keys"]:
+                adjusted[key] += command["payload"]
+    expected = story.job.expected(story.feed, adjusted)
+    found: list[str] = []
+    for sink, rows in expected.in_order.items():
+        found += _differences(sink, rows, _by_key(_rows(life, sink)))
+    for sink, wanted in expected.sets.items():
+        found += _set_differences(sink, story.job, wanted, _rows(life, sink))
+    found += _receipt_differences(life)
+    letters = len(_rows(life, "dead-letters", "jsonl"))
+    if letters != expected.dead_letters:
+        found.append(f"{letters} dead letters in place of {expected.dead_letters}")
+    if expected.state:
+        try:
+            held = _state(life)
+        except PenstockError as e:
+            return [*found, f"the state cannot be read: {e}"]
+        for name, wanted in expected.state.items():
+            if held.get(name, {}) != wanted:
+                found.append(f"the state {name} is {held.get(name, {})} in place of {wanted}")
+    return found
+
+
+def _rows(life: Life, sink: str, form: str | None = None) -> list[dict[str, Any]]:
+    """All records that a folder got, in the order of its files."""
+    form = form or life.story.form
+    found: list[dict[str, Any]] = []
+    for path in sorted((life.root / "out" / sink).glob(f"part-*.{form}")):
+        if form == "jsonl":
+            found += [json.loads(line) for line in path.read_text().splitlines()]
+        elif form == "csv":
+            with path.open(newline="") as file:
+                found += [
+                    {
+                        name: int(value) if value.lstrip("-").isdecimal() else value
+                        for name, value in row.items()
+                    }
+                    for row in csv.DictReader(file)
+                ]
+        else:
+            found += pq.read_table(path).to_pylist()
+    return found
+
+
+def _by_key(rows: list[dict[str, Any]]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = collections.defaultdict(list)
+    for row in rows:
+        values = tuple(row.values())
+        found[values[0]].append(values)
+    return dict(found)
+
+
+def _differences(sink: str, wanted: dict[Any, list[Any]], found: dict[Any, list[Any]]) -> list[str]:
+    return [
+        f"the sink {sink} has of {key!r} {found.get(key)} in place of {wanted.get(key)}"
+        for key in sorted({*wanted, *found}, key=str)
+        if wanted.get(key) != found.get(key)
+    ]
+
+
+def _set_differences(sink: str, job: CrashJob, wanted: list[Any], rows: list[dict[str, Any]]) -> list[str]:
+    read = {
+        "doubled": lambda row: (row["room"], row["value"]),
+        "sums": lambda row: (row["room"], _minute(row["window_start"]), row["value"]),
+        "reminders": lambda row: row["room"],
+    }[sink]
+    ours, theirs = collections.Counter(wanted), collections.Counter(map(read, rows))
+    if ours == theirs:
+        return []
+    return [f"the sink {sink} lacks {dict(ours - theirs)} and has {dict(theirs - ours)} too much"]
+
+
+def _minute(text: Any) -> str:
+    at = text if isinstance(text, dt.datetime) else dt.datetime.fromisoformat(str(text))
+    return at.astimezone(dt.UTC).isoformat()
+
+
+def _receipt_differences(life: Life) -> list[str]:
+    """Each command has each of its receipts once."""
+    told: dict[str, list[str]] = collections.defaultdict(list)
+    for checkpoint in {run.checkpoint for run in life.story.runs}:
+        for path in sorted((life.root / checkpoint / "receipts").glob("part-*.jsonl")):
+            for line in path.read_text().splitlines():
+                receipt = json.loads(line)
+                told[receipt["id"]].append(receipt["status"])
+    return [
+        f"the command {command['id']} has the receipts {told[command['id']]} in place of {_STATUSES}"
+        for command in life.story.commands
+        if told[command["id"]] != _STATUSES
+    ]
+
+
+def _state(life: Life) -> dict[str, dict[Any, Any]]:
+    """What the steps hold after the last micro-batch, by step and state."""
+    checkpoint = Checkpoint(life.root / life.story.runs[-1].checkpoint)
+    newest = max(batch_numbers(checkpoint.spark_folder / "commits"), default=-1)
+    state = read_described(checkpoint.folder)
+    found: dict[str, dict[Any, Any]] = {}
+    for name, step in state.steps.items():
+
+        def take(number: int, entries: dict[str, bytes], name: str = name, step: Any = step) -> list[bytes]:
+            tables = SlotTables(step.schema, FrozenEntries(entries))
+            for table in tables.tables.values():
+                rows = table.all_rows()
+                for column in step.states:
+                    held = found.setdefault(f"{name}/{column}", {})
+                    keys = key_values(rows.column(KEY_COLUMN))
+                    for key, value in zip(keys, rows.column(column).to_pylist(), strict=True):
+                        if value is not None:
+                            held[key] = value
+            return []
+
+        read_step(None, checkpoint, newest, step.node, take)  # type: ignore[arg-type]
+    return found
