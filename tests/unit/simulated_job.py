@@ -116,6 +116,7 @@ class SimulatedJob:
             ended=at(self.now),
             duration_s=busy_s,
             phases=phases,
+            batch_interval_ms=round(1000 * nature.interval_s),
             parallelism=self.tasks,
             cores=nature.cores or 0,
             records_in={"visits": records},

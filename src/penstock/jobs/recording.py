@@ -197,8 +197,11 @@ class Recorder:
     other threads may look at it.
     """
 
-    def __init__(self, writer: FiguresWriter, bound: BoundJob, job_id: str) -> None:
+    def __init__(
+        self, writer: FiguresWriter, bound: BoundJob, job_id: str, batch_interval_ms: int = 0
+    ) -> None:
         self._writer: Final = writer
+        self._batch_interval_ms: Final = batch_interval_ms
         self._cores = 0
         self._cores_of: Callable[[], int] | None = None
         self._memory_of: Callable[[], MemoryUse] | None = None
@@ -218,6 +221,7 @@ class Recorder:
             started=now,
             ended=now,
             duration_s=0.0,
+            batch_interval_ms=batch_interval_ms,
             parallelism=bound.lineage.parallelism,
             totals=Totals(
                 phases=dict.fromkeys(PHASES, 0.0),
@@ -308,6 +312,7 @@ class Recorder:
             idle_s=None if idle_s is None else round(max(0.0, idle_s), 3),
             rest_s=found.rest_s,
             state_commit_s=commit_s,
+            batch_interval_ms=self._batch_interval_ms,
             parallelism=self._parallelism,
             cores=self._cores,
             records_in=found.records_in,

@@ -166,7 +166,7 @@ class JobRunner:
                     f"The outputs begin anew with micro-batch {anew.first_batch}; what they had of it stays."
                 )
             writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
-            recorder = Recorder(writer, bound, self.job_id)
+            recorder = Recorder(writer, bound, self.job_id, self._settings.batch_interval_ms)
             self._serve_metrics(recorder, stack, on_note)
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
             stack.enter_context(_signals_set(stop))

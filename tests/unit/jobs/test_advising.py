@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 from simulated_job import Nature, SimulatedJob
 
+from penstock.jobs.figures import Lag
 from penstock.jobs.scaling.advising import Advice, Recommendation, advise
 from penstock.jobs.scaling.capacity import Bounds, highest_rate, measured
 from penstock.jobs.scaling.policy import ScalingPolicy
@@ -65,6 +67,18 @@ def test_what_arrives_is_more_than_what_is_read(tells: str) -> None:
     assert found.processed == pytest.approx(800, rel=0.05)
     assert found.arriving == pytest.approx(1600, rel=0.05)
     assert found.lag_s == pytest.approx(150, rel=0.1)
+
+
+def test_what_waits_between_two_micro_batches_is_no_rise_of_the_rate() -> None:
+    """A young job reads files that came up to a micro-batch ago, at one moment more of them than at another."""
+    found = [
+        msgspec.structs.replace(figures, lag={"visits": Lag(files=number % 2, seconds=0.9 * (number % 2))})
+        for number, figures in enumerate(SimulatedJob(Nature(interval_s=1), lambda _: 30.0).run(6).figures)
+    ]
+    for last in range(5, len(found) + 1):
+        state = measured(found[:last], Bounds(128), 2)
+        assert state is not None
+        assert state.arriving == pytest.approx(30, rel=0.1)
 
 
 def test_the_highest_rate_is_that_of_the_highest_window() -> None:
@@ -151,10 +165,10 @@ def test_a_hot_key_group_is_told() -> None:
 def test_small_micro_batches_want_an_interval() -> None:
     """A job that begins the next as soon as one has ended is always at work, with little to show for it."""
     interval = of(advice(SimulatedJob(Nature(fixed_s=0.5), waves(200)).run(600)), "batch-interval-ms")
-    assert interval.now is not None
+    assert interval.now == 0
     assert interval.wanted is not None
     # 0.5 s of each interval, and 200 of 1,000 records per second: 0.5 s / (0.7 - 0.2).
-    assert interval.now < 800
+    assert interval.figures["period_s"] < 0.8
     assert interval.wanted == pytest.approx(1000, abs=110)
     assert f"--batch-interval {interval.wanted}" in interval.cost
 

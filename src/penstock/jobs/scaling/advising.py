@@ -193,7 +193,7 @@ def _parallelism(
 def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int) -> Recommendation:
     """How far apart micro-batches should begin."""
     period_s = state.seconds / state.batches
-    now_ms, longest_s = round(1000 * period_s), policy.longest_interval_s
+    now_ms, longest_s = state.batch_interval_ms, policy.longest_interval_s
     # What records take for themselves, however few micro-batches there are.
     for_records = load_at(state, state.arriving, tasks, bounds, math.inf)
     room = policy.target_utilisation - for_records
@@ -202,6 +202,7 @@ def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int
         "fixed_s": state.cost.fixed_s,
         "load_of_records": for_records,
         "utilisation": state.utilisation,
+        "period_s": period_s,
     }
     if not state.cost.is_determined:
         text = "What an empty micro-batch costs is not known yet."

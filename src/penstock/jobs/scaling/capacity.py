@@ -11,6 +11,7 @@ tau", 1968), which a few slow micro-batches do not move.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -80,6 +81,8 @@ class Cost(msgspec.Struct, frozen=True):
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """A job over the last seconds, at one parallelism. Rates are records per second.
 
+    `batch_interval_ms` is the setting of the run.
+
     `arriving` is what came, read or not; `processed` what was read. `batch_s` is how long the job was at work in a
     micro-batch. Lag is what waited at the end; None when the sources do not tell. `skew` is that of the most uneven
     step, `hot_step`, over all micro-batches with enough records, and `hot_share` the part of its records that the
@@ -88,6 +91,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     parallelism: int
+    batch_interval_ms: int
     batches: int
     seconds: float
     arriving: float
@@ -144,6 +148,7 @@ def measured(found: Sequence[Figures], bounds: Bounds, window_s: float) -> Measu
     skew, hot_step = _skew(run[1:])
     return Measured(
         parallelism=last.parallelism,
+        batch_interval_ms=last.batch_interval_ms,
         batches=batches,
         seconds=seconds,
         arriving=arriving,
@@ -260,9 +265,10 @@ def _arriving(before: Figures, last: Figures) -> float:
     """Records per second that came between the ends of two micro-batches: what was read, and what lag has grown by.
 
     Where lag is not known in records it is in seconds: what reads 0.8 s of a stream in each second is 0.2 s per second
-    further behind.
+    further behind. Within one micro-batch what waits comes and goes, so that much does not count.
     """
     seconds = (last.ended - before.ended).total_seconds()
+    batch_s = seconds / max(1, last.totals.batches - before.totals.batches)
     rate = 0.0
     for stream, total in last.totals.records_in.items():
         read = total - before.totals.records_in.get(stream, 0)
@@ -272,7 +278,9 @@ def _arriving(before: Figures, last: Figures) -> float:
         elif then.records is not None and now.records is not None:
             rate += max(0.0, read + now.records - then.records) / seconds
         elif then.seconds is not None and now.seconds is not None:
-            rate += read / seconds / (1 - min(0.95, (now.seconds - then.seconds) / seconds))
+            behind_s = now.seconds - then.seconds
+            behind_s -= math.copysign(min(batch_s, abs(behind_s)), behind_s)
+            rate += read / seconds / (1 - min(0.95, behind_s / seconds))
         else:
             rate += read / seconds
     return rate
