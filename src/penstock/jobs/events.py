@@ -53,6 +53,7 @@ EventKind: TypeAlias = Literal[
     "started",
     "evolved",
     "outputs-anew",
+    "replanned",
     "rescaled",
     "rescale-failed",
     "savepoint",

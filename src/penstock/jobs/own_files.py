@@ -16,7 +16,7 @@ from penstock.jobs.state_files import damage
 from penstock.sources.journal import journal_end
 from penstock.streams.graph import STARTS
 
-__all__ = ["COUNTS_FILE", "check_checkpoint", "mark_begun", "stored_counts"]
+__all__ = ["COUNTS_FILE", "check_checkpoint", "mark_begun", "newest_begun", "stored_counts"]
 
 COUNTS_FILE: Final = "counts.json"
 _MARK_FILE: Final = "begun.json"
@@ -52,7 +52,7 @@ def check_checkpoint(checkpoint: Checkpoint, retained: int, *, thorough: bool = 
 
 
 def _check(checkpoint: Checkpoint, lineage: Lineage, retained: int, *, thorough: bool) -> None:
-    expected = Expected(len(lineage.streams), _newest_begun(checkpoint) - lineage.first_batch, retained)
+    expected = Expected(len(lineage.streams), newest_begun(checkpoint) - lineage.first_batch, retained)
     found = inspect(checkpoint.spark_folder, expected, thorough=thorough)
     for stream, offset in zip(lineage.streams, found.offsets, strict=False):
         _check_source(checkpoint.folder / "sources", stream, offset)
@@ -74,7 +74,7 @@ def stored_counts(checkpoint: Checkpoint, kind: Any) -> Any:
     )
 
 
-def _newest_begun(checkpoint: Checkpoint) -> int:
+def newest_begun(checkpoint: Checkpoint) -> int:
     """The newest micro-batch that may have reached an output, as far as penstock knows; -1 is none.
 
     The mark never goes back; the counts are newer, but a power cut may take back the last of them.

@@ -62,7 +62,7 @@ class ReceiptWriter:
         """Write the receipts of a micro-batch; called again with the same after a crash."""
         if not stories:
             return
-        path = kept_receipts(self._checkpoint) / f"part-{batch_id:010}.jsonl"
+        path = kept_receipts(self._checkpoint) / _receipts_of(batch_id)
         if not path.exists():
             write_atomically(path, b"".join(story.lines for story in stories))
         if self.bound is not None:
@@ -78,6 +78,15 @@ class ReceiptWriter:
             task.abort()
             raise
         sink.commit(batch_id, [message])
+
+
+def has_receipts(checkpoint: Path, batch_id: int) -> bool:
+    """Whether a checkpoint keeps receipts of a micro-batch."""
+    return (kept_receipts(checkpoint) / _receipts_of(batch_id)).exists()
+
+
+def _receipts_of(batch_id: int) -> str:
+    return f"part-{batch_id:010}.jsonl"
 
 
 def receipt_files(checkpoint: Path, after: str = "") -> list[str]:
