@@ -180,6 +180,14 @@ def run(
             help="Begin the outputs anew with this micro-batch, where sinks are ahead of the checkpoint.",
         ),
     ] = None,
+    replan: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BATCH",
+            min=0,
+            help="Plan this unfinished micro-batch anew, with the bounds that the sources have now.",
+        ),
+    ] = None,
     metrics_bind: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve the job's metrics to Prometheus there, at /metrics."),
@@ -250,6 +258,7 @@ def run(
             keep_positions=keep_positions,
             allow_non_restored_state=allow_non_restored_state,
             new_outputs_from=new_outputs_from,
+            replan=replan,
             lock_timeout_s=lock_timeout,
             allow_read=_absolute(allow_read),
             allow_write=_absolute(allow_write),

@@ -55,6 +55,7 @@ EventKind: TypeAlias = Literal[
     "started",
     "evolved",
     "outputs-anew",
+    "replanned",
     "rescaled",
     "rescale-failed",
     "savepoint",

@@ -22,7 +22,7 @@ from penstock.jobs.plans import Plans
 from penstock.sinks.base import Sink
 from penstock.streams.graph import RECEIPTS
 
-__all__ = ["Held", "Position", "begin_outputs_anew", "begins_anew", "checked_outputs"]
+__all__ = ["Held", "Position", "begin_outputs_anew", "begins_anew", "checked_outputs", "held_outputs"]
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,21 @@ def checked_outputs(
     from its next micro-batch on.
     """
     plans = Plans(checkpoint, bound.lineage)
-    sinks: list[tuple[str, Sink | None]] = [(name, sink) for name, (sink, _, _) in bound.sinks.items()]
-    held = [
-        Held(name, bindings.get(name, ""), sink.newest(bound.lineage.output_id, str(checkpoint.folder)))
-        for name, sink in [*sinks, (RECEIPTS, bound.receipts.bound)]
-        if sink is not None and sink.exactly_once
-    ]
+    held = held_outputs(bound, checkpoint, bindings)
     next_batch = plans.newest + 1 if plans.pending is None else plans.pending
     if not begins_anew(held, Position(str(checkpoint.folder), plans.newest, next_batch), new_outputs_from):
         return None
     return Outputs(uuid.uuid4().hex[:12], next_batch)
+
+
+def held_outputs(bound: BoundJob, checkpoint: Checkpoint, bindings: Mapping[str, str]) -> list[Held]:
+    """What the sinks that are exactly once hold."""
+    sinks: list[tuple[str, Sink | None]] = [(name, sink) for name, (sink, _, _) in bound.sinks.items()]
+    return [
+        Held(name, bindings.get(name, ""), sink.newest(bound.lineage.output_id, str(checkpoint.folder)))
+        for name, sink in [*sinks, (RECEIPTS, bound.receipts.bound)]
+        if sink is not None and sink.exactly_once
+    ]
 
 
 def begins_anew(held: Sequence[Held], position: Position, wanted_from: int | None) -> bool:

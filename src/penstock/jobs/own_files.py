@@ -24,7 +24,9 @@ __all__ = [
     "check_checkpoint",
     "mark_begun",
     "newest_begun",
+    "newest_counted",
     "stored_counts",
+    "take_back_mark",
 ]
 
 COUNTS_FILE: Final = "counts.json"
@@ -102,6 +104,14 @@ def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:
         os.close(mark)
 
 
+def take_back_mark(checkpoint: Checkpoint, batch_id: int) -> None:
+    """Note durably that no output of a micro-batch exists, whose plan is about to be taken back."""
+    if newest_begun(checkpoint) >= batch_id:
+        write_atomically(
+            checkpoint.folder / _MARK_FILE, msgspec.json.encode(_Batch(batch_id - 1)).ljust(_MARK_BYTES)
+        )
+
+
 def stored_counts(checkpoint: Checkpoint, kind: Any) -> Any:
     """The counts of a checkpoint as a type, or None. CheckpointError when they are damaged."""
     return _load(
@@ -121,8 +131,13 @@ def newest_begun(checkpoint: Checkpoint) -> int:
         _Batch,
         "Restore the file from a copy of the checkpoint, or delete it if the folders offsets and commits are whole.",
     )
+    return max(-1 if marked is None else marked.batch, newest_counted(checkpoint))
+
+
+def newest_counted(checkpoint: Checkpoint) -> int:
+    """The newest micro-batch whose outputs were all committed; -1 is none."""
     counted = stored_counts(checkpoint, _Batch)
-    return max((known.batch for known in (marked, counted) if known is not None), default=-1)
+    return -1 if counted is None else counted.batch
 
 
 def _load(path: Path, kind: Any, remedy: str) -> Any:

@@ -16,13 +16,14 @@ from penstock.jobs.receipt_segments import (
     DEFAULT_RECEIPTS_BYTES,
     SegmentWriter,
     kept_receipts,
+    receipts_backwards,
     receipts_in,
     segment_names,
 )
 from penstock.records import record_type
 from penstock.sinks.base import RejectingTask, Sink, TaskContext
 
-__all__ = ["RECEIPT_TYPE", "ReceiptWriter", "by_batch", "plain", "read_receipts"]
+__all__ = ["RECEIPT_TYPE", "ReceiptWriter", "by_batch", "has_receipts", "plain", "read_receipts"]
 
 RECEIPT_TYPE: Final = record_type(Receipt)
 # So much of a reason goes to a sink for which the whole receipt is too large.
@@ -102,6 +103,12 @@ class ReceiptWriter:
                 f"The receipt of the command {cut[refused[0].row].id!r} cannot be written, though it was cut: "
                 f"{refused[0].reason} Bind receipts to a place that takes more."
             )
+
+
+def has_receipts(checkpoint: Path, batch_id: int) -> bool:
+    """Whether a checkpoint keeps receipts of a micro-batch."""
+    batches = (receipt.batch for _, receipt in receipts_backwards(checkpoint))
+    return batch_id in itertools.takewhile(lambda batch: batch >= batch_id, batches)
 
 
 def read_receipts(checkpoint: Path) -> Iterator[tuple[int, list[Receipt]]]:

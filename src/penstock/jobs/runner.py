@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
-import os
 import shutil
-import signal
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,10 +40,12 @@ from penstock.jobs.outputs import begin_outputs_anew, checked_outputs
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.recording import LagClock, Recorder
 from penstock.jobs.recovery import recover
+from penstock.jobs.replanning import pending_told, take_back_plan
 from penstock.jobs.requests import Answer, Request, Requests
 from penstock.jobs.rescale_attempts import carry_out
 from penstock.jobs.rescaling import evolve, finish_rescaling
 from penstock.jobs.settings import RunSettings
+from penstock.jobs.signals import signals_set
 from penstock.runtime.cuts import write_stream_order
 from penstock.runtime.memory import MemoryGauge
 from penstock.runtime.query import Query, start_query
@@ -142,7 +142,7 @@ class JobRunner:
             checkpoint = self._checkpoint()
             # Before Spark starts, for a start that is broken off can leave a JVM behind; and again, since Spark sets a
             # handler of its own, which cancels the running batch and raises.
-            stack.enter_context(_signals_set(stop))
+            stack.enter_context(signals_set(stop))
             # First of all, so that a run that is refused changes nothing.
             stack.enter_context(locked(checkpoint.folder, stop, self._settings.lock_timeout_s))
             finish_rescaling(checkpoint)
@@ -165,19 +165,23 @@ class JobRunner:
                 on_note(
                     f"The outputs begin anew with micro-batch {anew.first_batch}; what they had of it stays."
                 )
+            if take_back_plan(bound, checkpoint, self._settings.bindings, self._settings.replan):
+                events.add("replanned", {}, batch=self._settings.replan)
+                on_note(f"Micro-batch {self._settings.replan} is planned anew; no output had a part of it.")
             writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
             recorder = Recorder(writer, bound, self.job_id, self._settings.batch_interval_ms)
             self._serve_metrics(recorder, stack, on_note)
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
-            stack.enter_context(_signals_set(stop))
+            stack.enter_context(signals_set(stop))
             ship_code(session, checkpoint.folder / "code", self._code)
             warm_up(session)
             jvm = session._jvm  # noqa: SLF001  # the lock must be the JVM's
             lock = locked_by_jvm(checkpoint.folder, jvm, stop, self._settings.lock_timeout_s)
             stack.callback(lock.release)
             requests = Requests(checkpoint.folder, self._number)
-            for note in (told, *bound.notes):
-                on_note(note)
+            for note in (told, *bound.notes, pending_told(bound, checkpoint)):
+                if note is not None:
+                    on_note(note)
             if evolves:
                 lineage = evolve(session, checkpoint, declared)
                 bound = dataclasses.replace(bound, lineage=lineage)
@@ -488,23 +492,3 @@ def _nobody_waits() -> None:
 
 def _unseen(news: Any) -> None:
     """Nobody looks."""
-
-
-@contextlib.contextmanager
-def _signals_set(stop: threading.Event) -> Iterator[None]:
-    """While the job starts and runs, Ctrl-C and SIGTERM stop it; a second one ends the process at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: Any) -> None:  # noqa: ARG001  # the signature is Python's
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -46,6 +46,8 @@ class RunSettings:
         allow_non_restored_state: leave behind the state of steps that the job no longer has.
         new_outputs_from: the micro-batch with which the outputs begin anew, where sinks that are exactly once hold what
             the checkpoint knows nothing of; None refuses to start then. Ignored when the job stands anywhere else.
+        replan: the micro-batch that a run before has planned and not finished, to be planned anew when no output has a
+            part of it. Ignored when the job stands anywhere else.
         retained_batches: how many micro-batches the checkpoint can go back.
         started_by: who starts the job, for its events; None is the user of this process.
         lock_timeout_s: how long to wait, in seconds, for another run that uses the checkpoint to end.
@@ -75,6 +77,7 @@ class RunSettings:
     keep_positions: bool | None = None
     allow_non_restored_state: bool = False
     new_outputs_from: int | None = None
+    replan: int | None = None
     retained_batches: int = 100
     lock_timeout_s: float = 60.0
     started_by: str | None = None
@@ -114,6 +117,8 @@ class RunSettings:
             raise JobDefinitionError(
                 f"new_outputs_from is {self.new_outputs_from}; it must be the number of a micro-batch."
             )
+        if self.replan is not None and self.replan < 0:
+            raise JobDefinitionError(f"replan is {self.replan}; it must be the number of a micro-batch.")
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
         if not 0 <= self.lock_timeout_s < math.inf:

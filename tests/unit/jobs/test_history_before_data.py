@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import penstock as ps
 from penstock.jobs.binding import bind_job
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control_history import ControlHistory, control_history
+from penstock.jobs.runner import JobRunner, _Run
 from penstock.jobs.settings import RunSettings
 
 
@@ -97,3 +100,78 @@ def test_data_waits_for_no_history_that_fits_or_has_a_pace(tmp_path: Path, limit
     job.write("rules", 3)
     assert not job.history().is_behind()
     assert job.history().told is None
+
+
+class FakeQuery:
+    """A query that commits a micro-batch at each look, and ends after some looks."""
+
+    def __init__(self, job: Standing, positions: list[int], *, ends: bool) -> None:
+        self._job = job
+        self._positions = positions
+        self._ends = ends
+        self.looks = 0
+        self.status = {"isTriggerActive": False}
+        self.stopped = False
+
+    @property
+    def isActive(self) -> bool:  # as Spark's
+        if self.looks < len(self._positions):
+            self._job.log(self.looks, commit=True, rules=self._positions[self.looks])
+            self.looks += 1
+            return not self.stopped
+        return not self._ends and not self.stopped
+
+    def exception(self) -> None:
+        """It does not fail."""
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def awaitTermination(self) -> None:  # as Spark's
+        """It has ended."""
+
+
+def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
+    """How the runner goes on from a query that holds data back."""
+    follower: Any = SimpleNamespace(
+        plans=SimpleNamespace(pending=None),
+        closing=False,
+        progress=None,
+        held_bytes=0,
+        history=job.history(),
+        watch=lambda query: None,
+        refresh=lambda: None,
+        failure=lambda: None,
+        dumps=SimpleNamespace(step=lambda: None),
+    )
+    requests: Any = SimpleNamespace(next=lambda: None)
+    no: Any = None
+    run = _Run(
+        no,
+        follower,
+        job.checkpoint,
+        requests,
+        no,
+        threading.Event(),
+        lambda progress: None,
+        print,
+        lambda: None,
+    )
+    runner = JobRunner(ps.Job("job"), RunSettings(bounded=bounded))
+    assert runner._should_hold(follower)
+    status, request = runner._follow(run, query, holds_data=True)  # type: ignore[arg-type]
+    assert request is None
+    assert not runner._should_hold(follower)
+    return status
+
+
+@pytest.mark.parametrize(("bounded", "positions"), [(False, [1, 2, 3, 3]), (True, [1, 3]), (True, [1, 2])])
+def test_the_job_goes_on_with_data_when_the_history_is_read(
+    tmp_path: Path, bounded: bool, positions: list[int]
+) -> None:
+    """The query that has read it is stopped, and one that ends by itself has read all that there is."""
+    job = Standing(tmp_path, "?max_bytes_per_batch=5000")
+    job.write("rules", 3)
+    query = FakeQuery(job, positions, ends=bounded)
+    assert followed(job, query, bounded=bounded) == "goes on otherwise"
+    assert query.stopped is (positions[-1] == 3)

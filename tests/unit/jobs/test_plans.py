@@ -170,7 +170,7 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
     )
     requests: Any = SimpleNamespace(next=next_request)
     no: Any = None
-    run = _Run(no, follower, checkpoint, requests, no, stop, lambda progress: None, lambda: None)
+    run = _Run(no, follower, checkpoint, requests, no, stop, lambda progress: None, print, lambda: None)
 
     def on_look(number: int) -> None:
         if number <= 3:

@@ -1,0 +1,111 @@
+"""A plan is taken back on request, and only while no output has a part of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from control_checkpoint import receipts
+
+import penstock as ps
+from penstock.errors import CheckpointError, JobDefinitionError
+from penstock.jobs.binding import bind_job
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.own_files import COUNTS_FILE, mark_begun, newest_begun
+from penstock.jobs.receipt_segments import SegmentWriter
+from penstock.jobs.replanning import pending_told, take_back_plan
+from penstock.jobs.settings import RunSettings
+from penstock.runtime.cuts import batch_numbers
+from penstock.sinks.base import TaskContext
+
+
+class Standing:
+    """A job that was ended within micro-batch 2."""
+
+    def __init__(self, folder: Path) -> None:
+        job = ps.Job("job", key_groups=4)
+        job.data_stream("hits", schema="page INT").sink_to("out")
+        (folder / "hits").mkdir()
+        self.bindings = {"hits": f"jsonl:{folder / 'hits'}", "out": f"jsonl:{folder / 'out'}"}
+        self.checkpoint = Checkpoint.open(str(folder / "checkpoint"))
+        self.bound = bind_job(job, RunSettings(self.bindings, parallelism=2), self.checkpoint)
+        for name, count in (("offsets", 3), ("commits", 2)):
+            (self.checkpoint.folder / name).mkdir()
+            for number in range(count):
+                (self.checkpoint.folder / name / str(number)).write_text("v1")
+                (self.checkpoint.folder / name / f".{number}.crc").write_bytes(b"crc")
+        for sink, _, _ in self.bound.sinks.values():
+            sink.prepare(self.bound.lineage.output_id, str(self.checkpoint.folder))
+
+    def replan(self, wanted: int | None) -> bool:
+        return take_back_plan(self.bound, self.checkpoint, self.bindings, wanted)
+
+    def write(self, number: int) -> None:
+        """As a task and the driver do."""
+        sink, record, _ = self.bound.sinks["out"]
+        task = sink.task(TaskContext(number, 0, 0, self.bound.lineage.output_id), record)
+        task.write(record.batch([SimpleNamespace(page=1)]), None)
+        sink.commit(number, [task.finish()])
+
+    @property
+    def planned(self) -> list[int]:
+        return batch_numbers(self.checkpoint.folder / "offsets")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Standing:
+    return Standing(tmp_path)
+
+
+def test_the_plan_of_the_unfinished_micro_batch_is_taken_back_once(job: Standing) -> None:
+    """A run tells its number; what stands elsewhere is left alone."""
+    job.write(1)
+    told = pending_told(job.bound, job.checkpoint)
+    assert told is not None
+    assert "--replan 2" in told
+    for other in (None, 0, 1, 3):
+        assert not job.replan(other)
+    assert job.planned == [0, 1, 2]
+    assert job.replan(2)
+    assert job.planned == [0, 1]
+    assert not (job.checkpoint.folder / "offsets" / ".2.crc").exists()
+    assert not job.replan(2)
+    assert pending_told(job.bound, job.checkpoint) is None
+
+
+def test_a_plan_is_kept_when_a_sink_has_a_part_of_it(job: Standing) -> None:
+    """Which is named, with what to do."""
+    job.write(2)
+    with pytest.raises(
+        CheckpointError, match=r"2 cannot be planned anew: the sink 'out' .* holds micro-batch 2"
+    ):
+        job.replan(2)
+    assert job.planned == [0, 1, 2]
+
+
+@pytest.mark.parametrize("note", ["counts", "receipts"])
+def test_a_plan_is_kept_when_the_checkpoint_notes_its_outputs(job: Standing, note: str) -> None:
+    """They come when all sinks have committed, of which some may keep no account of their own."""
+    if note == "counts":
+        job.checkpoint.save(COUNTS_FILE, {"batch": 2})
+    else:
+        lines = msgspec.json.Encoder().encode_lines(receipts("a", "APPLIED", 2))
+        SegmentWriter(job.checkpoint.folder).append(2, lines)
+    with pytest.raises(CheckpointError, match=r"has its receipts\. .*without --replan"):
+        job.replan(2)
+    assert job.planned == [0, 1, 2]
+
+
+def test_a_micro_batch_that_was_begun_and_has_no_output_is_planned_anew(job: Standing) -> None:
+    """The mark that outputs may exist is taken back with the plan, since it would ask for the plan at each start."""
+    mark_begun(job.checkpoint, 2)
+    assert job.replan(2)
+    assert newest_begun(job.checkpoint) == 1
+
+
+def test_the_setting_is_the_number_of_a_micro_batch() -> None:
+    """Which is said before anything starts."""
+    with pytest.raises(JobDefinitionError, match="replan is -1"):
+        RunSettings(replan=-1)
