@@ -16,7 +16,14 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import JobChangedError, LeadershipLostError, PenstockError, StoreError, UnknownIdError
+from penstock.errors import (
+    JobChangedError,
+    LeadershipLostError,
+    PenstockError,
+    StoreError,
+    UnknownIdError,
+    system_error_of,
+)
 from penstock.jobs.requests import Request, answer_to, post
 from penstock.server.autoscaler import Autoscaler
 from penstock.server.catalog import Catalog, JobSettings
@@ -173,7 +180,7 @@ class Manager:
             return self._settings.poll_s
         except StoreError as e:
             # Nothing is decided without the store; jobs go on by themselves.
-            _log.warning("%s", e)
+            self._failures.failed(_ALL, e)
             return self._settings.poll_s
         except Exception as e:
             # A full disk, say: it is tried again, and the server goes on to take what users ask for.
@@ -337,6 +344,8 @@ class Manager:
             definition = self._catalog.definition(job.definition)
             settings = JobSettings.model_validate(job.settings).run_settings(job.checkpoint)
         except (PenstockError, ValueError) as e:
+            if system_error_of(e) is not None:
+                raise
             refuse(folder, str(e))
             return
         lease = Lease(job.id, job.epoch, self._host, str(self._home.root))
