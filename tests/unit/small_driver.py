@@ -1,7 +1,8 @@
 """A driver without Spark: it makes itself known, works, and ends as its definition's job file says.
 
 The file holds words, of which the run with number N does the one at place N, or the last one: `works` until it is told
-to stop, `finishes`, `fails`, `is-refused`, `dies`, `is-stuck` whatever it is told, `breaks` before it begins.
+to stop, `finishes`, `fails`, `is-refused`, `is-hindered`, `dies`, `is-stuck` whatever it is told, `breaks` before it
+begins.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def main() -> None:
         end(0, "finished", "all is done")
     if word == "fails":
         end(1, "failed", "a broker is away")
+    if word == "is-hindered":
+        end(3, "hindered", "a disk is full")
     if word == "is-refused":
         end(2, "refused", "a binding is wrong")
     if word == "dies":

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, fault_of, system_error_of
 
 __all__ = [
     "Output",
@@ -54,7 +54,12 @@ def errors_as_sentences(external_code: int = 3, tell: Callable[[str], None] | No
         yield
     except PenstockError as e:
         (tell or tell_error)(str(e))
-        raise typer.Exit(external_code if e.fault == "external" else e.exit_code) from None
+        raise typer.Exit(external_code if fault_of(e) == "external" else e.exit_code) from None
+    except OSError as e:
+        if system_error_of(e) is None:
+            raise
+        (tell or tell_error)(f"The system has failed: {e}. See to that, and try again.")
+        raise typer.Exit(external_code) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

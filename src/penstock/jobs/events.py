@@ -27,7 +27,7 @@ import penstock
 from penstock.bindings import redacted, without_secrets
 from penstock.control.receipts import Receipt
 from penstock.durable import sync_folder, whole_lines_bytes
-from penstock.errors import CheckpointError, PenstockError
+from penstock.errors import CheckpointError, fault_of
 from penstock.jobs.control import read_control_entry
 from penstock.jobs.logs import job_log
 from penstock.jobs.receipt_segments import NewLines, receipts_backwards
@@ -196,7 +196,7 @@ class RunEvents:
         try:
             yield
         except BaseException as e:
-            fault = e.fault if isinstance(e, PenstockError) else "internal"
+            fault = fault_of(e)
             details = {"error": type(e).__name__, "fault": fault, "reason": without_secrets(str(e))}
             try:
                 self.add("failed", details, by="")

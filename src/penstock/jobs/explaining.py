@@ -9,7 +9,8 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 
-from penstock.errors import CheckpointError, JobFailedError, PenstockError, own_error_in
+from penstock.errors import CheckpointError, JobFailedError, PenstockError, own_error_in, system_error_in
+from penstock.jobs.hindrances import hindered
 from penstock.jobs.inspection import Expected, inspect
 from penstock.jobs.state_files import RESTORE, RESTORE_FOLDER, damage
 
@@ -64,9 +65,14 @@ def explained(error: PySparkException, log: SparkLog, spark_folder: Path, stream
     own = own_error_in(text, JobFailedError)
     if own is not None:
         return own
+    system = system_error_in(text)
+    if system is not None:
+        # First, for what a full disk has kept Spark from writing or copying looks as if it were damaged.
+        return hindered(system, spark_folder)
     damaged = _damaged(text, log, spark_folder, streams)
     if damaged is not None:
-        return damaged
+        system = system_error_in(log.text())
+        return damaged if system is None else hindered(system, spark_folder)
     causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
     cause = causes[-1] if causes else text.strip().splitlines()[0]
     return JobFailedError(f"The job failed: {cause[:500]} (Spark's log: {log.path})")

@@ -101,9 +101,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     `batch_interval_ms` is how far apart micro-batches begin at least, as the run was told; 0 is as soon as there is
     data. `phases` are the seconds of the parts of `duration_s`, `idle_s` is how long the job had waited before it
-    began, and `rest_s` how long it rested within, since nothing had come. `state_commit_s` is the time that tasks took to commit
-    state, added up over tasks. `cores` is how many tasks Spark runs at a time. `commands` counts by what became of
-    them: applied, degraded, rejected.
+    began, and `rest_s` how long it rested within, since nothing had come. `state_commit_s` is the time that tasks took
+    to commit state, added up over tasks. `cores` is how many tasks Spark runs at a time. `commands` counts by what
+    became of them: applied, degraded, rejected.
     """
 
     format: int = _FORMAT

@@ -36,6 +36,7 @@ from penstock.jobs.events import RunEvents, settings_of, user_name
 from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
+from penstock.jobs.hindrances import check_room, hindrances_told
 from penstock.jobs.outputs import begin_outputs_anew, checked_outputs
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.recording import LagClock, Recorder
@@ -140,12 +141,14 @@ class JobRunner:
                 if aside is not None:
                     on_note(f"The checkpoint that was there is {aside} now.")
             checkpoint = self._checkpoint()
+            stack.enter_context(hindrances_told(checkpoint.folder))
             # Before Spark starts, for a start that is broken off can leave a JVM behind; and again, since Spark sets a
             # handler of its own, which cancels the running batch and raises.
             stack.enter_context(signals_set(stop))
             # First of all, so that a run that is refused changes nothing.
             stack.enter_context(locked(checkpoint.folder, stop, self._settings.lock_timeout_s))
             finish_rescaling(checkpoint)
+            check_room(checkpoint.folder)
             recovered = recover(checkpoint, self._settings.retained_batches)
             told = recovered + begin(self._job, self._settings, checkpoint)
             declared = declared_state(self._job)

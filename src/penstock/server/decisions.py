@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.server.restarts import NO_FAILURES, RestartHistory, RestartStrategy, after_failure
+from penstock.server.restarts import NO_FAILURES, NoRestart, RestartHistory, RestartStrategy, after_failure
 from penstock.server.statuses import ENDED, WITH_DRIVER, Desired, JobStatus
 
 __all__ = [
     "GRACE_MS",
+    "HINDERED_MS",
     "Decision",
     "Driver",
     "DriverState",
@@ -30,6 +31,10 @@ __all__ = [
 
 GRACE_MS: Final = 5000
 """How long a driver that was told to terminate has before it is killed."""
+
+
+HINDERED_MS: Final = 10_000
+"""How long a job waits that the system has hindered."""
 
 
 class DriverState(enum.Enum):
@@ -49,6 +54,7 @@ class EndKind(enum.Enum):
     STOPPED = "in order, since it was told to"
     FAILED = "with an error, which may not come again"
     REFUSED = "with an error that would come again"
+    HINDERED = "by the system beneath it, a full disk, say"
     KILLED = "without a last word"
     VOIDED = "before its process was started"
 
@@ -220,6 +226,10 @@ def _after_end(job: JobFacts, end: End, now_ms: int) -> Decision:
         return Decision(JobStatus.FINISHED, reason=end.why)
     if end.kind is EndKind.REFUSED:
         return Decision(JobStatus.FAILED, reason=end.why)
+    if end.kind is EndKind.HINDERED and not isinstance(job.strategy, NoRestart):
+        # It is no failure of the job, and as many may come as it takes until there is room, say.
+        reason = f"{end.why} (it is tried again in {HINDERED_MS / 1000:g} s)"
+        return Decision(JobStatus.RESTARTING, reason=reason, history=job.history, delay_ms=HINDERED_MS)
     resumed = job.status is JobStatus.STOPPING and job.desired is Desired.RUNNING
     if end.kind is EndKind.VOIDED or (resumed and end.kind is EndKind.STOPPED):
         return Decision(JobStatus.RESTARTING, reason=end.why, history=job.history)

@@ -5,6 +5,7 @@ Started by the manager as `python -m penstock.server.driver FOLDER`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -17,7 +18,15 @@ from typing import Any, Final
 import msgspec
 
 from penstock.durable import write_atomically
-from penstock.errors import BindingError, FencedError, JobDefinitionError, PenstockError
+from penstock.errors import (
+    BindingError,
+    FencedError,
+    JobDefinitionError,
+    PenstockError,
+    fault_of,
+    is_retryable,
+    system_error_of,
+)
 from penstock.server.leases import LeaseKeeper
 from penstock.server.processes import (
     ALIVE_VARIABLE,
@@ -26,6 +35,7 @@ from penstock.server.processes import (
     LAUNCH_FILE,
     PROGRESS_FILE,
     Ended,
+    EndedKind,
     process_of,
 )
 
@@ -73,16 +83,30 @@ def _run(folder: Path, launch: Launch, keeper: LeaseKeeper) -> tuple[int, Ended]
         summary = _run_job(folder, launch, keeper)
     except PenstockError as e:
         # It is in the manager's events as well; but whoever reads the output looks here.
-        print(f"Error: {e}", flush=True)  # noqa: T201
-        # Whoever fenced it was a run that should not have been: the newest one may go on.
-        refused = e.fault == "user" and not e.retryable and not isinstance(e, FencedError)
-        return e.exit_code, Ended("refused" if refused else "failed", str(e))
+        _tell(f"Error: {e}")
+        return e.exit_code, Ended(_kind_of(e), str(e))
     except Exception as e:
-        traceback.print_exc()
-        return 1, Ended("failed", f"{type(e).__name__}: {e}. See the output of the run.")
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        kind: EndedKind = "failed" if system_error_of(e) is None else "hindered"
+        return 1, Ended(kind, f"{type(e).__name__}: {e}. See the output of the run.")
     if summary.status == "finished":
         return 0, Ended("finished", f"Its input is done; micro-batches of the run: {summary.batches}.")
     return 0, Ended("stopped", f"Its driver stopped in order; micro-batches of the run: {summary.batches}.")
+
+
+def _kind_of(error: PenstockError) -> EndedKind:
+    if system_error_of(error) is not None:
+        return "hindered"
+    # Whoever fenced it was a run that should not have been: the newest one may go on.
+    refused = fault_of(error) == "user" and not is_retryable(error) and not isinstance(error, FencedError)
+    return "refused" if refused else "failed"
+
+
+def _tell(text: str) -> None:
+    """Write into the output of the run, which a full disk does not take, and without which the job goes on."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)  # noqa: T201
 
 
 def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
@@ -104,15 +128,14 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
         if now_s - written_s >= _PROGRESS_S:
             written_s = now_s
             told = {"at_ms": time.time_ns() // 1_000_000, **vars(progress)}
-            write_atomically(folder / PROGRESS_FILE, msgspec.json.encode(told), durable=False)
-
-    def on_note(text: str) -> None:
-        print(text, flush=True)  # noqa: T201
+            # Whoever looks at it sees that it is old.
+            with contextlib.suppress(OSError):
+                write_atomically(folder / PROGRESS_FILE, msgspec.json.encode(told), durable=False)
 
     runner = JobRunner(job, checked, code, launch.run)
     for note in runner.notes:
-        on_note(f"Note: {note}")
-    return runner.run(on_progress=on_progress, on_note=on_note)
+        _tell(f"Note: {note}")
+    return runner.run(on_progress=on_progress, on_note=_tell)
 
 
 def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:

@@ -23,6 +23,7 @@ from penstock.errors import (
     PenstockError,
     StoreError,
     UnknownIdError,
+    system_error_of,
 )
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.requests import Request, answer_to, post
@@ -186,7 +187,7 @@ class Manager:
             return self._settings.poll_s
         except StoreError as e:
             # Nothing is decided without the store; jobs go on by themselves.
-            _log.warning("%s", e)
+            self._failures.failed(_ALL, e)
             return self._settings.poll_s
         except Exception as e:
             # A full disk, say: it is tried again, and the server goes on to take what users ask for.
@@ -364,6 +365,8 @@ class Manager:
             settings = JobSettings.model_validate(job.settings).run_settings(job.checkpoint)
             settings["must_continue"] = self._store.has_run(job.checkpoint)
         except (PenstockError, ValueError) as e:
+            if system_error_of(e) is not None:
+                raise
             refuse(folder, str(e))
             return
         lease = Lease(job.id, job.epoch, self._host, str(self._home.root))

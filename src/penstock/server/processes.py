@@ -13,7 +13,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import BinaryIO, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,7 @@ __all__ = [
     "PROGRESS_FILE",
     "Begun",
     "Ended",
+    "EndedKind",
     "Processes",
     "begun_in",
     "end_session",
@@ -75,10 +76,13 @@ class Begun(msgspec.Struct, frozen=True):
     host: str
 
 
+EndedKind: TypeAlias = Literal["finished", "stopped", "failed", "refused", "hindered"]
+
+
 class Ended(msgspec.Struct, frozen=True):
     """The last word of a process: how its run ended, and why."""
 
-    kind: Literal["finished", "stopped", "failed", "refused"]
+    kind: EndedKind
     why: str
 
 

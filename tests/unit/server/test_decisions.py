@@ -15,6 +15,7 @@ from property_examples import examples
 
 from penstock.server.decisions import (
     GRACE_MS,
+    HINDERED_MS,
     Decision,
     Driver,
     DriverState,
@@ -368,3 +369,17 @@ def test_a_manager_that_is_killed_at_any_step_loses_nothing(stop_at: int, desire
     check_end(world)
     assert world.job.status is desired.status
     assert world.epoch == 1
+
+
+def test_what_the_system_hinders_is_tried_again_as_often_as_needed() -> None:
+    """A full disk is no failure of the job, and counts for no strategy; a job that is never started again is not."""
+    job = facts(JobStatus.RUNNING)
+    for _ in range(5):
+        decision = decide(job, ended(EndKind.HINDERED), 1000)
+        assert (decision.status, decision.delay_ms) == (JobStatus.RESTARTING, HINDERED_MS)
+        assert decision.history == job.history == RestartHistory()
+        assert decision.reason == "why (it is tried again in 10 s)"
+    never = facts(JobStatus.RUNNING, strategy=NoRestart())
+    assert decide(never, ended(EndKind.HINDERED), 1000).status is JobStatus.FAILED
+    canceled = facts(JobStatus.RUNNING, Desired.CANCELED)
+    assert decide(canceled, ended(EndKind.HINDERED), 1000).status is JobStatus.CANCELED

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 import small_driver
+from small_disk import small_disk
 
 from penstock.errors import JobStateError, StoreError
 from penstock.jobs.requests import Request
+from penstock.server import decisions, operating
 from penstock.server import manager as manager_module
-from penstock.server import operating
 from penstock.server.catalog import Catalog, Changes
 from penstock.server.decisions import Decision, Driver, DriverState, JobFacts, decide
 from penstock.server.home import Home
@@ -270,7 +271,7 @@ def test_a_job_pauses_and_goes_on(place: Place) -> None:
     place.service.resume(job_id, "ann")
     place.until(job_id, JobStatus.RUNNING)
     assert place.runs(job_id) == ["1", "2"]
-    assert place.service.get(job_id).restarts == 0
+    assert "FAILED" not in place.statuses(job_id)
 
 
 def test_a_running_job_is_rescaled_by_its_driver(place: Place) -> None:
@@ -531,3 +532,44 @@ def test_what_fails_at_every_look_is_told_once(
     assert "cannot be looked after now ([Errno 28] No space left on device)" in told[0].getMessage()
     monkeypatch.setattr(manager_module, "offer", offer)
     place.until(job_id, JobStatus.RUNNING)
+
+
+def test_a_full_disk_under_a_manager_and_its_jobs_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the store, runs, leases and checkpoints on it: what cannot be done is done when there is room again."""
+    monkeypatch.setattr(manager_module, "_DRIVER", (sys.executable, small_driver.__file__))
+    with small_disk(tmp_path / "disk", 4) as disk:
+        place = Place(disk.folder)
+        try:
+            running = place.submit("works")
+            place.until(running, JobStatus.RUNNING)
+            submitted = []
+            for left in (0, 4 << 10, 12 << 10, 40 << 10):
+                disk.fill(left)
+                # What has no room is refused, or taken and done later; nothing may end the manager.
+                with contextlib.suppress(StoreError, OSError):
+                    submitted.append(place.submit("finishes", "fixed-delay:attempts=50,delay=0s"))
+                for _ in range(20):
+                    disk.fill(left)
+                    place.manager.look()
+                disk.free()
+            submitted.append(place.submit("finishes"))
+            for job_id in submitted:
+                place.until(job_id, JobStatus.FINISHED)
+            assert place.service.get(running).status is JobStatus.RUNNING
+            assert place.runs(running) == ["1"]
+        finally:
+            disk.free()
+            place.close()
+    told = [record for record in caplog.records if record.exc_info]
+    assert not told, told
+
+
+def test_a_job_that_a_full_disk_hinders_is_not_failed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often; its strategy would have given up after the first failure."""
+    monkeypatch.setattr(decisions, "HINDERED_MS", 20)
+    job_id = place.submit("is-hindered is-hindered is-hindered finishes", "fixed-delay:attempts=1,delay=0s")
+    place.until(job_id, JobStatus.FINISHED)
+    assert [run.end_kind for run in place.service.runs(job_id)] == ["FINISHED", *["HINDERED"] * 3]
+    assert "FAILED" not in place.statuses(job_id)

@@ -25,6 +25,8 @@ from penstock.errors import (
     JobStateError,
     PenstockError,
     UnknownIdError,
+    fault_of,
+    is_retryable,
 )
 
 __all__ = ["PROBLEM_TYPE", "Problem", "install_problems", "problem"]
@@ -99,7 +101,7 @@ async def _on_penstock_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PenstockError)
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
     if status is None:
-        status = {"user": 400, "external": 503, "internal": 500}[error.fault]
+        status = {"user": 400, "external": 503, "internal": 500}[fault_of(error)]
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.warning("A request failed: %s", redacted(str(error)))
     kind = _kind_of(type(error))
@@ -107,7 +109,7 @@ async def _on_penstock_error(_: Request, error: Exception) -> JSONResponse:
         status,
         kind,
         redacted(str(error)),
-        headers={"Retry-After": _RETRY_S} if error.retryable else None,
+        headers={"Retry-After": _RETRY_S} if is_retryable(error) else None,
     )
 
 
