@@ -22,7 +22,7 @@ from penstock.jobs.described_state import (
     JobState,
     read_described,
 )
-from penstock.operators.slot import Header, held_name, merged
+from penstock.operators.slot import Header, header_of, held_name, merged
 from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.packing import PackedRow
 from penstock.runtime.seed import read_seed
@@ -218,9 +218,10 @@ class _Task:
                     yield msgspec.msgpack.encode(_Result(part=entry))
         if tables.clock_ms is not None:
             yield msgspec.msgpack.encode(_Result(clock_ms=tables.clock_ms))
-        if tables.header is not None:
-            yield msgspec.msgpack.encode(_Result(header=tables.header))
-            for part in range(Header.of(tables.header).held_parts):
+        header = header_of(tables)
+        if header != Header():
+            yield msgspec.msgpack.encode(_Result(header=header.dump()))
+            for part in range(header.held_parts):
                 yield msgspec.msgpack.encode(_Result(held=entries[held_name(part)]))
 
 

@@ -17,7 +17,7 @@ from penstock.errors import SnapshotError
 from penstock.jobs.capturing import CLOCK, HEADER, HELD, shared_name, table_name
 from penstock.jobs.described_state import EXPIRES_AT, DescribedStep, JobState
 from penstock.jobs.evolution import Change
-from penstock.operators.slot import Header, held_name
+from penstock.operators.slot import Header, held_name, put_header
 from penstock.runtime.packing import PackedRow, split_by_key_group
 from penstock.runtime.seed import SeedEntries, seed_folder
 from penstock.runtime.slots import slots
@@ -108,7 +108,7 @@ class _Seeding:
                 entries.put(held_name(0), msgspec.msgpack.encode(mine))
             size = sum(len(row.body) for row in mine)
             full = msgspec.structs.replace(header, held_bytes=size, held_parts=min(len(mine), 1))
-            tables.put_header(full.dump())
+            put_header(tables, full)
             if tables.changed:
                 tables.store()
             sync_folder(place)

@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         load(SCHEMA.set(1, pa.field("a", pa.string())))
     assert load(SCHEMA.remove(1)).table(1).keys == 0, "what is no longer declared is left behind"
-    with pytest.raises(StateError, match="has the format 9; this penstock reads 1"):
+    with pytest.raises(StateError, match="has the format 9; this penstock reads 2"):
         load(head=bytes([entries.stored["head"][0], 9]) + entries.stored["head"][2:])
     with pytest.raises(StateError, match="cannot be read"):
         load(head=b"nonsense")
