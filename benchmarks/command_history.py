@@ -3,12 +3,14 @@
 Commands to single keys are sent one by one into a checkpoint's folder. Each is found, read, carried out in every slot
 of a step, and has its receipts before the next is sent, by the code that a job runs, but without Spark: what Spark
 stores for a slot is kept in memory. Files are on disk, or where the environment's TMPDIR says. The first commands and
-the last are timed, and so is asking for the status of a command.
+the last are timed, and so is asking for the status of a command; between the two ends, of which every command has a
+micro-batch of its own, there are some in each, which only saves time.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import statistics
 import sys
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 import penstock as ps
 from benchmarks.command import option, run_command
@@ -59,9 +62,10 @@ class Sizes:
     """How many commands are sent, to how many keys, and of how many at each end the median is taken."""
 
     commands: int = option(1_000_000, "how many commands are sent; default: %(default)s")
-    keys: int = option(1_000, "to how many keys; default: %(default)s")
+    keys: int = option(100, "to how many keys; default: %(default)s")
     timed: int = option(2_000, "how many at each end are timed; default: %(default)s")
     receipts_mb: int = option(256, "how many receipts the checkpoint keeps, in MiB; default: %(default)s")
+    at_once: int = option(100, "how many a micro-batch has between the two ends; default: %(default)s")
     versions: int = option(0, "whether commands have versions, 0 or 1; default: %(default)s")
 
 
@@ -115,7 +119,7 @@ class _Job:
     """The control side of a job, micro-batch by micro-batch."""
 
     def __init__(self, folder: Path, receipts_mb: int) -> None:
-        job = ps.Job("limits")
+        job = ps.Job("limits", key_groups=4)
         job.data_stream("readings", schema=_Reading).key_by("sensor").process("limits", _Limits())
         self.folder = folder
         (folder / COMMANDS).mkdir(parents=True)
@@ -174,21 +178,17 @@ class _Job:
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     """Send all commands; raises RuntimeError when one has no receipt."""
     job = _Job(work / "checkpoint", sizes.receipts_mb)
-    taken: list[float] = []
-    most_bytes = 0
-    report_every = max(1, sizes.commands // 20)
-    for number in range(sizes.commands):
-        begin = time.perf_counter()
-        send_command(_command(number, sizes), job.binding)
-        if job.run() != 1:
-            raise RuntimeError(f"Command {number} has no receipt.")
-        taken.append(time.perf_counter() - begin)
-        if number % report_every == 0:
-            most_bytes = max(most_bytes, _size(job.folder))
-            lately = statistics.median(taken[-sizes.timed :])
-            print(f"{number:,}: {lately * 1000:.2f} ms, {most_bytes:,} bytes", file=sys.stderr, flush=True)
     # Once every key has its value, so that all commands have the same to do.
-    first, last = taken[sizes.keys : sizes.keys + sizes.timed], taken[-sizes.timed :]
+    _send(job, sizes, range(sizes.keys), 1)
+    first = _send(job, sizes, range(sizes.keys, sizes.keys + sizes.timed), 1)
+    most_bytes = 0
+    ends = np.linspace(sizes.keys + sizes.timed, sizes.commands - sizes.timed, 21).astype(int).tolist()
+    for start, end in itertools.pairwise(ends):
+        each = _send(job, sizes, range(start, end), sizes.at_once)
+        most_bytes = max(most_bytes, _size(job.folder))
+        lately = statistics.median(each) * 1000
+        print(f"{end:,}: {lately:.2f} ms, {most_bytes:,} bytes", file=sys.stderr, flush=True)
+    last = _send(job, sizes, range(sizes.commands - sizes.timed, sizes.commands), 1)
     newest = f"c{sizes.commands - 1}"
     if story_of(job.folder, newest) is None:
         raise RuntimeError(f"The newest command {newest} has no receipt in the end.")
@@ -204,6 +204,20 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         "unknown_ms": _ask(job, "nobody"),
         "history_ms": _timed(lambda: newest_stories(job.folder, lambda _: True, 20)),
     }
+
+
+def _send(job: _Job, sizes: Sizes, numbers: range, at_once: int) -> list[float]:
+    """Send commands, so many before each micro-batch; gives the seconds from the first of each to its receipts."""
+    taken = []
+    for start in range(numbers.start, numbers.stop, at_once):
+        some = range(start, min(start + at_once, numbers.stop))
+        begin = time.perf_counter()
+        for number in some:
+            send_command(_command(number, sizes), job.binding)
+        if job.run() != len(some):
+            raise RuntimeError(f"Not all of the commands {some.start} to {some.stop - 1} have a receipt.")
+        taken.append(time.perf_counter() - begin)
+    return taken
 
 
 def _command(number: int, sizes: Sizes) -> Command:

@@ -11,7 +11,7 @@ from in_process_job import MILLISECOND, BatchResult, InProcessJob, Input
 from memory_entries import MemoryEntries
 
 import penstock as ps
-from penstock.operators.slot import Header, merged
+from penstock.operators.slot import header_of, merged, put_header
 from penstock.state.kept_slots import kept_slots
 from penstock.state.slot_tables import SlotTables
 from penstock.state.unions import UnionListState, unions
@@ -103,9 +103,9 @@ def rescaled(job: ps.Job, before: InProcessJob, partitions: int) -> InProcessJob
                 for spec in core.specs
                 if isinstance(core.states[spec.name], UnionListState)
             }
-            header = merged([Header.of(one.header) for one in stored])
+            header = merged([header_of(one) for one in stored])
             header.unions = unions(every, kinds)
-            tables.put_header(header.dump())
+            put_header(tables, header)
             if tables.changed:
                 tables.store()
     return after

@@ -20,7 +20,7 @@ from penstock.control.register import Register
 from penstock.jobs.beginning import declared_state
 from penstock.jobs.capturing import Capture, StepReader, assemble
 from penstock.jobs.described_state import JobState
-from penstock.operators.slot import Header
+from penstock.operators.slot import Header, put_header
 from penstock.operators.step import StepCore
 from penstock.runtime.packing import PackedRow
 from penstock.runtime.plan import JobPlan
@@ -166,7 +166,7 @@ def _store(
     for number, batch in enumerate(step.values):
         tables = SlotTables(core.state_schema, entries)
         if number == 0:
-            tables.put_header(_header(core, step, groups, entries, key_groups_of_job).dump())
+            put_header(tables, _header(core, step, groups, entries, key_groups_of_job))
         by_group: dict[int, dict[Any, Any]] = {}
         for key, row in batch.items():
             (group,) = key_groups(pa.array([_plain(core, key)], core.key_type), key_groups_of_job).tolist()

@@ -23,7 +23,7 @@ from penstock.jobs.described_state import (
     read_described,
 )
 from penstock.jobs.source_files import OvertakenError, copy_own_files, copy_topic_ids
-from penstock.operators.slot import Header, held_name, merged
+from penstock.operators.slot import Header, header_of, held_name, merged
 from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.packing import PackedRow
 from penstock.runtime.seed import read_seed
@@ -229,10 +229,11 @@ class _Task:
         tables = SlotTables(self.step.schema, stored, only=_NOTHING)
         if tables.clock_ms is not None:
             yield msgspec.msgpack.encode(_Result(clock_ms=tables.clock_ms))
-        if tables.header is not None:
-            yield msgspec.msgpack.encode(_Result(header=tables.header))
-            for place in range(Header.of(tables.header).held_parts):
-                yield msgspec.msgpack.encode(_Result(held=entries[held_name(place)]))
+        header = header_of(tables)
+        if header != Header():
+            yield msgspec.msgpack.encode(_Result(header=header.dump()))
+            for number in range(header.held_parts):
+                yield msgspec.msgpack.encode(_Result(held=entries[held_name(number)]))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from penstock.jobs.capturing import CLOCK, HEADER, HELD, shared_name, table_name
 from penstock.jobs.described_state import EXPIRES_AT, DescribedStep, JobState
 from penstock.jobs.evolution import Change
 from penstock.jobs.spreading import SpreadRows, ranges_of
-from penstock.operators.slot import Header, Slot, held_name
+from penstock.operators.slot import Header, Slot, held_name, put_header
 from penstock.runtime.packing import PackedRow, split_by_key_group
 from penstock.runtime.seed import SeedEntries, seed_folder
 from penstock.runtime.slots import slots
@@ -238,7 +238,7 @@ class _SlotWriter:
             self._entries.put(held_name(0), msgspec.msgpack.encode(held))
         size = sum(len(row.body) for row in held)
         full = msgspec.structs.replace(header, held_bytes=size, held_parts=min(len(held), 1))
-        self._tables.put_header(full.dump())
+        put_header(self._tables, full)
 
     def put(self, by_group: Mapping[int, pa.RecordBatch]) -> None:
         """Take all rows of some key groups."""

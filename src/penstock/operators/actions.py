@@ -94,6 +94,7 @@ class Standing:
     """
 
     orders: dict[tuple[str, str, str], Order]
+    changed: bool = False
 
     @classmethod
     def of(cls, stored: bytes) -> Standing:
@@ -105,11 +106,16 @@ class Standing:
         """The stored form."""
         return encode_orders(list(self.orders.values())) if self.orders else b""
 
+    def copy(self) -> Standing:
+        """The same commands, to which others can be added."""
+        return Standing(dict(self.orders))
+
     def add(self, order: Order, core: StepCore) -> bool:
         """Keep a command to all keys; whether it is of a kind that is kept."""
         handler = core.handlers.get(order.command.kind)
         if handler is not None and not handler.new_keys:
             return False
+        self.changed = True
         for part in _parts(order) if handler is None else [order]:
             identity = _identity(part)
             # The newest comes last, so that new keys get commands of several kinds in the order of their cuts.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -21,8 +21,20 @@ from penstock.operators.blocks import Block, DeadLetter
 from penstock.operators.functions import Context, PartContext
 from penstock.operators.group_run import Due, GroupRun
 from penstock.operators.reasons import reason_of
-from penstock.operators.slot import Header, Slot, dead_letter_of, report_of
-from penstock.operators.steering import Steering
+from penstock.operators.slot import (
+    REGISTER,
+    SHARED,
+    STANDING,
+    UNIONS,
+    Slot,
+    SlotHeader,
+    dead_letter_of,
+    register_of,
+    report_of,
+    store_register,
+    whole_part,
+)
+from penstock.operators.steering import KeptOnce, Steering
 from penstock.operators.step import MAIN, StepCore, StepResult, no_cyclic_collection
 from penstock.operators.watermarks import END_MS, EventClock, Pace, Progress, Tick
 from penstock.operators.window_columns import WindowColumnsRun, runs_as_columns
@@ -35,6 +47,9 @@ from penstock.state.unions import Unions
 from penstock.state.values import BoundValueState, CheckedValueState
 
 __all__ = ["Moment", "SlotRun"]
+
+
+Greet: TypeAlias = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -60,15 +75,20 @@ class SlotRun:
         self._now: Final = moment.now
         self._moment: Final = moment
         now_ms = milliseconds_of(moment.now)
-        self.header = Header.of(tables.header)
+        self.header = SlotHeader.of(tables.header)
         progress = self.header.progress or Progress()
         has_watermarks = bool(moment.paces)
         watermark_ms = progress.watermark_ms
         self._clock = Clock(now_ms, tables.clock_ms, watermark_ms, watermark_ms, has_watermarks)
         self.event_clock: EventClock | None = None
-        self._shared = SharedStates(core.shared, self.header.shared)
-        self._unions: Final = Unions(self.header.unions, core.specs)
+        self._shared = tables.parts.made(SHARED, self._shared_of)
+        if not self._shared.is_of(core.shared):
+            self._read_shared()
+        self._unions: Final = Unions(tables.parts.made(UNIONS, whole_part), core.specs)
+        self._standing = tables.parts.made(STANDING, _standing_of)
         self._plain: Binding | None = None
+        self._letters: list[DeadLetter] = []
+        self._greeting: tuple[Binding | None, Greet | None] = (None, None)
         self._traced: list[Order] = []
         self._due: dict[int, Due] = {}
         self._begun: set[int] = set()
@@ -84,6 +104,15 @@ class SlotRun:
         # Of which version a row is, is told one by one.
         in_columns = runs_as_columns(self._core.windows) and not self._core.stamped
         return WindowColumnsRun if in_columns else WindowRun
+
+    def _shared_of(self, pieces: list[bytes]) -> SharedStates:
+        return SharedStates(self._core.shared, whole_part(pieces))
+
+    def _read_shared(self) -> None:
+        """Take the shared states as they are stored, whatever the worker has kept."""
+        parts = self._tables.parts
+        self._shared = self._shared_of(parts.get(SHARED))
+        parts.keep(SHARED, self._shared)
 
     def _around(self, shared: SharedStates) -> Surroundings:
         return Surroundings(shared, self._unions, self._clock)
@@ -105,13 +134,28 @@ class SlotRun:
             try:
                 steering = self._steered(orders, ordered, BoundValueState)
             except UnstorableValueError:
+                # The first form may have changed them.
+                self._read_shared()
                 steering = self._steered(orders, ordered, CheckedValueState)
         for group, changes in steering.changes.items():
             self._tables.put(group, changes)
-        self.header, self._shared = steering.header, steering.shared
-        self._plain = None
+        self._take_over(steering)
         self._traced = steering.traced
         return steering.result, steering.reports
+
+    def _take_over(self, steering: Steering) -> None:
+        """Go on with what the slot keeps once, and store what has changed of it."""
+        parts = self._tables.parts
+        self.header, self._standing = steering.kept.header, steering.kept.standing
+        self._plain = None
+        store_register(self._tables, steering.kept.register)
+        if self._shared.changed:
+            parts.put(SHARED, self._shared.dump())
+            self._shared.changed = False
+        if self._standing.changed:
+            parts.put(STANDING, self._standing.dump())
+            self._standing.changed = False
+            parts.keep(STANDING, self._standing)
 
     def _steered(
         self,
@@ -119,9 +163,11 @@ class SlotRun:
         blocks: Sequence[Block],
         kind: type[BoundValueState],
     ) -> Steering:
-        header = Header.of(self._tables.header)
-        around = self._around(SharedStates(self._core.shared, header.shared))
-        steering = Steering(Binding(self._core, around, kind), header, self._slot, self._tables.table)
+        register = self._tables.parts.made(REGISTER, register_of)
+        register.take_back()
+        kept = KeptOnce(SlotHeader.of(self._tables.header), register, self._standing.copy())
+        around = self._around(self._shared)
+        steering = Steering(Binding(self._core, around, kind), kept, self._slot, self._tables.table)
         steering.expect(orders)
         for order in orders:
             steering.command(order, self._now)
@@ -240,16 +286,19 @@ class SlotRun:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
         run = self._runs(binding, context, key_group, self._tables.table(key_group))
-        letters: list[DeadLetter] = []
-        greet = None
-        if self.header.standing:
-            standing = Standing.of(self.header.standing)
-            greet = greeting(
-                standing, binding, lambda order, e: letters.append(dead_letter_of(order, e, self._core.step))
-            )
-        result = run.process(blocks, greet, due)
-        result.dead_letters[:0] = letters
+        self._letters = []
+        result = run.process(blocks, self._greet_in(binding), due)
+        result.dead_letters[:0] = self._letters
         return result
+
+    def _greet_in(self, binding: Binding) -> Greet | None:
+        """What lets the standing commands take effect for a new key; made once for all key groups."""
+        if binding is not self._greeting[0]:
+            self._greeting = binding, greeting(self._standing, binding, self._greeting_failed)
+        return self._greeting[1]
+
+    def _greeting_failed(self, order: Order, error: Exception) -> None:
+        self._letters.append(dead_letter_of(order, error, self._core.step))
 
     def traces(self, level: int) -> list[Report]:
         """The answers to the traces of this micro-batch, once its data is processed."""
@@ -285,3 +334,7 @@ class SlotRun:
         """Take out some of what has expired, and put what is kept once for the slot beside the tables."""
         self._tables.sweep(self._core.expiry_clocks(self._clock.now_ms, self._tables.clock_ms))
         self._tables.put_header(self.header.dump())
+
+
+def _standing_of(pieces: list[bytes]) -> Standing:
+    return Standing.of(whole_part(pieces) or b"")

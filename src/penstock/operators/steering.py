@@ -6,6 +6,7 @@ import datetime as dt
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -31,30 +32,40 @@ from penstock.operators.functions import (
     PartContext,
 )
 from penstock.operators.reasons import reason_in_short, reason_of, unfit
-from penstock.operators.slot import Header, Slot, dead_letter_of, letter_of, report_of
+from penstock.operators.slot import Slot, SlotHeader, dead_letter_of, letter_of, report_of
 from penstock.operators.step import MAIN, Emission, StepResult
 from penstock.records import VERSION_FIELD, RecordType
 from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
 
-__all__ = ["Steering"]
+__all__ = ["KeptOnce", "Steering"]
+
+
+@dataclass(frozen=True)
+class KeptOnce:
+    """What a slot keeps once for its step, as steering changes it. The register is not settled."""
+
+    header: SlotHeader
+    register: Register
+    standing: Standing
 
 
 class Steering:
     """One pass of steering over a slot. `table` gives the stored table of a key group.
 
-    Nothing outside of the object changes: afterwards `changes`, `header` and `shared` hold what is new.
+    Afterwards `changes` and what is `kept` hold what is new; nothing else changes.
     """
 
     def __init__(
-        self, binding: Binding, header: Header, slot: Slot, table: Callable[[int], GroupTable]
+        self, binding: Binding, kept: KeptOnce, slot: Slot, table: Callable[[int], GroupTable]
     ) -> None:
         self._core: Final = binding.core
-        self.header: Final = header
+        self.kept: Final = kept
+        self.header: Final = kept.header
         self.shared: Final = binding.shared
         self._binding: Final = binding
-        self._register: Final = Register(header.register)
-        self._standing: Final = Standing.of(header.standing)
+        self._register: Final = kept.register
+        self._standing: Final = kept.standing
         self._first: Final = slot.first
         self._key_groups: Final = slot.key_groups
         self._own: Final = slot.own
@@ -381,11 +392,6 @@ class Steering:
             changes = self._groups[group].changes()
             if changes is not None:
                 self.changes[group] = changes
-        if self._register.changed:
-            self.header.register = self._register.dump()
-        if self.shared.changed:
-            self.header.shared = self.shared.dump()
-        self.header.standing = self._standing.dump()
 
     def _emissions_of(self, output: str) -> None:
         output_type = self._core.outputs.get(output)

@@ -204,6 +204,12 @@ class SharedStates:
                 bound[name] = _BoundBroadcastState(cast("BroadcastState[Any, Any]", state), self, cursor)
         return bound
 
+    def is_of(self, declared: Mapping[str, _Declared]) -> bool:
+        """Whether these are the states as declared here, and not by an earlier job with other types."""
+        return len(self._declared) == len(declared) and all(
+            self._declared.get(name) is state for name, state in declared.items()
+        )
+
     def mapping(self, name: str) -> dict[Any, Any]:
         """The content of a broadcast state."""
         return self._mappings[name]

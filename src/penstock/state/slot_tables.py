@@ -1,4 +1,4 @@
-"""The state of a step in one slot: the tables of its key groups and its header, from where they are stored and back.
+"""The state of a step in one slot: the tables of its key groups, and what it keeps once, from where they are stored.
 
 What is stored is a log. Each micro-batch that changes anything adds one *version*: the rows that changed, by key group,
 and for some key groups all of their rows, so that older versions are not needed for these. A small *head* says which
@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +25,7 @@ from penstock.state.blocks import as_bytes, conformed
 from penstock.state.expiring import expires_name, gone_rows, without_expired
 from penstock.state.group_table import GroupTable, held_rows
 from penstock.state.key_index import key_values
+from penstock.state.slot_parts import SlotParts, StoredPart
 
 __all__ = [
     "HEAD",
@@ -40,7 +41,7 @@ __all__ = [
     "stored_piece",
 ]
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 HEAD: Final = "head"
 """The name of the entry without which nothing is stored."""
 _HEADER: Final = "header"
@@ -99,7 +100,8 @@ class Head(msgspec.Struct, array_like=True):
     """What is stored: versions, oldest first, and where each key group and the header stand.
 
     `recent` has the digest of each of the last numbers, oldest first. `clock_ms` is the largest event time of the slot,
-    and `swept` the key group and the code up to which expired values were looked for.
+    and `swept` the key group and the code up to which expired values were looked for. `parts` says where the parts
+    stand.
     """
 
     format: int
@@ -110,6 +112,7 @@ class Head(msgspec.Struct, array_like=True):
     groups: dict[int, _Group]
     clock_ms: int | None = None
     swept: tuple[int, int] = (0, 0)
+    parts: dict[str, StoredPart] = {}
 
     @property
     def digest(self) -> bytes:
@@ -117,19 +120,28 @@ class Head(msgspec.Struct, array_like=True):
         return self.recent[-1][1] if self.recent else b""
 
 
+class _Formatted(msgspec.Struct, array_like=True):
+    """The beginning of a head in any format."""
+
+    format: int
+
+
 class Kept(msgspec.Struct):
-    """What a worker keeps of a slot between micro-batches."""
+    """What a worker keeps of a slot between micro-batches; `made` is what was made of its parts."""
 
     number: int
     digest: bytes
     header: bytes | None
     header_number: int
     tables: dict[int, GroupTable]
+    made: dict[str, Any] = {}
+    made_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
         """About how much memory it takes."""
-        return sum(table.nbytes for table in self.tables.values()) + len(self.header or b"")
+        tables = sum(table.nbytes for table in self.tables.values())
+        return tables + self.made_bytes + len(self.header or b"")
 
 
 class Only(NamedTuple):
@@ -140,8 +152,9 @@ class Only(NamedTuple):
 
 
 class SlotTables:
-    """The tables of the key groups that one task serves, by key group, and the header.
+    """The tables of the key groups that one task serves, by key group, and what it keeps once: header and parts.
 
+    The header is small and may change in every micro-batch; what is large, or changes seldom, is one of the `parts`.
     `kept` is what the worker kept when it last had the slot. It is used up: whoever wants to keep the tables calls
     `keep` when they are stored. With `only` some tables are there, which may only be read.
     """
@@ -166,7 +179,9 @@ class SlotTables:
         self._header_changed = False
         self._moved = False
         self._clocks: Mapping[str, int] = {}
-        self._load(kept)
+        since = self._load(kept)
+        made = kept.made if kept is not None and since else {}
+        self.parts: Final = SlotParts(entries, self._head.parts, made, since)
 
     # -- what the step sees --
 
@@ -248,15 +263,16 @@ class SlotTables:
 
     @property
     def stored_bytes(self) -> int:
-        """The size of what is stored: the versions of the log, with rows that later ones replace, and the header."""
-        return sum(version.size for version in self._head.versions) + len(self._header or b"")
+        """The size of what is stored: the log, with rows that later versions replace, the header and the parts."""
+        log_bytes = sum(version.size for version in self._head.versions)
+        return log_bytes + len(self._header or b"") + self.parts.stored_bytes
 
     # -- storing --
 
     @property
     def changed(self) -> bool:
         """Whether there is anything to store."""
-        return bool(self._changes) or self._header_changed or self._moved
+        return bool(self._changes) or self._header_changed or self._moved or self.parts.changed
 
     def store(self) -> None:
         """Store what has changed as one more version."""
@@ -267,6 +283,7 @@ class SlotTables:
             self._store_header(head)
             # No header is not an empty one.
             digest.update(b"none" if self._header is None else b"some" + self._header)
+        self.parts.store(head.number, digest)
         if self._changes:
             for piece in self._store_version(head):
                 digest.update(piece)
@@ -280,7 +297,8 @@ class SlotTables:
         if self._memory is not None:
             self._memory.relieve(self._tables)
         head = self._head
-        return Kept(head.number, head.digest, self._header, head.header, self._tables)
+        made, made_bytes = self.parts.all_made, self.parts.kept_bytes
+        return Kept(head.number, head.digest, self._header, head.header, self._tables, made, made_bytes)
 
     def _store_header(self, head: Head) -> None:
         if self._header is None:
@@ -355,7 +373,8 @@ class SlotTables:
 
     # -- loading --
 
-    def _load(self, kept: Kept | None) -> None:
+    def _load(self, kept: Kept | None) -> int:
+        """Load what is not kept; gives the number of the version that was, 0 when nothing was."""
         head = self._head
         if kept is not None and (kept.number, kept.digest) in head.recent:
             since = kept.number
@@ -367,7 +386,7 @@ class SlotTables:
         if header_number != head.header:
             self._header = self._entries.get(_HEADER)
         if since == head.number:
-            return
+            return since
         for group in [g for g in self._tables if g not in head.groups]:
             del self._tables[group]
         for version in head.versions:
@@ -375,6 +394,7 @@ class SlotTables:
                 self._read(version)
                 if self._memory is not None:
                     self._memory.relieve(self._tables)
+        return since
 
     def _read(self, version: _Version) -> None:
         groups = self._head.groups
@@ -401,12 +421,15 @@ class SlotTables:
 def head_of(stored: bytes) -> Head:
     """The head as it was stored. Raises StateError when it cannot be read."""
     try:
-        head = msgspec.msgpack.decode(stored, type=Head)
+        found = msgspec.msgpack.decode(stored, type=_Formatted).format
+        if found == _FORMAT:
+            return msgspec.msgpack.decode(stored, type=Head)
     except msgspec.MsgspecError as e:
         raise StateError(f"The stored state of a step cannot be read: {e}.") from e
-    if head.format != _FORMAT:
-        raise StateError(f"The stored state has the format {head.format}; this penstock reads {_FORMAT}.")
-    return head
+    raise StateError(
+        f"The stored state has the format {found}; this penstock reads {_FORMAT}. Take a savepoint with the penstock "
+        "that has written it, and begin from that with a new checkpoint."
+    )
 
 
 def piece_name(version: int, piece: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 from typing import Any
 
@@ -97,7 +98,7 @@ def run_slot(
 def test_slots_agree_with_the_model(batches: list[list[Command]], crashes: list[bool]) -> None:
     """Two slots with half of the keys each; a crash makes a micro-batch run again from what was stored before it."""
     slots = [{0, 1}, {2, 3}]
-    stored: list[bytes | None] = [None, None]
+    stored: list[tuple[bytes | None, list[bytes]]] = [(None, []), (None, [])]
     model = Model()
     found: list[list[tuple[str, Any]]] = [[], []]
     for number, (commands, crash) in enumerate(zip(batches, crashes, strict=False)):
@@ -105,13 +106,22 @@ def test_slots_agree_with_the_model(batches: list[list[Command]], crashes: list[
         for command in commands:
             model.take(command, now)
         for slot, mine in enumerate(slots):
-            register = Register(stored[slot])
+            register = Register(stored[slot][0], stored[slot][1])
             applied = run_slot(register, commands, now, mine)
+            register.take_back()
+            assert run_slot(register, commands, now, mine) == applied, "what is taken back was never there"
             if crash:
-                register = Register(stored[slot])
+                register = Register(stored[slot][0], stored[slot][1])
                 assert run_slot(register, commands, now, mine) == applied, "a replay decides alike"
-            assert register.changed or not commands or stored[slot] is not None
-            stored[slot] = register.dump()
+            if (number + slot) % 2:
+                register.settle()
+                register.shrink()
+                stored[slot] = (register.dump(), [])
+            elif (noted := register.settle()) is not None:
+                stored[slot][1].append(noted)
+            assert not register.changed
+            again = Register(stored[slot][0], stored[slot][1])
+            assert again.dump() == copy.deepcopy(register).dump(), "a new worker knows what the old one does"
             found[slot] += applied
     together = [(c, k) for c, k in found[0] if k not in ("step", "job")] + found[1]
     assert sorted(together, key=repr) == sorted(model.applied, key=repr)
@@ -133,6 +143,59 @@ def test_ids_are_kept_up_to_a_number() -> None:
     assert refused is not None
     assert refused.duplicate
     assert again.admit(Command(id="a", kind="k"), START) is None
+
+
+@examples(100)
+@given(
+    batches=st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4), max_size=12),
+    dumps=st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_the_versions_of_the_newest_keys_are_kept(
+    batches: list[list[tuple[int, int]]], dumps: list[bool]
+) -> None:
+    """However the register is stored; those to all keys count for each, and take no room of them."""
+    register, stored, later = Register(keys_kept=3), None, []
+    known: dict[int, int] = {}
+    number = 0
+    for batch, dumped in zip(batches, dumps, strict=False):
+        for key, version in batch:
+            number += 1
+            command = Command(id=f"{number}", kind="k", target=Target("s", key=key), version=version)
+            assert register.admit(command, START) is None
+            if register.stale_key(command, key) is None:
+                register.note_key(command, key)
+                known.pop(key, None)
+                known[key] = version
+            else:
+                assert version < known[key]
+        if dumped:
+            stored, later = register.dump(), []
+        elif (noted := register.settle()) is not None:
+            later.append(noted)
+        known = dict(list(known.items())[-3:])
+        again = Register(stored, later, keys_kept=3)
+        assert copy.deepcopy(again).dump() == copy.deepcopy(register).dump()
+        assert dict(again._key_versions) == {("k", key): version for key, version in known.items()}
+
+
+def test_a_version_to_all_keys_takes_the_place_of_older_ones_of_single_keys() -> None:
+    """None of which is any less refused."""
+    register = Register()
+    for key in range(3):
+        command = Command(id=f"{key}", kind="k", target=Target("s", key=key), version=key)
+        assert register.admit(command, START) is None
+        register.note_key(command, key)
+    to_all = Command(id="all", kind="k", target=Target("s", all=True), version=1)
+    assert register.admit(to_all, START) is None
+    register.settle()
+    register.shrink()
+    again = Register(register.dump())
+    assert list(again._key_versions) == [("k", 2)]
+    for key, refused in ((0, True), (1, True), (2, True)):
+        old = Command(id=f"old-{key}", kind="k", target=Target("s", key=key), version=0)
+        assert (again.stale_key(old, key) is not None) == refused
+    same = Command(id="same", kind="k", target=Target("s", key=1), version=1)
+    assert again.stale_key(same, 1) is None
 
 
 def test_refusals_say_why() -> None:

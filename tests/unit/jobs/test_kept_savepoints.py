@@ -17,7 +17,7 @@ from penstock.control.register import Register
 from penstock.jobs.beginning import declared_state
 from penstock.jobs.evolution import check_changes, plan_changes
 from penstock.jobs.seeding import Snapshot, described_in, write_seed
-from penstock.operators.slot import Header
+from penstock.operators.slot import Header, header_of
 from penstock.runtime.packing import PackedRow
 from penstock.snapshots.reading import read_file, read_manifest, verify
 from penstock.snapshots.stores import open_store
@@ -98,7 +98,7 @@ class Found:
                         for key, value in zip(key_values(batch.column(0)), values, strict=True):
                             if value is not None:
                                 rows.setdefault(key, {})[spec.name] = plain(value)
-                headers.append(Header.of(tables.header))
+                headers.append(header_of(tables))
                 if "held/0" in entries:
                     held += msgspec.msgpack.decode(entries["held/0"], type=list[PackedRow])
                 self.shared.append(SharedStates(core.shared, headers[-1].shared))

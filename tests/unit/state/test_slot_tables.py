@@ -209,14 +209,14 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         load(SCHEMA.set(1, pa.field("a", pa.string())))
     assert load(SCHEMA.remove(1)).table(1).keys == 0, "what is no longer declared is left behind"
-    with pytest.raises(StateError, match="has the format 9; this penstock reads 1"):
+    with pytest.raises(StateError, match="has the format 9; this penstock reads 2"):
         load(head=bytes([entries.stored["head"][0], 9]) + entries.stored["head"][2:])
     with pytest.raises(StateError, match="cannot be read"):
         load(head=b"nonsense")
     version = next(name for name in entries.stored if name.startswith("version"))
     with pytest.raises(StateError, match="A version of the stored state cannot be read"):
         load(**{version: entries.stored[version][:-40]})
-    with pytest.raises(StateError, match="The version 1 of the stored state is not there"):
+    with pytest.raises(StateError, match="The piece version/1/0 of the stored state is not there"):
         load(**{version: None})
     added = load(SCHEMA.append(pa.field("c", pa.float64())))
     assert added.table(1).all_rows().to_pylist() == [{"key": "k", "a": 1, "b": None, "c": None}]

@@ -14,7 +14,7 @@ from memory_entries import MemoryEntries
 from rescaling import rescaled
 
 import penstock as ps
-from penstock.operators.slot import Header
+from penstock.operators.slot import SlotHeader
 from penstock.state.slot_tables import SlotTables
 
 TOPIC = ("0", "1")
@@ -259,5 +259,6 @@ def is_paused(job: InProcessJob) -> bool:
     (node,) = job.plan.graph.steps()
     schema = job.plan.core(node).state_schema
     return any(
-        Header.of(SlotTables(schema, MemoryEntries(stored)).header).paused for stored in job.states.values()
+        SlotHeader.of(SlotTables(schema, MemoryEntries(stored)).header).paused
+        for stored in job.states.values()
     )
