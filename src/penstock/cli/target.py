@@ -17,6 +17,7 @@ from penstock.jobs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from penstock.client.asking import Server
+    from penstock.server.unserved import UnservedHome
 
 __all__ = [
     "CHECKPOINT_VARIABLE",
@@ -66,6 +67,25 @@ class Servers:
         address = find_server(self.named, self.home.expanduser().absolute(), self.ca, os.environ)
         with Server(address) if timeout_s is None else Server(address, timeout_s) as server:
             yield server
+
+    @contextmanager
+    def unserved(self) -> Iterator[UnservedHome | None]:
+        """The jobs of the home when no server is named and none works there; None otherwise."""
+        from penstock.client.finding import SERVER_VARIABLE
+        from penstock.server.home import Home
+
+        root = self.home.expanduser().absolute()
+        # Only a home with a store may be without a server; what opens it is loaded for that alone.
+        if self.named or os.environ.get(SERVER_VARIABLE) or not Home(root).store.exists():
+            yield None
+            return
+        from penstock.server.unserved import is_unserved, unserved_home
+
+        if not is_unserved(root):
+            yield None
+            return
+        with unserved_home(root) as found:
+            yield found
 
     @contextmanager
     def job(self, called: str) -> Iterator[tuple[Server, str]]:
