@@ -25,6 +25,7 @@ from penstock.cli.target import (
 from penstock.cli.texts import instant_text
 from penstock.errors import JobFailedError
 from penstock.server.statuses import ENDED, JobStatus
+from penstock.sizes import counted
 
 if TYPE_CHECKING:
     from penstock.client.asking import Server
@@ -288,7 +289,7 @@ def _waiting(progress: dict[str, Any] | None) -> str:
     for amounts in lag.values():
         for unit, amount in (amounts if isinstance(amounts, dict) else {}).items():
             totals[unit] = totals.get(unit, 0) + amount
-    shown = [f"{totals[unit]:,} {unit}" for unit in ("records", "files") if totals.get(unit)]
+    shown = [counted(totals[unit], unit) for unit in ("records", "files") if totals.get(unit)]
     return ", ".join(shown) if progress is None or shown else "-"
 
 

@@ -99,7 +99,7 @@ class Servers:
         except NoServerError as e:
             if Path(called).is_dir():
                 raise NoServerError(f"The folder {called} is no checkpoint, and as a job: {e}") from None
-            raise
+            raise NoServerError(f"There is no checkpoint {called} here, and as a job: {e}") from None
 
 
 def is_checkpoint(job: str) -> bool:
