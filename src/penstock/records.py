@@ -312,7 +312,7 @@ class RecordType:
             except (
                 Exception
             ) as e:  # objects come from user code, and may raise anything when they are looked at
-                raise SchemaError(f"a record is not a {self.name}: {e}") from None
+                raise SchemaError(f"a record does not fit {self.name}: {e}") from None
             columns.append(f.to_arrow(values, check=check))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

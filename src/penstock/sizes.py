@@ -1,8 +1,8 @@
-"""Sizes: numbers of bytes as people read them."""
+"""Sizes: numbers of bytes, and of other things, as people read them."""
 
 from __future__ import annotations
 
-__all__ = ["bytes_text"]
+__all__ = ["bytes_text", "counted"]
 
 
 def bytes_text(size: float) -> str:
@@ -16,3 +16,12 @@ def bytes_text(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def counted(count: float, units: str) -> str:
+    """A number with what it counts, whose word is given for many.
+
+    >>> counted(1, "files"), counted(1200, "records")
+    ('1 file', '1,200 records')
+    """
+    return f"{count:,} {units.removesuffix('s') if count == 1 else units}"

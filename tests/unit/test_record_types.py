@@ -227,7 +227,7 @@ class Small:
         (Small(2**63), "field 'count' (int64) cannot hold a value"),
         (Small(None), "field 'count' has no value and is not optional"),  # type: ignore[arg-type]
         (Small(1, "\ud800"), "field 'name' (string) cannot hold a value"),
-        (Point(1.0), "a record is not a Small"),
+        (Point(1.0), "a record does not fit Small"),
     ],
 )
 def test_values_that_do_not_fit_are_named(record: Any, message: str) -> None:

@@ -141,6 +141,9 @@ def send(
             final = _awaited(desk, sent["id"], timeout)
         if output is Output.json:
             print_json(sent if final is None else plain(final))
+        elif final is not None and final.details:
+            # What handlers replied, or a trace found.
+            print(final.details, flush=True)
         raise typer.Exit(_TIMED_OUT_CODE if final is None else _CODES[final.status])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -32,4 +33,6 @@ def init(
             print(msgspec.json.encode(made, enc_hook=str).decode())
             return
         stderr.print(f"Made the project {escaped(made.name)}, {len(made.files)} files. Run its tests:")
-        print(f"cd {shlex.quote(str(name))} && python -m pytest")
+        # It is no part of penstock, and not everywhere.
+        missing = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
+        print(f"cd {shlex.quote(str(name))} && {missing}python -m pytest")

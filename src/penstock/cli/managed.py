@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 from rich.table import Table
 
@@ -22,10 +23,13 @@ from penstock.cli.target import (
     asked_for,
 )
 from penstock.cli.texts import instant_text
+from penstock.errors import JobFailedError
 from penstock.server.statuses import ENDED, JobStatus
+from penstock.sizes import counted
 
 if TYPE_CHECKING:
     from penstock.client.asking import Server
+    from penstock.server.unserved import UnservedHome
 
 __all__ = ["register_managed"]
 
@@ -53,11 +57,18 @@ def list_jobs(
     ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """List the jobs of the server that are not over, newest first."""
-    with errors_as_sentences(), Servers(server, home, ca).asked() as asked:
+    """List the jobs of the server that are not over, newest first; those of its home when no server works."""
+    with errors_as_sentences():
         wanted = status or [one for one in JobStatus if everything or one not in ENDED]
-        jobs = asked.items("/v1/jobs", status=[one.value for one in wanted])
-        _look_closer(asked, jobs)
+        servers = Servers(server, home, ca)
+        with servers.unserved() as own:
+            if own is not None:
+                jobs = [msgspec.to_builtins(job) for job in own.jobs(wanted)]
+                stderr.print("[yellow]Note:[/] No server works; running jobs go on, and none is restarted.")
+            else:
+                with servers.asked() as asked:
+                    jobs = asked.items("/v1/jobs", status=[one.value for one in wanted])
+                    _look_closer(asked, jobs)
         if output is Output.json:
             print_json(jobs)
         elif jobs:
@@ -96,12 +107,20 @@ def cancel(
     ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """End a job at once, in the midst of a micro-batch if need be. Its checkpoint stays as the last one left it."""
+    """End a job at once, in the midst of a micro-batch if need be. Its checkpoint stays as the last one left it.
+
+    A job of a home in which no server works is ended as well.
+    """
     with errors_as_sentences():
+        servers = Servers(server, home, ca)
+        with servers.unserved() as own:
+            if own is not None:
+                _cancel_unserved(own, job, timeout, output)
+                return
         _bring_about(
             "CANCELED",
             "is canceled.",
-            Servers(server, home, ca),
+            servers,
             job,
             output,
             wait=not no_wait,
@@ -145,6 +164,24 @@ def resume(
         _bring_about(
             "RUNNING", "runs.", Servers(server, home, ca), job, output, wait=not no_wait, timeout_s=timeout
         )
+
+
+def _cancel_unserved(home: UnservedHome, called: str, timeout_s: float, output: Output) -> None:
+    from penstock.client.jobs import chosen
+    from penstock.jobs.events import user_name
+
+    jobs = [msgspec.to_builtins(job) for job in home.jobs(list(JobStatus))]
+    known = {job["id"] for job in jobs}
+    job = home.cancel(called if called in known else chosen(jobs, called), user_name(), timeout_s)
+    if job.status not in ENDED:
+        raise JobFailedError(
+            f"The job {job.id} has not ended within {timeout_s:g} s; it is {job.status.value}. The next penstock serve "
+            "ends it, or ask again."
+        )
+    if output is Output.json:
+        print_json({"job": job.id, "status": job.status.value})
+    else:
+        stderr.print(f"The job {escaped(job.id)} is canceled.", soft_wrap=True)
 
 
 def _bring_about(
@@ -252,7 +289,7 @@ def _waiting(progress: dict[str, Any] | None) -> str:
     for amounts in lag.values():
         for unit, amount in (amounts if isinstance(amounts, dict) else {}).items():
             totals[unit] = totals.get(unit, 0) + amount
-    shown = [f"{totals[unit]:,} {unit}" for unit in ("records", "files") if totals.get(unit)]
+    shown = [counted(totals[unit], unit) for unit in ("records", "files") if totals.get(unit)]
     return ", ".join(shown) if progress is None or shown else "-"
 
 

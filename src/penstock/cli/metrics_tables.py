@@ -14,7 +14,7 @@ from penstock.cli.output import escaped, stdout
 from penstock.cli.texts import instant_text
 from penstock.jobs.figures import Lag
 from penstock.server.metrics import BatchInfo, MetricsInfo, SinkMetrics, StepMetrics, StreamMetrics
-from penstock.sizes import bytes_text
+from penstock.sizes import bytes_text, counted
 
 __all__ = ["show_metrics"]
 
@@ -113,7 +113,7 @@ def _counted(one: StreamMetrics | SinkMetrics | StepMetrics) -> tuple[str, str, 
 
 def _waiting(lag: Lag) -> tuple[str, str]:
     amounts = [
-        f"{count:,} {unit}" for unit, count in (("records", lag.records), ("files", lag.files)) if count
+        counted(count, unit) for unit, count in (("records", lag.records), ("files", lag.files)) if count
     ]
     if lag.bytes:
         amounts.append(bytes_text(lag.bytes))

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,9 +14,14 @@ from penstock.cli.output import Output, OutputOption, errors_as_sentences, escap
 from penstock.server.home import ADDRESS_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.server.service import JobInfo
     from penstock.server.serving import Started
 
 __all__ = ["serve", "token"]
+
+_SHOWN_JOBS: Final = 10
 
 
 def serve(
@@ -108,7 +113,7 @@ def serve(
             tls_proxy=tls_proxy,
             insecure_bind=insecure_bind,
         )
-        run_server(settings, os.environ, lambda started: _tell(started, output, home))
+        run_server(settings, os.environ, lambda started: _tell(started, output, home), _tell_end)
 
 
 def token(
@@ -163,3 +168,17 @@ def _tell(started: Started, output: Output, home: Path) -> None:
             f"{started.demo}.\nJobs of your own: penstock serve --jobs FOLDER (docs/jobs.md).",
             flush=True,
         )
+
+
+def _tell_end(jobs: Sequence[JobInfo]) -> None:
+    """Say which jobs go on without the server, and how to end them."""
+    if not jobs:
+        stderr.print("penstock serve has ended. No job goes on.")
+        return
+    shown = ", ".join(job.id for job in jobs[:_SHOWN_JOBS])
+    more = f" and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else ""
+    stderr.print(
+        f"penstock serve has ended. These jobs go on: {escaped(shown)}{more}. The next penstock serve looks after "
+        "them; penstock list shows them and penstock cancel JOB ends one, also without a server.",
+        soft_wrap=True,
+    )

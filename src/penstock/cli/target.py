@@ -17,6 +17,7 @@ from penstock.jobs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from penstock.client.asking import Server
+    from penstock.server.unserved import UnservedHome
 
 __all__ = [
     "CHECKPOINT_VARIABLE",
@@ -68,6 +69,25 @@ class Servers:
             yield server
 
     @contextmanager
+    def unserved(self) -> Iterator[UnservedHome | None]:
+        """The jobs of the home when no server is named and none works there; None otherwise."""
+        from penstock.client.finding import SERVER_VARIABLE
+        from penstock.server.home import Home
+
+        root = self.home.expanduser().absolute()
+        # Only a home with a store may be without a server; what opens it is loaded for that alone.
+        if self.named or os.environ.get(SERVER_VARIABLE) or not Home(root).store.exists():
+            yield None
+            return
+        from penstock.server.unserved import is_unserved, unserved_home
+
+        if not is_unserved(root):
+            yield None
+            return
+        with unserved_home(root) as found:
+            yield found
+
+    @contextmanager
     def job(self, called: str) -> Iterator[tuple[Server, str]]:
         """The server, and the id of a job there."""
         from penstock.client.finding import NoServerError
@@ -79,7 +99,7 @@ class Servers:
         except NoServerError as e:
             if Path(called).is_dir():
                 raise NoServerError(f"The folder {called} is no checkpoint, and as a job: {e}") from None
-            raise
+            raise NoServerError(f"There is no checkpoint {called} here, and as a job: {e}") from None
 
 
 def is_checkpoint(job: str) -> bool:

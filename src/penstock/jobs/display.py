@@ -17,6 +17,7 @@ from penstock.bindings import without_secrets
 if TYPE_CHECKING:
     from penstock.jobs.following import EventTime
     from penstock.jobs.runner import Progress, RunSummary
+from penstock.sizes import counted
 
 __all__ = ["RunDisplay"]
 
@@ -92,10 +93,13 @@ class RunDisplay:
             table.add_row("commands", "", f"{summary.commands:,}")
         table.add_row(
             "dead letters",
-            summary.dead_letters_at if summary.dead_letters else "",
+            "",
             f"{summary.dead_letters:,}",
         )
         self._console.print(table)
+        if summary.dead_letters:
+            # A table would cut the path at the width of the terminal.
+            self._console.print(f"Dead letters: {summary.dead_letters_at}", soft_wrap=True, markup=False)
 
 
 class _Warnings(logging.Handler):
@@ -117,7 +121,7 @@ def _lag(progress: Progress) -> str:
 
 
 def _amount(lag: dict[str, Any]) -> str:
-    return " ".join(f"{count:,} {unit}" for unit, count in lag.items())
+    return " ".join(counted(count, unit) for unit, count in lag.items())
 
 
 def _watermark(found: EventTime) -> str:
@@ -128,13 +132,18 @@ def _watermark(found: EventTime) -> str:
 
 
 def _behind(found: EventTime) -> str:
-    """How far a step is behind the clock, in the largest unit of which there are two."""
+    """How far a step is behind the clock; records may have times that are still to come."""
     if found.behind_s is None:
         return "-"
+    return f"{_span(-found.behind_s)} ahead" if found.behind_s < 0 else _span(found.behind_s)
+
+
+def _span(span_s: float) -> str:
+    """A span in the largest unit of which there are two."""
     for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if abs(found.behind_s) >= 2 * seconds:
-            return f"{found.behind_s / seconds:,.0f} {unit}"
-    return f"{found.behind_s:.1f} s"
+        if span_s >= 2 * seconds:
+            return f"{span_s / seconds:,.0f} {unit}"
+    return f"{span_s:.1f} s"
 
 
 def _times(progress: Progress) -> Table:
@@ -151,7 +160,13 @@ def _times(progress: Progress) -> Table:
 
 def _time_in_line(step: str, found: EventTime, late: int) -> str:
     held = "" if found.held_by is None else f", held by {found.held_by}"
-    return f"; {step}: watermark {_watermark(found)}, behind the clock {_behind(found)}{held}, late={late:,}"
+    ahead = found.behind_s is not None and found.behind_s < 0
+    clock = (
+        f"ahead of the clock {_span(-(found.behind_s or 0))}"
+        if ahead
+        else f"behind the clock {_behind(found)}"
+    )
+    return f"; {step}: watermark {_watermark(found)}, {clock}{held}, late={late:,}"
 
 
 def _line(progress: Progress) -> str:

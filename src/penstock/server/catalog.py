@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -259,7 +260,15 @@ def _validated(model: type[_Model], content: Mapping[str, Any], what: str) -> _M
     except pydantic.ValidationError as e:
         # Without what was given: it may hold a secret.
         told = [
-            f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}".removeprefix(": ")
+            _told(model, error["type"], ".".join(map(str, error["loc"])), error["msg"])
             for error in e.errors(include_input=False, include_url=False)
         ]
         raise JobDefinitionError(f"{what}: {'; '.join(told)}") from None
+
+
+def _told(model: type[pydantic.BaseModel], kind: str, field: str, message: str) -> str:
+    """What is wrong with a field, in words for who has written it."""
+    if kind != "extra_forbidden":
+        return f"{field}: {message}".removeprefix(": ")
+    near = difflib.get_close_matches(field, model.model_fields, 1)
+    return f"there is no field {field}{f'; perhaps {near[0]} is meant' if near else ''}"

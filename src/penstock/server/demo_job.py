@@ -1,21 +1,26 @@
-"""The demo job: a definition that needs nothing else, and its first submission in an empty home."""
+"""The demo job: a definition that needs nothing else. It starts in an empty home, and stands still without a server."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import penstock.demo
 from penstock.server.catalog import Definition, JobSettings
-from penstock.server.service import JobService, Submission
-from penstock.server.statuses import JobStatus
+from penstock.server.service import JobInfo, JobService, Submission
+from penstock.server.statuses import ENDED, WITH_DRIVER, Desired, JobStatus
 
-__all__ = ["DEMO", "demo_definition", "submit_once"]
+__all__ = ["DEMO", "demo_definition", "hold", "start_or_resume"]
 
 DEMO: Final = "demo"
 """The id of the definition."""
 
 _WHO: Final = "penstock serve"
+_STANDS_OR_GOES: Final = ("asked for: pause", "asked for: resume")
+_HELD_WITHIN_S: Final = 15.0
+_POLL_S: Final = 0.1
 _RATE: Final = 200
 _FILE: Final = Path(penstock.demo.__file__).with_name("served") / "warm_rooms.py"
 
@@ -39,9 +44,37 @@ def demo_definition() -> Definition:
     )
 
 
-def submit_once(service: JobService) -> str | None:
-    """Submit the demo unless there has been a job; gives its id if it was."""
-    if service.list_jobs(tuple(JobStatus), 1):
-        return None
-    # With the key two servers that start at once submit one job.
-    return service.submit(Submission(definition=DEMO), _WHO, key=f"first-{DEMO}").job
+def start_or_resume(service: JobService) -> str | None:
+    """Submit the demo unless there has been a job, or let it go on that stands still since its server ended.
+
+    Gives its id if it starts now.
+    """
+    jobs = service.list_jobs(tuple(JobStatus), 1)
+    if not jobs:
+        # With the key two servers that start at once submit one job.
+        return service.submit(Submission(definition=DEMO), _WHO, key=f"first-{DEMO}").job
+    for job in _demos(service, Desired.PAUSED):
+        asked = [event.who for event in service.events(job.id) if event.what in _STANDS_OR_GOES]
+        if asked and asked[-1] == _WHO:
+            return service.resume(job.id, _WHO).job
+    return None
+
+
+def hold(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD_WITHIN_S) -> None:
+    """Let the demo stand still, since nobody has asked for it by name; its manager still works meanwhile."""
+    held = [service.pause(job.id, _WHO).job for job in _demos(service, Desired.RUNNING)]
+    deadline_s = time.monotonic() + timeout_s
+    while held and time.monotonic() < deadline_s:
+        wake()
+        time.sleep(_POLL_S)
+        held = [job_id for job_id in held if service.get(job_id).status in WITH_DRIVER]
+
+
+def _demos(service: JobService, desired: Desired) -> list[JobInfo]:
+    """The demo jobs that a server has started by itself, and that are to be so."""
+    live = [status for status in JobStatus if status not in ENDED]
+    return [
+        job
+        for job in service.list_jobs(live)
+        if (job.definition, job.created_by, job.desired) == (DEMO, _WHO, desired)
+    ]

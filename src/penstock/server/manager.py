@@ -46,7 +46,7 @@ from penstock.server.processes import (
     void,
 )
 from penstock.server.recurring import RecurringFailures
-from penstock.server.statuses import WITH_DRIVER, JobStatus
+from penstock.server.statuses import ENDED, WITH_DRIVER, JobStatus
 from penstock.server.store.asking import MANAGER
 from penstock.server.store.rows import JobRow
 from penstock.server.store.store import Store
@@ -155,6 +155,20 @@ class Manager:
                     self._store.resign(self.name)
                 except StoreError as e:
                     _log.warning("The leadership cannot be given back: %s", e)
+
+    def end_job(self, job_id: str, stop: threading.Event, timeout_s: float) -> None:
+        """Look after one job alone until it is over, `stop` is set, or the time is.
+
+        Another manager that leads meanwhile does it.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while time.monotonic() < deadline_s and self._store.job(job_id).status not in ENDED:
+                wait_s = self._look_at(self._store.job(job_id)) if self._leading() else self._settings.poll_s
+                stop.wait(min(wait_s, self._settings.poll_s))
+        finally:
+            if self._leader is not None:
+                self._store.resign(self.name)
 
     def _scale(self, stop: threading.Event) -> None:
         """Scale jobs until `stop` is set, beside the looks: figures are on disks that may be slow."""

@@ -17,7 +17,7 @@ import msgspec
 import uvicorn
 
 import penstock
-from penstock.errors import ExternalSystemError
+from penstock.errors import ExternalSystemError, StoreError
 from penstock.server.api.access import (
     AccessError,
     Grant,
@@ -38,11 +38,12 @@ from penstock.server.api.models import ServerConfig
 from penstock.server.catalog import Catalog
 from penstock.server.crowding import Bounded, CrowdLimits, protocol_for
 from penstock.server.dashboard.mounting import DashboardMount, dashboard_lifespan
-from penstock.server.demo_job import demo_definition, submit_once
+from penstock.server.demo_job import demo_definition, hold, start_or_resume
 from penstock.server.home import ADDRESS_FILE, Home, make_private
 from penstock.server.manager import Manager, ManagerSettings
 from penstock.server.processes import process_of
-from penstock.server.service import JobService
+from penstock.server.service import JobInfo, JobService
+from penstock.server.statuses import JobStatus
 from penstock.server.store.connecting import sqlite_url
 from penstock.server.store.store import Store
 
@@ -119,9 +120,14 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    settings: ServeSettings, environment: Mapping[str, str], on_start: Callable[[Started], None]
+    settings: ServeSettings,
+    environment: Mapping[str, str],
+    on_start: Callable[[Started], None],
+    on_end: Callable[[Sequence[JobInfo]], None] | None = None,
 ) -> None:
     """Serve until a signal comes, SIGTERM or SIGINT. Jobs go on then; the next server finds them.
+
+    The demo that it has started by itself stands still then. `on_end` is told of the jobs that go on.
 
     Raises AccessError for an address that is not protected, HomeError for a home that is not, ExternalSystemError for
     an address that cannot be had, StoreError, JobDefinitionError for folders that there are not.
@@ -145,7 +151,7 @@ def serve(
         stack.callback(service.reader.close)
         started = _started(host, listening.getsockname()[1], token, tls=tls)
         if offers_demo:
-            started = msgspec.structs.replace(started, demo=submit_once(service))
+            started = msgspec.structs.replace(started, demo=start_or_resume(service))
         door = Door(
             TokenBook([*given, Grant(Principal("owner", Role.ADMIN), hash_of(token))]),
             _hosts(host, settings),
@@ -166,10 +172,15 @@ def serve(
         announcement.write_unless_another_lives()
         stack.callback(announcement.remove)
         on_start(started)
-        _serve(server, listening, manager)
+        _serve(server, listening, manager, lambda: hold(service, manager.wake))
+        if on_end is not None:
+            # The store may be the reason of the end.
+            with contextlib.suppress(StoreError):
+                on_end(service.list_jobs([JobStatus.STARTING, JobStatus.RUNNING, JobStatus.RESTARTING]))
 
 
-def _serve(server: _Server, listening: socket.socket, manager: Manager) -> None:
+def _serve(server: _Server, listening: socket.socket, manager: Manager, last: Callable[[], None]) -> None:
+    """Serve; `last` is done when nobody is served any more, and the manager works still."""
     stop = threading.Event()
     failed: list[BaseException] = []
 
@@ -185,6 +196,8 @@ def _serve(server: _Server, listening: socket.socket, manager: Manager) -> None:
     thread.start()
     try:
         server.run(sockets=[listening])
+        with contextlib.suppress(StoreError):
+            last()
     finally:
         stop.set()
         manager.wake()

@@ -462,8 +462,15 @@ def value_spec(name: str, value_type: Any, ttl: Ttl | None = None) -> StateSpec:
     """How values of a type are stored under a name. SchemaError when they cannot be."""
     try:
         arrow = arrow_type_of(value_type)
-    except SchemaError:
-        kind = record_type(value_type)
+    except SchemaError as e:
+        try:
+            kind = record_type(value_type)
+        except SchemaError:
+            shown = getattr(value_type, "__name__", repr(value_type))
+            raise SchemaError(
+                f"{shown} is no type of values that can be kept ({e}). Give int, float, str, bool, bytes, a date or "
+                "time, list[...] of these, or a dataclass."
+            ) from None
         return StateSpec(name, kind.python_class, _struct_of(kind), kind, ttl)
     if pa.types.is_struct(arrow):
         kind = record_type(value_type)

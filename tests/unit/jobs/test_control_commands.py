@@ -157,6 +157,13 @@ def test_waiting_ends_with_the_final_receipt(checkpoint: Path, final: str, code:
     assert final in result.stderr
 
 
+def test_waiting_prints_what_was_replied(checkpoint: Path) -> None:
+    """Behind the id, as the documents show it of a trace."""
+    write_receipts(checkpoint, 9, receipts("asked", "APPLIED", 9, details='[{"step":"heat","keys":2}]'))
+    result = control("send", checkpoint, "--kind=pause", "--wait", "--id=asked")
+    assert (result.exit_code, result.stdout) == (0, 'asked\n[{"step":"heat","keys":2}]\n')
+
+
 def test_waiting_gives_up_in_time_and_the_command_stays_sent(checkpoint: Path) -> None:
     """The exit code is 5, and the message says so."""
     result = control("send", checkpoint, "--kind=pause", "--wait", "--timeout=0.1", "-ojson", "--id=later")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_line_shows_event_time() -> None:
     assert line.endswith(
         "lag: -; views: watermark 2026-11-21 12:00:04.999 UTC, behind the clock 5.2 s, held by visits/1, late=1,234"
         "; busiest: watermark none yet, behind the clock -, held by views, late=0"
-        "; ahead: watermark 2026-11-21 12:00:04.999 UTC, behind the clock -2 h, late=0\n"
+        "; ahead: watermark 2026-11-21 12:00:04.999 UTC, ahead of the clock 2 h, late=0\n"
     )
 
 
@@ -87,3 +88,22 @@ def test_the_summary_shows_event_time() -> None:
     assert ["held by", "views", "visits/1"] in rows
     assert ["watermark", "far", "4611686018427387904 ms"] in rows
     assert ["held by", "ahead"] not in [row[:2] for row in rows]
+
+
+def test_what_is_ahead_of_the_clock_says_so() -> None:
+    """In the summary too; records may have times that are still to come."""
+    times = {"views": EventTime(NOON, -2_640.0, None)}
+    text = shown(RunSummary("shop-1", "finished", 3, {}, {}, 0, 0, {}, "", event_time=times))
+    assert "44 min ahead" in text
+    assert "-44" not in text
+
+
+def test_one_file_is_one(tmp_path: Path) -> None:
+    """And two are files; the place of dead letters is whole, however narrow the terminal."""
+    line = shown(Progress(batch_id=7, lag={"visits": {"files": 1}, "hits": {"files": 2}}))
+    assert line.endswith("lag: visits 1 file, hits 2 files\n")
+    where = str(tmp_path / ("x" * 200))
+    console = Console(file=io.StringIO(), width=80, no_color=True)
+    RunDisplay(console, "shop").print_summary(RunSummary("shop-1", "finished", 3, {}, {}, 1, 0, {}, where))
+    assert isinstance(console.file, io.StringIO)
+    assert f"Dead letters: {where}\n" in console.file.getvalue()

@@ -185,5 +185,5 @@ def test_an_object_that_raises_when_it_is_looked_at_does_not_fit() -> None:
     result = InProcessJob(job).run({"orders": [("p", [Order(5)])]})
     assert result.records("out") == [Order(5)]
     assert [letter.reason for letter in result.dead_letters] == [
-        "the emitted record of Shy does not fit Order(number: int64): a record is not a Order: not told"
+        "the emitted record of Shy does not fit Order(number: int64): a record does not fit Order: not told"
     ]

@@ -176,7 +176,7 @@ def test_what_does_not_fit_the_output_is_a_dead_letter() -> None:
     assert "the side output 'even' is not declared; declared are: odd" in reasons[1]
     assert "'two'" in reasons[2]
     assert "key" in reasons[3]
-    assert "is not a Number" in reasons[4]
+    assert "does not fit Number" in reasons[4]
 
 
 @dataclass

@@ -55,7 +55,7 @@ def test_files_define_jobs(root: Path) -> None:
         ("job: /etc/passwd", "passwd leads out of the folder"),
         ("job: link.py", "link.py leads out of the folder"),
         ("job: job.py\nentry_point: x", "either job or entry_point"),
-        ("job: job.py\nparalellism: 2", "paralellism: Extra inputs are not permitted"),
+        ("job: job.py\nparalellism: 2", "there is no field paralellism; perhaps parallelism is meant"),
         ("job: job.py\nparallelism: 0", "parallelism is 0; it must be from 1"),
         ("job: job.py\nparallelism: '2'", "parallelism: Input should be a valid integer"),
         ("job: job.py\nrestart: sometimes", "restart strategy 'sometimes' is not known"),

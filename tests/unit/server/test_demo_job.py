@@ -8,9 +8,10 @@ import pytest
 
 from penstock.errors import UnknownIdError
 from penstock.server.catalog import Catalog, JobSettings
-from penstock.server.demo_job import DEMO, demo_definition, submit_once
+from penstock.server.demo_job import DEMO, demo_definition, hold, start_or_resume
 from penstock.server.home import Home
-from penstock.server.service import JobService
+from penstock.server.service import JobService, Submission
+from penstock.server.statuses import Desired
 from penstock.server.store.connecting import sqlite_url
 from penstock.server.store.store import Store
 
@@ -20,12 +21,32 @@ def test_it_is_submitted_once_in_an_empty_home(tmp_path: Path) -> None:
     home = Home(tmp_path)
     store = Store.open(sqlite_url(home.store))
     service = JobService(store, Catalog([], [demo_definition()]), home)
-    job_id = submit_once(service)
+    job_id = start_or_resume(service)
     assert job_id is not None
     job = service.get(job_id)
     assert (job.definition, job.name, job.created_by) == (DEMO, DEMO, "penstock serve")
-    assert submit_once(service) is None
+    assert start_or_resume(service) is None
     assert [one.id for one in service.list_jobs()] == [job_id]
+    store.close()
+
+
+def test_it_stands_still_without_its_server(tmp_path: Path) -> None:
+    """And goes on with the next one, unless a user has paused it."""
+    home = Home(tmp_path)
+    store = Store.open(sqlite_url(home.store))
+    service = JobService(store, Catalog([], [demo_definition()]), home)
+    job_id = start_or_resume(service)
+    assert job_id is not None
+    other = service.submit(Submission(definition=DEMO), "ann").job
+    hold(service, lambda: None)
+    assert service.get(job_id).desired is Desired.PAUSED
+    assert service.get(other).desired is Desired.RUNNING, "somebody has asked for that one"
+    assert start_or_resume(service) == job_id
+    assert service.get(job_id).desired is Desired.RUNNING
+    service.pause(job_id, "ann")
+    hold(service, lambda: None)
+    assert start_or_resume(service) is None
+    assert service.get(job_id).desired is Desired.PAUSED
     store.close()
 
 

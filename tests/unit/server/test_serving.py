@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,14 +19,20 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import small_driver
 
 from penstock.client.asking import Server
 from penstock.client.finding import Address
 from penstock.errors import ExternalSystemError, JobDefinitionError
+from penstock.server import demo_job
+from penstock.server import manager as manager_module
 from penstock.server.api.access import AccessError, hash_of, new_token
 from penstock.server.home import ADDRESS_FILE, Home, HomeError, make_private
 from penstock.server.manager import Manager
+from penstock.server.processes import BEGUN_FILE, begun_in, kill_all
 from penstock.server.serving import Announcement, ServeSettings, Started, serve
+from penstock.server.statuses import JobStatus
+from penstock.server.unserved import unserved_home
 
 
 @pytest.fixture
@@ -39,6 +46,7 @@ def served(
     ask: Callable[[Started], Any],
     environment: Mapping[str, str] | None = None,
     ends_by: int = signal.SIGTERM,
+    on_end: Callable[[Any], None] | None = None,
 ) -> Any:
     """Serve until a question is answered; gives the answer."""
     answers: list[Any] = []
@@ -57,7 +65,7 @@ def served(
         threads.append(threading.Thread(target=asking, args=[started]))
         threads[0].start()
 
-    serve(settings, environment or {}, on_start)
+    serve(settings, environment or {}, on_start, on_end)
     threads[0].join()
     if isinstance(answers[0], BaseException):
         raise answers[0]
@@ -96,6 +104,54 @@ def test_it_starts_lets_in_and_ends(settings: ServeSettings, ends_by: int) -> No
     assert found == ["owner", "ann", "bob", "owner", 401]
     assert not (settings.home / ADDRESS_FILE).exists()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGINT])
+def test_the_demo_ends_with_its_server_and_other_jobs_are_named(
+    settings: ServeSettings, monkeypatch: pytest.MonkeyPatch, ends_by: int
+) -> None:
+    """Nobody has asked for the demo; it goes on with the next server."""
+    monkeypatch.setattr(manager_module, "_DRIVER", (sys.executable, small_driver.__file__))
+    monkeypatch.setattr(demo_job, "_FILE", settings.home.parent / "jobs" / "warm_rooms.py")
+    for name in ("warm_rooms", "rooms"):
+        (settings.home.parent / "jobs" / f"{name}.py").write_text("works")
+    (settings.home.parent / "jobs" / "rooms.yaml").write_text("job: rooms.py\n")
+    settings = dataclasses.replace(settings, demo=True)
+    goes_on: list[list[str]] = []
+
+    def status(started: Started, job: str) -> str:
+        found: str = get(started, started.token, f"/v1/jobs/{job}").json()["status"]
+        return found
+
+    def ask(started: Started) -> tuple[str, str]:
+        assert started.demo is not None
+        header = {"Authorization": f"Bearer {started.token}"}
+        given = {"definition": "rooms"}
+        jobs = httpx.get(f"{started.url}/v1/jobs", headers=header).json()["items"]
+        rooms = next((job["id"] for job in jobs if job["definition"] == "rooms"), None)
+        rooms = rooms or httpx.post(f"{started.url}/v1/jobs", json=given, headers=header).json()["job"]
+        deadline_s = time.monotonic() + 30
+        while {status(started, job) for job in (started.demo, rooms)} != {"RUNNING"}:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        return started.demo, rooms
+
+    try:
+        first = served(
+            settings, ask, ends_by=ends_by, on_end=lambda jobs: goes_on.append([j.id for j in jobs])
+        )
+        with unserved_home(settings.home) as home:
+            assert {job.id: job.status for job in home.jobs(tuple(JobStatus))} == {
+                first[0]: JobStatus.PAUSED,
+                first[1]: JobStatus.RUNNING,
+            }
+        assert goes_on == [[first[1]]]
+        assert served(settings, ask, ends_by=ends_by) == first
+    finally:
+        for path in settings.home.rglob(BEGUN_FILE):
+            begun = begun_in(path.parent)
+            if begun is not None:
+                kill_all(begun)
 
 
 def test_a_home_that_was_there_becomes_private(settings: ServeSettings) -> None:
@@ -328,4 +384,4 @@ def test_a_server_without_folders_offers_a_demo(
     ):
         started, definitions, jobs = served(dataclasses.replace(settings, **more), ask)
         assert (definitions, jobs) == (offered, submitted)
-        assert (started.demo is not None) == (more == {"demo": True})
+        assert (started.demo is not None) == bool(offered)

@@ -1,0 +1,74 @@
+"""Unserved: the jobs of a home in which no server works, so that they can be seen, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from penstock.server.catalog import Catalog
+from penstock.server.home import ADDRESS_FILE, Home
+from penstock.server.manager import Manager
+from penstock.server.processes import process_of
+from penstock.server.service import JobInfo, JobService
+from penstock.server.statuses import JobStatus
+from penstock.server.store.connecting import sqlite_url
+from penstock.server.store.store import Store
+
+__all__ = ["UnservedHome", "is_unserved", "unserved_home"]
+
+
+class _Announced(msgspec.Struct, frozen=True):
+    """What a server has written down of itself."""
+
+    pid: int
+
+
+def is_unserved(root: Path) -> bool:
+    """Whether a home has jobs of its own, and no server that works."""
+    if not Home(root).store.exists():
+        return False
+    try:
+        announced = msgspec.json.decode((root / ADDRESS_FILE).read_bytes(), type=_Announced)
+    except (OSError, msgspec.MsgspecError):
+        return True
+    # One that was killed has left its address.
+    return process_of(announced.pid) is None
+
+
+@dataclass(frozen=True)
+class UnservedHome:
+    """The jobs of a home, for its owner."""
+
+    _store: Store
+    _home: Home
+
+    def jobs(self, statuses: Collection[JobStatus]) -> list[JobInfo]:
+        """The jobs with one of the statuses, newest first, and how those with a driver are going."""
+        service = self._service()
+        return [service.get(job.id) for job in service.list_jobs(statuses)]
+
+    def cancel(self, job_id: str, who: str, timeout_s: float) -> JobInfo:
+        """End a job at once, as a server would, and do nothing to the others. Gives it as it is then."""
+        service = self._service()
+        service.cancel(job_id, who)
+        Manager(self._store, Catalog([]), self._home).end_job(job_id, threading.Event(), timeout_s)
+        return service.get(job_id)
+
+    def _service(self) -> JobService:
+        return JobService(self._store, Catalog([]), self._home)
+
+
+@contextlib.contextmanager
+def unserved_home(root: Path) -> Iterator[UnservedHome]:
+    """Open the store of a home. Raises StoreError."""
+    home = Home(root)
+    store = Store.open(sqlite_url(home.store))
+    try:
+        yield UnservedHome(store, home)
+    finally:
+        store.close()
