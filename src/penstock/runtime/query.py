@@ -109,7 +109,12 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
         if number < len(levels) - 1:
             rows = rows.mapInArrow(_forward(query.plan, [node.id for node in level]), PACKED_DDL)
     last = [node.id for node in levels[-1]] if levels else []
-    return rows.mapInArrow(_write(query, last), REPORT_DDL)
+    # Which task reads what depends on the executors that there are, and on the files as they are now. Behind a keyed
+    # level each task has the same rows in the same order in every replay; so it must where tasks commit.
+    must_shuffle = not levels and query.writer.commits_in_tasks
+    if must_shuffle:
+        rows = rows.repartition(query.parallelism, "slot")
+    return rows.mapInArrow(_write(query, last, sorts=must_shuffle), REPORT_DDL)
 
 
 def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
@@ -156,7 +161,7 @@ def _forward(plan: JobPlan, step_ids: list[str]) -> BatchFunction:
     return forward
 
 
-def _write(query: Query, step_ids: list[str]) -> BatchFunction:
+def _write(query: Query, step_ids: list[str], *, sorts: bool) -> BatchFunction:
     sealed = Sealed((Forwarder(query.plan, step_ids), query.writer))
     first = query.first_batch
 
@@ -165,6 +170,9 @@ def _write(query: Query, step_ids: list[str]) -> BatchFunction:
         task = TaskContext.get()
         assert task is not None
         rows = forwarder.rows(batches)
+        if sorts:
+            # Bodies as bytes, which can be compared.
+            rows = iter(sorted(row._replace(body=bytes(row.body)) for row in rows))
         number = first + spark_batch()
         return opened_writer.batches(rows, number, task.partitionId(), task.taskAttemptId())
 
