@@ -210,6 +210,10 @@ class RecordingDisk:
         self.ops.append(op._replace(durable=True) if self._durable else op)
         self.tree.apply(op)
 
+    def sync_all(self, _: Path) -> None:
+        """In place of `durable.sync_file_system`."""
+        self._record(Op("sync all"))
+
     def end_process(self) -> None:
         """Close what a process that has died has left open, as the system does; its locks go with that."""
         for file in list(self._descriptors):
