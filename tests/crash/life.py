@@ -388,6 +388,7 @@ class _Conductor(threading.Event):
     def do_rest(self) -> None:
         """What a run that has ended sooner has left undone, so that nothing is missing."""
         if self._request is not None:
+            self._check_savepoint(self._actions[self._next])
             self._request = None
             self._done()
         for action in self._actions[self._next :]:
@@ -396,6 +397,13 @@ class _Conductor(threading.Event):
             elif action.kind == "send":
                 self._life.send()
             self._done()
+
+    def _check_savepoint(self, action: Action) -> None:
+        """Nobody goes on without the savepoint that was asked for."""
+        if action.savepoint and self._request is not None:
+            answer = answer_to(self._life.root / self._life.story.runs[self._run].checkpoint, self._request)
+            if answer is None or answer.error:
+                raise penstock.errors.JobFailedError(f"There is no savepoint: {answer}")
 
 
 class _DumpProcess:

@@ -149,7 +149,9 @@ class RecordingDisk:
         text = os.fsdecode(path)
         if not text.startswith(self._root) or "/../" in text or "//" in text:
             text = os.path.abspath(text)  # noqa: PTH100  # without a look at the disk
-        return text[len(self._root) :] if text.startswith(self._root) else None
+        if text.startswith(self._root):
+            return text[len(self._root) :]
+        return "" if f"{text}/" == self._root else None
 
     def _place(self, path: str) -> tuple[int, str] | None:
         """The folder's node and the name of a relative path."""

@@ -1,7 +1,7 @@
 """What suites that inject faults have found, as lines of JSON, and the page RELIABILITY.md made of them.
 
-Any test may call `note_result`; it writes when PENSTOCK_CHAOS_RESULTS names a folder. `python tests/unit/reliability.py`
-renders the page.
+Any test may call `note_result`; it writes when PENSTOCK_CHAOS_RESULTS names a folder. `make reliability` renders the
+page.
 """
 
 from __future__ import annotations
