@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos properties first-contact clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos reliability properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,8 +92,12 @@ soak: setup ## one hour of data and commands; fails when memory, disk, open file
 	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 chaos: setup ## some 250 kills of jobs, managers and brokers, under data and commands; 100 replays of a cut; and properties
-	@PENSTOCK_CHAOS_RESULTS=$(CURDIR)/docs/chaos $(BIN)/python -m pytest tests/system tests/integration -m chaos --timeout=3600 $(ARGS)
+	@PENSTOCK_CHAOS_RESULTS=$(CURDIR)/docs/chaos $(BIN)/python -m pytest tests/system tests/integration tests/crash -m chaos --timeout=3600 $(ARGS)
+	@$(BIN)/python tests/unit/reliability.py
 	@$(if $(ARGS),,$(MAKE) properties)
+
+reliability: setup ## RELIABILITY.md from the results in docs/chaos
+	@$(BIN)/python tests/unit/reliability.py
 
 properties: setup ## the property tests of tests/unit, with thirty times the examples that make test tries
 	@$(BIN)/python -m pytest tests/unit -m hypothesis -n 2 --hypothesis-profile=chaos --timeout=3600 $(ARGS)

@@ -67,6 +67,9 @@ def _synced(ops: Sequence[Op]) -> set[int]:
         elif op.kind == "move":
             for folder in {op.folder, op.to_folder}:
                 waiting.setdefault(folder, []).append(n)
+        elif op.kind == "sync all":
+            kept.update(range(n))
+            waiting.clear()
         elif op.kind == "sync":
             kept.update(waiting.pop(op.node, ()))
     return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,18 @@ from disk_tree import Op, Tree
 from life import Ended, Life, Story
 from oracle import refusal_fault, violations
 
-__all__ = ["Crash", "Outcome", "Recorded", "crash", "disk_after", "distinct", "judge", "record", "resumed"]
+__all__ = [
+    "Crash",
+    "Outcome",
+    "Recorded",
+    "crash",
+    "disk_after",
+    "distinct",
+    "judge",
+    "record",
+    "resumed",
+    "some",
+]
 
 Result = Literal["went on", "refused", "violation"]
 
@@ -110,6 +122,16 @@ def judge(life: Life, ended: Ended, *, power_failed: bool) -> Outcome:
         return Outcome("refused", [str(ended.error)]) if fault is None else Outcome("violation", [fault])
     found = violations(life)
     return Outcome("violation", found) if found else Outcome("went on")
+
+
+def some(
+    recorded: Recorded, losses: Sequence[Loss | None], seed: int, *, stops: bool = False
+) -> Iterator[Crash]:
+    """All crashes behind each operation, in random order."""
+    places = [(at, loss) for at in range(len(recorded.ops) + 1) for loss in losses]
+    random.Random(seed).shuffle(places)
+    for at, loss in places:
+        yield Crash(at, loss, at, stops)
 
 
 def distinct(

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 __all__ = ["ROOT", "Op", "OpKind", "Tree"]
 
-OpKind = Literal["make", "name", "unname", "move", "write", "resize", "sync", "mark"]
+OpKind = Literal["make", "name", "unname", "move", "write", "resize", "sync", "sync all", "mark"]
 
 ROOT = 1
 """The node of the folder that all others are in."""

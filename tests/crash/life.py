@@ -9,7 +9,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -21,7 +21,7 @@ from recording_disk import Died, RecordingDisk
 from spark_model import ModelQuery, ModelSpark, forget_workers, model_compile, model_read_slots
 
 import penstock.errors
-from penstock.jobs import capturing, dumping, own_files, runner
+from penstock.jobs import capturing, checkpoint_sync, dumping, own_files, runner
 from penstock.jobs.capturing import Capture, capture
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.requests import answer_to, new_request, post
@@ -126,6 +126,8 @@ class Life:
         patch(mock.patch.object(query, "_compile", model_compile))
         patch(mock.patch.object(query, "_REST_S", 0))
         patch(mock.patch("uuid.uuid4", self._uuid))
+        patch(mock.patch.object(checkpoint_sync, "ThreadPoolExecutor", _LastMoment))
+        patch(mock.patch.object(checkpoint_sync, "sync_file_system", self.disk.sync_all))
         patch(mock.patch.object(capturing, "read_slots", model_read_slots))
         patch(mock.patch.object(sealed.Sealed, "__init__", _keep))
         patch(mock.patch.object(sealed.Sealed, "open", lambda self: self._value))
@@ -386,6 +388,7 @@ class _Conductor(threading.Event):
     def do_rest(self) -> None:
         """What a run that has ended sooner has left undone, so that nothing is missing."""
         if self._request is not None:
+            self._check_savepoint(self._actions[self._next])
             self._request = None
             self._done()
         for action in self._actions[self._next :]:
@@ -394,6 +397,13 @@ class _Conductor(threading.Event):
             elif action.kind == "send":
                 self._life.send()
             self._done()
+
+    def _check_savepoint(self, action: Action) -> None:
+        """Nobody goes on without the savepoint that was asked for."""
+        if action.savepoint and self._request is not None:
+            answer = answer_to(self._life.root / self._life.story.runs[self._run].checkpoint, self._request)
+            if answer is None or answer.error:
+                raise penstock.errors.JobFailedError(f"There is no savepoint: {answer}")
 
 
 class _DumpProcess:
@@ -425,6 +435,36 @@ class _DumpProcess:
 
     def kill(self) -> None:
         """It has ended."""
+
+
+class _LastMoment:
+    """In place of threads: what is to be done is done when somebody waits for it, which is the worst moment."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> _Waiting:
+        return _Waiting(lambda: function(*args))
+
+    def map(self, function: Callable[[Any], Any], args: Iterable[Any]) -> Iterator[Any]:
+        return map(function, args)
+
+    def shutdown(self) -> None:
+        """Nothing is under way."""
+
+
+class _Waiting:
+    """What is to be done."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        self._do = do
+        self._is_done = False
+
+    def result(self) -> Any:
+        if not self._is_done:
+            self._is_done = True
+            return self._do()
+        return None
 
 
 class _NoGauge:

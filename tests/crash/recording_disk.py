@@ -149,7 +149,9 @@ class RecordingDisk:
         text = os.fsdecode(path)
         if not text.startswith(self._root) or "/../" in text or "//" in text:
             text = os.path.abspath(text)  # noqa: PTH100  # without a look at the disk
-        return text[len(self._root) :] if text.startswith(self._root) else None
+        if text.startswith(self._root):
+            return text[len(self._root) :]
+        return "" if f"{text}/" == self._root else None
 
     def _place(self, path: str) -> tuple[int, str] | None:
         """The folder's node and the name of a relative path."""
@@ -209,6 +211,10 @@ class RecordingDisk:
     def _follow(self, op: Op) -> None:
         self.ops.append(op._replace(durable=True) if self._durable else op)
         self.tree.apply(op)
+
+    def sync_all(self, _: Path) -> None:
+        """In place of `durable.sync_file_system`."""
+        self._record(Op("sync all"))
 
     def end_process(self) -> None:
         """Close what a process that has died has left open, as the system does; its locks go with that."""

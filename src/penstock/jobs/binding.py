@@ -29,6 +29,7 @@ from penstock.bindings import (
 )
 from penstock.control.commands import CommandFormat
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
+from penstock.durable import make_folder
 from penstock.errors import BindingError, JobDefinitionError
 from penstock.formats import Format, format_of
 from penstock.jobs.checkpoint import Checkpoint, Lineage
@@ -226,7 +227,7 @@ def parse_bindings(job: Job, given: Mapping[str, str], checkpoint: Checkpoint) -
 def _command_folder(checkpoint: Checkpoint) -> Path:
     """Where commands wait for a job whose command stream is bound to nothing else."""
     folder = checkpoint.folder / COMMANDS
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     return folder
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from penstock.durable import write_atomically
+from penstock.durable import make_folder, write_atomically
 from penstock.errors import CheckpointError, CheckpointMissingError
 from penstock.streams.graph import STARTS
 
@@ -80,7 +80,7 @@ class Checkpoint:
         """The checkpoint at a path, made when it is not there. CheckpointError when it cannot be written."""
         folder = Path(path).expanduser().absolute()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             probe = folder / f".probe-{uuid.uuid4().hex}"
             probe.touch()
             probe.unlink()

@@ -1,0 +1,22 @@
+"""A folder in memory in which jobs live and crash."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from life import Life
+
+_MEMORY = Path("/dev/shm")  # nothing is to reach a disk
+
+
+@pytest.fixture(scope="module")
+def life() -> Iterator[Life]:
+    """What lives jobs, one after the other."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-crash-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    with Life(folder) as found:
+        yield found
+    shutil.rmtree(folder)

@@ -1,0 +1,158 @@
+"""Faults that are planted into penstock's code, to see that the simulator finds each: a piece of source is replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from crash_model import POWER_LOSSES, Loss
+from run_kinds import MAIN
+
+from penstock.jobs import beginning, checkpoint, plans, receipts, rescaling, runner
+from penstock.jobs.checkpoint_sync import CheckpointSync
+from penstock.sinks import files
+from penstock.sources import files as source_files
+from penstock.sources import journal
+
+__all__ = ["PLANTED", "PlantedFault"]
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """A fault: in which function which pieces of source are replaced, and the kind of runs that must show it.
+
+    With `stops` the run behind each crash is stopped while it starts.
+    """
+
+    what: str
+    owner: Any
+    function: str
+    edits: tuple[tuple[str, str], ...]
+    kind: str = MAIN
+    losses: tuple[Loss | None, ...] = (None,)
+    stops: bool = False
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        """Let the code have the fault."""
+        real: Callable[..., Any] = inspect.getattr_static(self.owner, self.function)
+        source = textwrap.dedent(inspect.getsource(real))
+        for old, new in self.edits:
+            if old not in source:
+                raise AssertionError(
+                    f"{self.function} has no {old!r} any more; plant {self.what!r} otherwise"
+                )
+            source = source.replace(old, new)
+        made: dict[str, Any] = {}
+        code = compile(source, f"planted: {self.what}", "exec")
+        exec(code, sys.modules[real.__module__].__dict__, made)
+        with mock.patch.object(self.owner, self.function, made[self.function]):
+            yield
+
+
+PLANTED: tuple[PlantedFault, ...] = (
+    PlantedFault(
+        "files with names by chance, which a replay does not find",
+        files.FilesSink,
+        "commit",
+        (("{batch_id:010}.", "{batch_id:010}{uuid.uuid4().int % 10**6:06}."),),
+    ),
+    PlantedFault(
+        "a half-done micro-batch that a stop forgets",
+        plans.Plans,
+        "forget_refused",
+        (("<= self._begun", "< -1"),),
+        stops=True,
+    ),
+    PlantedFault(
+        "receipts that a replay adds once more",
+        receipts.ReceiptWriter,
+        "write",
+        (
+            (
+                'write_atomically(path, b"".join(story.lines for story in stories))',
+                'path.open("ab").write(b"".join(story.lines for story in stories))',
+            ),
+            ("if not path.exists():", "if True:"),
+        ),
+    ),
+    PlantedFault(
+        "a file that is written in its place",
+        checkpoint,
+        "write_atomically",
+        (('temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")', "temporary = path"),),
+    ),
+    PlantedFault(
+        "a rescaling that forgets what it does before it has done it",
+        rescaling,
+        "finish_rescaling",
+        (
+            ("    intent.unlink()\n", ""),
+            ("    for name in _SPARK:", "    intent.unlink()\n    for name in _SPARK:"),
+        ),
+        kind="rescaled up",
+    ),
+    PlantedFault(
+        "leftovers of a beginning that stay",
+        beginning,
+        "_clear",
+        (("if not mark.exists():", "if True:"),),
+        kind="a savepoint",
+    ),
+    PlantedFault(
+        "a lineage that is there before its state",
+        runner,
+        "begin",
+        (("    keys = write_seed(", "    checkpoint.begin(lineage)\n    keys = write_seed("),),
+        kind="a savepoint",
+    ),
+    PlantedFault(
+        "an output whose bytes are not synced",
+        files,
+        "_publish",
+        (("os.fsync(file.fileno())", "pass"),),
+        losses=POWER_LOSSES,
+    ),
+    PlantedFault(
+        "an output whose name is not synced",
+        files,
+        "_publish",
+        (("sync_folder(target.parent)", "pass"),),
+        losses=POWER_LOSSES,
+    ),
+    PlantedFault(
+        "outputs before the checkpoint is on disk",
+        CheckpointSync,
+        "wait",
+        (("self._done.result()", "pass"),),
+        losses=POWER_LOSSES,
+    ),
+    PlantedFault(
+        "names of a plan that are not synced",
+        CheckpointSync,
+        "sync_new",
+        (("list(self._files.map(_sync_folder_if_there, new))", "pass"),),
+        losses=POWER_LOSSES,
+    ),
+    PlantedFault(
+        "a journal that acknowledges before the disk has it",
+        journal.JournalWriter,
+        "append",
+        (("os.fdatasync(self._segment)", "pass"),),
+        kind="a journal, three runs",
+        losses=POWER_LOSSES,
+    ),
+    PlantedFault(
+        "a list of files that is not synced",
+        source_files._FoundFiles,
+        "append",
+        (("os.fsync(log.fileno())", "pass"),),
+        losses=POWER_LOSSES,
+    ),
+)

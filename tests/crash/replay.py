@@ -1,0 +1,36 @@
+"""Live one random schedule again and tell what happens: python tests/crash/replay.py SEED [--ops]."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from life import Life
+from schedules import live_schedule, schedule
+
+
+def main() -> int:
+    """Print the schedule, what happened in it, and what came of it."""
+    wanted = schedule(int(sys.argv[1]))
+    print(f"job {wanted.story.job.name}, {wanted.story.parallelism} tasks, {wanted.story.form}")
+    for number, run in enumerate(wanted.story.runs):
+        print(f"run {number}: {', '.join(map(str, run.actions)) or 'nothing'}")
+    for fault in wanted.faults:
+        print(f"fault: {fault}")
+    folder = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+    with Life(folder) as life:
+        told = live_schedule(life, wanted)
+        print("\n".join(told.trace))
+        if "--ops" in sys.argv:
+            print("\n".join(map(str, life.disk.ops)))
+    print(told.outcome.result, *told.outcome.why, sep="\n")
+    shutil.rmtree(folder)
+    return told.outcome.result != "went on"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

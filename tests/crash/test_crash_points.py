@@ -1,0 +1,69 @@
+"""A crash behind each operation of short runs of many kinds: the job goes on, and all is there once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from crash_model import POWER_LOSSES
+from crashes import crash, distinct, record
+from life import Life
+from reliability import note_result
+from run_kinds import KINDS, MAIN
+
+# In make test only every so manieth operation of the kinds that are not the main one.
+_STRIDE = 60
+CASES = {"kill": (None,), "power loss": POWER_LOSSES}
+
+
+def _tried(life: Life, kind: str, case: str, stride: int, *, stops: bool = False) -> Counter[str]:
+    recorded = record(life, KINDS[kind])
+    found: Counter[str] = Counter()
+    for one, tree in distinct(recorded, CASES[case], stride, stops=stops):
+        outcome = crash(life, recorded, one, tree)
+        assert outcome.result == "went on", f"{kind}: {one}: {recorded.ops[one.at - 1]}: {outcome.why}"
+        found[outcome.result] += 1
+    return found
+
+
+def test_after_a_kill_at_any_operation_all_is_there_once(life: Life) -> None:
+    """The main kind, at each of its operations."""
+    assert _tried(life, MAIN, "kill", 1)["went on"] > 100
+
+
+def test_after_a_kill_and_a_stop_during_start_all_is_there_once(life: Life) -> None:
+    """What was half done is done as it was planned, though the next run was stopped before it did so."""
+    assert _tried(life, MAIN, "kill", 4, stops=True)["went on"] > 30
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kills_at_some_operations_of_all_kinds(life: Life, kind: str) -> None:
+    """Each kind of runs goes right without a crash, and with some."""
+    assert _tried(life, kind, "kill", _STRIDE)["went on"]
+
+
+@pytest.mark.parametrize("kind", [MAIN, "rescaled up", "a savepoint", "a journal, three runs", "two sinks"])
+def test_power_losses_at_some_operations(life: Life, kind: str) -> None:
+    """Whatever was not synced may be gone, and the job goes on."""
+    assert _tried(life, kind, "power loss", 2 * _STRIDE)["went on"]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_crashes_at_each_operation(life: Life, kind: str, case: str) -> None:
+    """All of it."""
+    found = _tried(life, kind, case, 1)
+    where = "each operation of " + kind
+    note_result(
+        "crash points", f"{case} at {where}", sum(found.values()), 0, "-k test_crashes_at_each_operation"
+    )
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("kind", KINDS)
+def test_kills_at_each_operation_and_a_stop_during_start(life: Life, kind: str) -> None:
+    """And the run behind is stopped while it starts."""
+    found = _tried(life, kind, "kill", 1, stops=True)
+    fault = f"kill at each operation of {kind}, then a stop during start"
+    note_result("crash points", fault, sum(found.values()), 0, "-k a_stop_during_start")

@@ -1,0 +1,35 @@
+"""Faults that are planted into the code are found: so the simulator would have found them."""
+
+from __future__ import annotations
+
+import pytest
+from crashes import NotRightError, crash, record, some
+from life import Life
+from planted_faults import PLANTED, PlantedFault
+from run_kinds import KINDS
+
+_MOST = 500
+
+
+@pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.what)
+def test_a_planted_fault_is_found(life: Life, fault: PlantedFault) -> None:
+    """Within some hundred crashes one shows that the code has a fault, which it does not show without."""
+    with fault.planted():
+        recorded = record(life, KINDS[fault.kind])
+        for number, one in enumerate(some(recorded, fault.losses, seed=1, stops=fault.stops), 1):
+            if crash(life, recorded, one).result != "went on":
+                break
+            assert number < _MOST, f"{_MOST} crashes have not shown: {fault.what}"
+        else:
+            pytest.fail(f"no crash has shown: {fault.what}")
+    assert crash(life, record(life, KINDS[fault.kind]), one).result == "went on"
+
+
+def test_a_life_that_goes_wrong_without_a_crash_is_told(life: Life) -> None:
+    """What a story makes is compared before any crash is tried."""
+    story = KINDS["two sinks"]
+    wrong = type(story)(
+        story.job, story.runs, {"readings": [*story.feed["readings"], [{"room": "z", "value": 1}]]}
+    )
+    with pytest.raises(NotRightError, match="has of 'z' None"):
+        record(life, wrong)

@@ -1,0 +1,50 @@
+"""Random schedules of runs, commands, rescales, crashes and disks that fail: all is there once in the end."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+from life import Life
+from reliability import note_result
+from schedules import live_schedule, schedule
+
+_SCHEDULES = 100
+_PARTS = 20
+_IN_CHAOS = int(os.environ.get("PENSTOCK_SCHEDULES", "20000"))
+
+
+def _lived(life: Life, first: int, count: int) -> Counter[str]:
+    faults: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        told = live_schedule(life, schedule(seed))
+        faults += told.faults
+        lines = "\n".join([*told.outcome.why, *told.trace])
+        assert told.outcome.result == "went on", f"replay it: python tests/crash/replay.py {seed}\n{lines}"
+    return faults
+
+
+def test_a_seed_gives_the_same_schedule(life: Life) -> None:
+    """So that what was found can be looked at."""
+    one, other = live_schedule(life, schedule(7)), live_schedule(life, schedule(7))
+    assert one.trace == other.trace
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_some_random_schedules(life: Life, part: int) -> None:
+    """The first seeds."""
+    assert _lived(life, part * _SCHEDULES, _SCHEDULES)["kill"] > 10
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_many_random_schedules(life: Life, part: int) -> None:
+    """Seeds behind those; PENSTOCK_SCHEDULES says how many."""
+    count = _IN_CHAOS // _PARTS
+    first = 1000 + part * count
+    faults = _lived(life, first, count)
+    command, seeds = "-k test_many_random_schedules", f"{first} to {first + count - 1}"
+    note_result("random schedules", "schedule", count, 0, command, seeds)
+    for fault, number in sorted(faults.items()):
+        note_result("random schedules", fault, number, 0, command, seeds)

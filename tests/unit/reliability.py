@@ -1,0 +1,116 @@
+"""What suites that inject faults have found, as lines of JSON, and the page RELIABILITY.md made of them.
+
+Any test may call `note_result`; it writes when PENSTOCK_CHAOS_RESULTS names a folder. `make reliability` renders the
+page.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PAGE", "RESULTS", "note_result", "rendered", "results_in"]
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "chaos"
+PAGE = ROOT / "RELIABILITY.md"
+_ENDING = ".results.jsonl"
+
+_HEAD = """# Reliability
+
+Which faults were injected into penstock, how often, and what came of it. This page is made from the results in
+[docs/chaos](docs/chaos) by `make reliability`; `make chaos` writes them anew. What must hold is in
+[docs/guarantees.md](docs/guarantees.md).
+
+A violation is an output, a receipt or a state that is missing, doubled or wrong, a job that does not come back, or a
+refusal without a remedy. Random schedules follow from their seeds: `python tests/crash/replay.py SEED` lives one again.
+"""
+
+
+def note_result(
+    suite: str,
+    fault: str,
+    count: int,
+    violations: int,
+    arguments: str,
+    seeds: str = "",
+    folder: Path | None = None,
+) -> None:
+    """Add what came of a fault that was injected so often.
+
+    `arguments` are those of `make chaos` that do it again; `seeds` are the seeds, where there are any.
+    """
+    named = os.environ.get("PENSTOCK_CHAOS_RESULTS")
+    folder = folder or (Path(named) if named else None)
+    if folder is None:
+        return
+    row = {
+        "suite": suite,
+        "fault": fault,
+        "count": count,
+        "violations": violations,
+        "seeds": seeds,
+        "command": f"make chaos ARGS='{arguments}'",
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+    }
+    with (folder / f"{suite.replace(' ', '_')}{_ENDING}").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def results_in(folder: Path) -> list[dict[str, Any]]:
+    """All results of a folder; of equal ones (suite, fault, seeds) the newest."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for path in sorted(folder.glob(f"*{_ENDING}")):
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            found[row["suite"], row["fault"], row["seeds"]] = row
+    kills = folder / "job_manager.json"
+    if kills.exists():
+        told = json.loads(kills.read_text())
+        for victim, count in sorted(told["kills"].items()):
+            if victim != "all":
+                found["job manager", victim, ""] = {
+                    "suite": "job manager",
+                    "fault": f"kill -9 of a {victim}",
+                    "count": count,
+                    "violations": 0,
+                    "seeds": str(told["seed"]),
+                    "command": told["command"],
+                    "date": "",
+                }
+    return list(found.values())
+
+
+def rendered(results: list[dict[str, Any]]) -> str:
+    """The page."""
+    parts = [_HEAD]
+    for suite in sorted({row["suite"] for row in results}):
+        rows = [row for row in results if row["suite"] == suite]
+        commands = sorted({row["command"] for row in rows})
+        parts.append(f"## {suite[0].upper()}{suite[1:]}\n")
+        parts.append("".join(f"    {command}\n" for command in commands))
+        parts.append("| fault | injected | violations | seeds | last run |\n|---|---|---|---|---|")
+        by_fault: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            by_fault.setdefault(row["fault"], []).append(row)
+        for fault, found in sorted(by_fault.items()):
+            count, bad = (sum(row[name] for row in found) for name in ("count", "violations"))
+            seeds = _seeds([row["seeds"] for row in found if row["seeds"]])
+            parts.append(f"| {fault} | {count:,} | {bad} | {seeds} | {max(row['date'] for row in found)} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _seeds(found: list[str]) -> str:
+    """Seeds of several rows as one stretch."""
+    numbers = [int(word) for text in found for word in text.split(" to ")]
+    if not numbers:
+        return ""
+    return f"{min(numbers)} to {max(numbers)}" if len(numbers) > 1 else str(numbers[0])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(results_in(RESULTS)))
