@@ -83,7 +83,7 @@ def run_until_named(
             stop.set()
 
     settings = RunSettings(bindings=bindings, checkpoint=str(checkpoint), **more)
-    runner = JobRunner(name_job(), settings, code=(Path(__file__),))
+    runner = JobRunner(name_job(), settings, code=tuple(Path(__file__).parent.glob("*.py")))
     runner.run(stop=stop, on_progress=look, on_note=notes.append)
     return notes
 

@@ -79,17 +79,22 @@ def test_the_micro_batch_of_a_file_that_is_away_is_done_again(
     ] == "APPLIED"
 
 
-def test_a_plan_that_no_output_has_is_made_anew(run_job: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("done", [0, 1])
+def test_a_plan_that_no_output_has_is_made_anew(run_job: Any, tmp_path: Path, done: int) -> None:
     """With the bounds that the sources have now, and each record once; the number makes it happen once."""
     bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("numbers", "products")}
-    for n in range(3):
+    for n in range(done):
+        write_lines(tmp_path / "numbers", f"{n}.jsonl", [{"key": 1, "n": n}])
+        run_job(factor_job(), bindings)
+    for n in range(done, done + 3):
         write_lines(tmp_path / "numbers", f"{n}.jsonl", [{"key": 1, "n": n}])
     found(tmp_path / "numbers", "numbers", tmp_path / "checkpoint")
-    (tmp_path / "numbers" / "1.jsonl").rename(tmp_path / "elsewhere")
+    away = tmp_path / "numbers" / f"{done + 1}.jsonl"
+    away.rename(tmp_path / "elsewhere")
     with pytest.raises(ExternalSystemError, match="gone"):
         run_job(factor_job(), bindings)
-    (tmp_path / "elsewhere").rename(tmp_path / "numbers" / "1.jsonl")
+    (tmp_path / "elsewhere").rename(away)
     bindings["numbers"] += "?max_files_per_batch=1"
-    assert run_job(factor_job(), bindings, replan=0).batches == 3
-    assert [line["n"] for line in read_lines(tmp_path / "products")] == [0, 1, 2]
-    assert run_job(factor_job(), bindings, replan=0).batches == 0
+    assert run_job(factor_job(), bindings, replan=done).batches == 3
+    assert [line["n"] for line in read_lines(tmp_path / "products")] == list(range(done + 3))
+    assert run_job(factor_job(), bindings, replan=done).batches == 0

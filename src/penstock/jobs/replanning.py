@@ -6,6 +6,7 @@ While nobody has seen any of it, it may as well be planned with other bounds.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 
 from penstock.durable import sync_folder
@@ -52,6 +53,11 @@ def take_back_plan(
     take_back_mark(checkpoint, wanted)
     offsets = checkpoint.spark_folder / "offsets"
     number = wanted - bound.lineage.first_batch
+    state = checkpoint.spark_folder / "state"
+    if number == 0 and state.exists():
+        # Nothing is committed, and Spark begins no query where state is. First, so that a crash leaves the plan.
+        shutil.rmtree(state)
+        sync_folder(checkpoint.spark_folder)
     (offsets / str(number)).unlink()
     (offsets / f".{number}.crc").unlink(missing_ok=True)
     sync_folder(offsets)
