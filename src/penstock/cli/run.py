@@ -111,6 +111,14 @@ def run(
             help="How much state each worker keeps in memory; the rest is on its local disk.",
         ),
     ] = 1024,
+    log_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=1,
+            help="How much of Spark's log and of what functions print the checkpoint keeps.",
+        ),
+    ] = 64,
     lock_timeout: Annotated[
         float,
         typer.Option(
@@ -204,6 +212,7 @@ def run(
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
+            log_mb=log_mb,
             from_savepoint=from_savepoint,
             from_dump=from_dump,
             fresh=fresh,

@@ -35,6 +35,7 @@ class RunSettings:
         max_held_bytes: how much data may wait for paused steps inside the job; beyond it data streams are not read.
         state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest it keeps on
             its local disk, with 16 bytes a key in memory.
+        log_mb: how much of Spark's log and of what functions print the checkpoint keeps, in MiB.
         from_savepoint: the savepoint to begin with when the checkpoint is new: its id, or where it is.
         from_dump: where the dump is to begin with when the checkpoint is new.
         fresh: put an existing checkpoint aside first, so that the checkpoint is new.
@@ -59,6 +60,7 @@ class RunSettings:
     max_command_bytes: int = DEFAULT_MOST_BYTES
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
+    log_mb: int = 64
     from_savepoint: str | None = None
     from_dump: str | None = None
     fresh: bool = False
@@ -86,6 +88,8 @@ class RunSettings:
             raise JobDefinitionError("A job begins from a savepoint or from a dump. Name one of them.")
         if self.state_memory_mb < 0:
             raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
+        if self.log_mb < 1:
+            raise JobDefinitionError(f"log_mb is {self.log_mb}; it must be at least 1.")
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
         if not 0 <= self.lock_timeout_s < math.inf:

@@ -39,6 +39,7 @@ class JobSettings(pydantic.BaseModel):
     max_command_bytes: int = RunSettings.max_command_bytes
     max_held_bytes: int = RunSettings.max_held_bytes
     state_memory_mb: int = RunSettings.state_memory_mb
+    log_mb: int = RunSettings.log_mb
     retained_batches: int = RunSettings.retained_batches
     lock_timeout: str = "60s"
     spark: dict[str, str] = {}
