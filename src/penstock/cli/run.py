@@ -120,6 +120,14 @@ def run(
             help="How many receipts the checkpoint keeps; beyond it the oldest go.",
         ),
     ] = 256,
+    log_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=1,
+            help="How much of Spark's log and of what functions print the checkpoint keeps.",
+        ),
+    ] = 64,
     lock_timeout: Annotated[
         float,
         typer.Option(
@@ -251,6 +259,7 @@ def run(
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
             receipts_mb=receipts_mb,
+            log_mb=log_mb,
             from_savepoint=from_savepoint,
             from_dump=from_dump,
             must_continue=must_continue,

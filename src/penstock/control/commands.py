@@ -45,6 +45,8 @@ NOT_UNDERSTOOD: Final = (msgspec.MsgspecError, ValueError, RecursionError, Overf
 """What decoding raises for data that somebody sent: not only what it is meant to raise."""
 
 _MOST_ID_BYTES: Final = 128
+# So many characters of an id that is too long are told.
+_SHOWN: Final = 64
 _TIMES: Final = ("issued_at", "effective_at", "expires_at")
 
 
@@ -147,9 +149,14 @@ def decode_command(
 
 def _id_of(data: bytes) -> str:
     try:
-        return _id_decoder.decode(data).id[:_MOST_ID_BYTES]
+        found = _id_decoder.decode(data).id
+        return "" if _is_too_long(found) else found
     except NOT_UNDERSTOOD:
         return ""
+
+
+def _is_too_long(command_id: str) -> bool:
+    return len(command_id) > _MOST_ID_BYTES or len(command_id.encode()) > _MOST_ID_BYTES
 
 
 def in_short(error: BaseException) -> str:
@@ -164,8 +171,11 @@ def check(command: Command) -> None:
     reason = ""
     if not command.id:
         reason = "the id is empty"
-    elif len(command.id) > _MOST_ID_BYTES or len(command.id.encode()) > _MOST_ID_BYTES:
-        reason = f"the id is longer than {_MOST_ID_BYTES} bytes"
+    elif _is_too_long(command.id):
+        # Without an id it has its receipt under its place. A part of the id may be that of another command.
+        raise CommandError(
+            f"the id is longer than {_MOST_ID_BYTES} bytes; it begins with {command.id[:_SHOWN]!r}"
+        )
     elif not command.kind:
         reason = "the kind is empty"
     elif command.version is not None and not 0 <= command.version < 1 << 63:
@@ -177,7 +187,7 @@ def check(command: Command) -> None:
     elif target.keys is not None and not target.keys:
         reason = "the target has an empty list of keys"
     if reason:
-        raise CommandError(reason, command.id[:_MOST_ID_BYTES])
+        raise CommandError(reason, command.id)
     for name in _TIMES:
         at = getattr(command, name)
         if at is None:

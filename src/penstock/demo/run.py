@@ -262,7 +262,7 @@ class _Demo:
             rooms=[self._room(place) for place in range(shown)],
             hidden_rooms=len(self._rooms) - shown,
             batches=0 if progress is None else progress.batch_id + 1,
-            batch_ms=0.0 if progress is None else progress.batch_ms,
+            batch_ms=0.0 if progress is None else progress.batch_ms or 0.0,
             rows_per_s=0.0 if progress is None else progress.rows_per_s,
             readings=0 if progress is None else progress.records_in.get(READINGS, 0),
             commands=self._commands,

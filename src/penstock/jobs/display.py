@@ -59,6 +59,9 @@ class RunDisplay:
         if self._live is not None:
             self._live.update(_view(self._job, progress))
             return
+        # A micro-batch is counted a moment before it is committed, and its time is known.
+        if progress.batch_ms is None:
+            return
         now = time.monotonic()
         if progress.batch_id != self._last_batch and now - self._last_plain >= _PLAIN_INTERVAL_S:
             self._last_plain, self._last_batch = now, progress.batch_id
@@ -112,6 +115,10 @@ class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Show a warning."""
         self._display.note(f"Warning: {without_secrets(record.getMessage())}")
+
+
+def _batch_time(progress: Progress) -> str:
+    return "-" if progress.batch_ms is None else f"{progress.batch_ms:,.0f} ms"
 
 
 def _lag(progress: Progress) -> str:
@@ -178,7 +185,7 @@ def _line(progress: Progress) -> str:
     )
     return (
         f"batch {progress.batch_id}: {counts} commands={progress.commands:,} dead-letters={progress.dead_letters:,} "
-        f"{progress.rows_per_s:,.0f} rows/s, batch time {progress.batch_ms:,.0f} ms, lag: {_lag(progress)}"
+        f"{progress.rows_per_s:,.0f} rows/s, batch time {_batch_time(progress)}, lag: {_lag(progress)}"
         f"{''.join(times)}"
     )
 
@@ -199,7 +206,7 @@ def _table(job: str, progress: Progress) -> Table:
         f"{progress.commands:,}",
         f"{progress.dead_letters:,}",
         f"{progress.rows_per_s:,.0f}",
-        f"{progress.batch_ms:,.0f} ms",
+        _batch_time(progress),
         _lag(progress),
     )
     return table

@@ -49,7 +49,9 @@ class SparkLog:
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, 2)
-                file.seek(max(self._start, size - _MOST_LOG_BYTES))
+                # A log that has become too large has begun anew.
+                start = self._start if size >= self._start else 0
+                file.seek(max(start, size - _MOST_LOG_BYTES))
                 return file.read().decode(errors="replace")
         except OSError:
             return ""

@@ -65,9 +65,9 @@ class Progress:
     """How a run is going. Counts are totals since the start of the run, over all that it was rescaled meanwhile.
 
     `batch_id` is the newest micro-batch, -1 before the first, and `batches` how many there were. `commands` counts
-    those that came to their end: applied, degraded or rejected. `batch_ms` is how long the last micro-batch took,
-    `rows_per_s` the rate of records in over the last seconds, `lag` what waits in each source. `event_time` has the
-    steps that go by event time, once they have told how far it is.
+    those that came to their end: applied, degraded or rejected. `batch_ms` is how long the last micro-batch took, None
+    before one is committed, `rows_per_s` the rate of records in over the last seconds, `lag` what waits in each source.
+    `event_time` has the steps that go by event time, once they have told how far it is.
     """
 
     batch_id: int = -1
@@ -76,7 +76,7 @@ class Progress:
     records_out: dict[str, int] = field(default_factory=dict)
     dead_letters: int = 0
     commands: int = 0
-    batch_ms: float = 0.0
+    batch_ms: float | None = None
     rows_per_s: float = 0.0
     lag: dict[str, Any] = field(default_factory=dict)
     in_windows: dict[str, int] = field(default_factory=dict)

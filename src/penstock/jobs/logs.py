@@ -122,6 +122,8 @@ class LogDisplay:
         if progress.batch_id >= 0:
             self.batch = progress.batch_id
         now_s = time.monotonic()
+        if progress.batch_ms is None:
+            return
         if progress.batch_id != self._told_batch and now_s - self._told_s >= _PROGRESS_S:
             self._told_s, self._told_batch = now_s, progress.batch_id
             details = {

@@ -47,10 +47,11 @@ from penstock.jobs.rescale_attempts import carry_out
 from penstock.jobs.rescaling import evolve, finish_rescaling
 from penstock.jobs.settings import RunSettings
 from penstock.jobs.signals import signals_set
+from penstock.jobs.worker_output import WorkerOutput
 from penstock.runtime.cuts import write_stream_order
 from penstock.runtime.memory import MemoryGauge
 from penstock.runtime.query import Query, start_query
-from penstock.runtime.session import SessionSettings, open_session, ship_code
+from penstock.runtime.session import OUTPUT_FILE, SessionSettings, open_session, ship_code
 from penstock.runtime.warm_up import warm_up
 
 __all__ = ["JobRunner", "Progress", "RunSummary"]
@@ -178,6 +179,8 @@ class JobRunner:
             stack.enter_context(signals_set(stop))
             ship_code(session, checkpoint.folder / "code", self._code)
             warm_up(session)
+            # Four files: the newest of each, and the one before.
+            stack.enter_context(WorkerOutput(checkpoint.folder / OUTPUT_FILE, self._settings.log_mb << 18))
             jvm = session._jvm  # noqa: SLF001  # the lock must be the JVM's
             lock = locked_by_jvm(checkpoint.folder, jvm, stop, self._settings.lock_timeout_s)
             stack.callback(lock.release)
@@ -349,6 +352,7 @@ class JobRunner:
             parallelism=bound.lineage.parallelism,
             needs_kafka=any(isinstance(source.input, KafkaBinding) for source in bound.sources),
             log_file=checkpoint.folder / "spark.log",
+            log_bytes=self._settings.log_mb << 18,
             bounded=self._settings.bounded,
             retained_batches=self._settings.retained_batches,
             more=self._settings.spark_settings,

@@ -38,6 +38,7 @@ class RunSettings:
         state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest it keeps on
             its local disk, with 16 bytes a key in memory.
         receipts_mb: how many receipts the checkpoint keeps, in MiB; beyond it the oldest go.
+        log_mb: how much of Spark's log and of what functions print the checkpoint keeps, in MiB.
         from_savepoint: the savepoint to begin with when the checkpoint is new: its id, or where it is.
         from_dump: where the dump is to begin with when the checkpoint is new.
         must_continue: refuse to begin anew: the checkpoint must be there, since the job has run with it.
@@ -70,6 +71,7 @@ class RunSettings:
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
     receipts_mb: int = DEFAULT_RECEIPTS_BYTES >> 20
+    log_mb: int = 64
     from_savepoint: str | None = None
     from_dump: str | None = None
     must_continue: bool = False
@@ -119,6 +121,8 @@ class RunSettings:
             )
         if self.replan is not None and self.replan < 0:
             raise JobDefinitionError(f"replan is {self.replan}; it must be the number of a micro-batch.")
+        if self.log_mb < 1:
+            raise JobDefinitionError(f"log_mb is {self.log_mb}; it must be at least 1.")
         if self.retained_batches < 2:
             raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
         if not 0 <= self.lock_timeout_s < math.inf:

@@ -62,6 +62,9 @@ _SETTINGS: Final[dict[str, str]] = {
 # and the median latency Kafka to Kafka in the first minute 270 ms in place of 380.
 _QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 
+OUTPUT_FILE: Final = "output.log"
+"""What workers and the JVM print is in a file of this name beside Spark's log."""
+
 _MASTER_TIMEOUT_S: Final = 10.0
 
 _LOCAL_FILESYSTEM: Final[dict[str, str]] = {
@@ -77,8 +80,9 @@ _LOCAL_FILESYSTEM: Final[dict[str, str]] = {
 class SessionSettings:
     """What a session depends on.
 
-    `parallelism` is the number of tasks of each keyed level; `log_file` takes Spark's log and all that workers print.
-    `bounded` says that the run ends with its input.
+    `parallelism` is the number of tasks of each keyed level. `log_file` takes Spark's log, and beside it stands what
+    workers print; `log_bytes` bounds Spark's log, which is kept once more from before it was that large. `bounded` says
+    that the run ends with its input.
     """
 
     app_name: str
@@ -86,6 +90,7 @@ class SessionSettings:
     parallelism: int
     needs_kafka: bool
     log_file: Path
+    log_bytes: int = 16 << 20
     bounded: bool = False
     retained_batches: int = 100
     more: Mapping[str, str] = field(default_factory=dict)
@@ -144,7 +149,7 @@ def _start(settings: SessionSettings) -> SparkSession:
     for name, value in _all_settings(settings).items():
         builder = builder.config(name, value)
     try:
-        with _stderr_to(settings.log_file):
+        with _stderr_to(settings.log_file.with_name(OUTPUT_FILE)):
             if is_local:
                 start_fork_server()
             session = builder.getOrCreate()
@@ -250,6 +255,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
     options = [
         f"-Dlog4j2.configurationFile={log4j.as_uri()}",
         f"-Dpenstock.log={settings.log_file}",
+        f"-Dpenstock.log.bytes={settings.log_bytes}",
         *compiler,
     ]
     if settings.master.startswith("local"):

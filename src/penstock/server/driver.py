@@ -6,6 +6,7 @@ Started by the manager as `python -m penstock.server.driver FOLDER`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -111,7 +112,13 @@ def _tell(text: str) -> None:
 
 def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     from penstock.jobs.settings import RunSettings
+    from penstock.jobs.worker_output import output_log
 
+    # What functions print reaches people with what the run says.
+    printed = logging.StreamHandler(sys.stdout)
+    printed.setFormatter(logging.Formatter("output: %(message)s"))
+    output_log.addHandler(printed)
+    output_log.setLevel(logging.INFO)
     settings = dict(launch.settings)
     settings["bindings"] = with_variables(settings.get("bindings", {}), os.environ)
     checked = RunSettings(**settings)

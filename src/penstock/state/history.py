@@ -141,6 +141,11 @@ class BoundTemporalState(BoundValueState):
     def set(self, value: Any) -> None:  # noqa: D102  # as declared
         if value is not None and type(value) is not self._value.python_type:
             value = fitted(value, self._value)
+        if value is None and self._cursor.time is None:
+            # From the beginning there is nothing: a key with no other version holds none.
+            dated = [known for known in super().get() or [] if known.at is not None]
+            super().set(dated or None)
+            return
         version = self._version(self._cursor.time, value)
         super().set(revised(super().get() or [], version, self._limit))
 

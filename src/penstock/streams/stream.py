@@ -51,7 +51,7 @@ from penstock.streams.graph import (
 from penstock.windows.assigners import WindowAssigner
 from penstock.windows.distinct_counts import DEFAULT_ACCURACY, DistinctCount
 from penstock.windows.evictors import Evictor
-from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics
+from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics, RecordCount
 from penstock.windows.functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowSpec
 from penstock.windows.triggers import Trigger
@@ -526,14 +526,14 @@ class WindowedStream:
         """Count the records of a window. Emits the fields of the key, `window_start`, `window_end` and `value`.
 
         As all aggregates of a field it runs as columns where it can: with tumbling, sliding or cumulative windows,
-        their own trigger and no evictor. Null values are not counted, added or compared. Where there is a field, the
-        setting `aggregate` of the step chooses another of count, sum, min, max and mean while the job runs; `value` is
-        a double.
+        their own trigger and no evictor. Here `value` is an integer. With the others, which have a field, null values
+        are not added or compared, `value` is a double, and the setting `aggregate` of the step chooses another of
+        count, sum, min, max and mean while the job runs.
         """
-        return self._aggregate(step, "count", None)
+        return self._step(step, Aggregated(RecordCount()), None)
 
     def sum(self, step: str, field: str) -> ProcessedStream:
-        """Add up a numeric field, as `count` counts."""
+        """Add up a numeric field; see `count`."""
         return self._aggregate(step, "sum", field)
 
     def min(self, step: str, field: str) -> ProcessedStream:
@@ -576,9 +576,8 @@ class WindowedStream:
             raise JobDefinitionError(f"Step {step!r}: {e}") from None
         return self._step(step, Aggregated(aggregate), None)
 
-    def _aggregate(self, step: str, aggregate: str, field: str | None) -> ProcessedStream:
-        if field is not None:
-            _check_number(step, aggregate, self._keyed.stream.record_type, field)
+    def _aggregate(self, step: str, aggregate: str, field: str) -> ProcessedStream:
+        _check_number(step, aggregate, self._keyed.stream.record_type, field)
         return self._step(step, Aggregated(FieldAggregate(aggregate, field)), None)
 
     def process(self, step: str, function: WindowFunction, *, output: Any = None) -> ProcessedStream:

@@ -23,6 +23,7 @@ __all__ = [
     "AGGREGATES",
     "FieldAggregate",
     "FieldStatistics",
+    "RecordCount",
     "Statistics",
     "Totals",
     "TotalsColumns",
@@ -110,7 +111,7 @@ def _filled(stored: pa.Array, name: str, value: float) -> npt.NDArray[Any]:
 
 
 class FieldAggregate(ColumnAggregate[Totals, float]):
-    """One of `AGGREGATES` over a numeric field of the records; without a field, the number of records.
+    """One of `AGGREGATES` over a numeric field of the records.
 
     `aggregate` is a parameter of the windows: the setting of that name chooses another one.
     """
@@ -181,6 +182,21 @@ class FieldAggregate(ColumnAggregate[Totals, float]):
     def results(self, held: TotalsColumns) -> list[pa.Array]:
         """The aggregate that is in force."""
         return [held.results()[self.aggregate.value]]
+
+
+class RecordCount(FieldAggregate):
+    """The number of records, as an integer."""
+
+    def __init__(self) -> None:
+        self.field = None
+
+    def get_result(self, totals: Totals) -> int:
+        """How many records there are."""
+        return totals.count
+
+    def results(self, held: TotalsColumns) -> list[pa.Array]:
+        """The same as a column."""
+        return [pa.array(held.counts)]
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def test_targets_have_a_scope(target: Target, scope: str, text: str) -> None:
         (b'{"id": "a", "kind": "set", "verson": 3}', "unknown field `verson`", "a"),
         (b'{"id": "a", "kind": ""}', "the kind is empty", "a"),
         (b'{"id": "", "kind": "set"}', "the id is empty", ""),
-        (b'{"id": "%s", "kind": "set"}' % (b"x" * 200), "longer than 128 bytes", "x" * 128),
+        (b'{"id": "%s", "kind": "set"}' % (b"x" * 200), r"longer than 128 bytes; it begins with 'x{64}'", ""),
         (b'{"id": "a", "kind": "set", "target": {"key": 5}}', "names keys but no step", "a"),
         (
             b'{"id": "a", "kind": "set", "target": {"step": "s", "key": 5, "all": true}}',

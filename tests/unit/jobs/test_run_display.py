@@ -23,7 +23,8 @@ TIMES = {
 
 def progress(**changed: Any) -> Progress:
     lag = {"visits": {"records": 0}}
-    return Progress(batch_id=7, records_in={"visits": 1_000}, records_out={"out": 3}, lag=lag, **changed)
+    known = {"batch_ms": 12.0, **changed}
+    return Progress(batch_id=7, records_in={"visits": 1_000}, records_out={"out": 3}, lag=lag, **known)
 
 
 def shown(what: Any, *, terminal: bool = False) -> str:
@@ -107,3 +108,15 @@ def test_one_file_is_one(tmp_path: Path) -> None:
     RunDisplay(console, "shop").print_summary(RunSummary("shop-1", "finished", 3, {}, {}, 1, 0, {}, where))
     assert isinstance(console.file, io.StringIO)
     assert f"Dead letters: {where}\n" in console.file.getvalue()
+
+
+def test_a_micro_batch_whose_time_is_not_known_yet_has_no_line() -> None:
+    """It is counted before it is committed; its line comes with its time, and the table shows none until then."""
+    console = Console(file=io.StringIO(), width=200)
+    with RunDisplay(console, "shop") as display:
+        display.update(progress(batch_ms=None))
+        display.update(progress(batch_ms=8123.4))
+    assert isinstance(console.file, io.StringIO)
+    (line,) = console.file.getvalue().splitlines()
+    assert "batch time 8,123 ms" in line
+    assert " ms" not in shown(progress(batch_ms=None), terminal=True)

@@ -1,0 +1,93 @@
+"""Worker output: what functions print goes to the log of the run, and the file that takes it stays within a bound."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.jobs.logs import job_log
+
+__all__ = ["WorkerOutput", "output_log"]
+
+output_log: Final = logging.getLogger(f"{job_log.name}.output")
+"""What functions of the job print and log."""
+
+_POLL_S: Final = 0.5
+# In the log, of each look at the file; the file has all lines, whole.
+_MOST_LINES: Final = 50
+_MOST_CHARACTERS: Final = 2000
+_READ_BYTES: Final = 1 << 20
+
+
+class WorkerOutput:
+    """Follows a file that other processes append to; a context manager.
+
+    What comes while it does is logged line by line, at most 100 lines a second. When the file is larger than
+    `most_bytes` it begins anew, and what it had is kept beside it, as `NAME.1`, until it is that large again.
+    """
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        self._path: Final = path
+        self._most_bytes: Final = most_bytes
+        self._position = path.stat().st_size if path.exists() else 0
+        self._rest = b""
+        self._ends: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._follow, name="worker output", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """Log what has come since the last look, and begin the file anew when it is too large."""
+        try:
+            with self._path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                # Of what came at once only the last part is read.
+                skipped = size - _READ_BYTES > self._position
+                file.seek(max(self._position, size - _READ_BYTES))
+                found = self._rest + file.read(_READ_BYTES)
+                self._position = file.tell()
+            *lines, self._rest = found.split(b"\n")
+            self._rest = self._rest[-_READ_BYTES:]
+            self._log(lines, is_part=skipped)
+            if self._position > self._most_bytes:
+                self._begin_anew()
+        except FileNotFoundError:
+            # Where another session runs the job, its output goes elsewhere.
+            return
+        except OSError as e:
+            output_log.warning("What the job prints, in %s, cannot be followed: %s.", self._path, e.strerror)
+
+    def _follow(self) -> None:
+        ends = False
+        while not ends:
+            ends = self._ends.wait(_POLL_S)
+            self.look()
+
+    def _log(self, lines: list[bytes], *, is_part: bool) -> None:
+        told = [text for line in lines if (text := line.decode(errors="backslashreplace").rstrip())]
+        for text in told[:_MOST_LINES]:
+            output_log.info("%s", text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ...")
+        left = len(told) - _MOST_LINES
+        if left > 0 or is_part:
+            count = f"{left:,} more lines" if left > 0 and not is_part else "More lines"
+            output_log.info("%s were printed within a moment; they are in %s.", count, self._path)
+
+    def _begin_anew(self) -> None:
+        """Keep what is there under another name. A line that is printed at this very moment may be missing."""
+        # Those who write append to the file wherever its end is, so it cannot be given to others under a new name.
+        shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
+        os.truncate(self._path, 0)
+        self._position = 0
