@@ -50,8 +50,12 @@ class Restored:
             bounded=True,
             new_outputs_from=new_outputs_from,
         )
-        with JobInSession(self._session, JOB, settings) as job:
-            job.wait()
+        try:
+            with JobInSession(self._session, JOB, settings) as job:
+                job.wait()
+        finally:
+            # The session lives on, and looks after the state in the folder that is copied and put back now.
+            self._session._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
         self._times.update(range(since, len(self._hits)))
 
     def copy(self) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.bindings import KafkaBinding
 from penstock.errors import ExternalSystemError
-from penstock.kafka_topics import LastError, build_client
+from penstock.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
 from penstock.sinks.kafka_producers import (
     TransactionalProducer,
     committed_offset,
@@ -20,7 +20,7 @@ from penstock.sinks.kafka_producers import (
 
 __all__ = ["newest_batch"]
 
-_ANSWER_TIMEOUT_S: Final = 30.0
+_LOADING_TIMEOUT_S: Final = 30.0
 _LOADING_POLL_S: Final = 0.1
 # A transaction that a killed worker has left open may hide the offset until the broker ends it.
 _OPEN_TIMEOUT_S: Final = 2.0
@@ -44,10 +44,10 @@ def _groups(binding: KafkaBinding) -> list[str]:
     """The consumer groups that the brokers know."""
     errors = LastError()
     client = build_client(AdminClient, binding, connection_settings(binding), errors)
-    deadline_s = time.monotonic() + _ANSWER_TIMEOUT_S
+    deadline_s = time.monotonic() + _LOADING_TIMEOUT_S
     while True:
         try:
-            found = client.list_consumer_groups(request_timeout=_ANSWER_TIMEOUT_S).result()
+            found = client.list_consumer_groups(request_timeout=ANSWER_TIMEOUT_S).result()
             failed = [error.args[0] if isinstance(error, KafkaException) else error for error in found.errors]
         except KafkaException as e:
             failed = [e.args[0]]
