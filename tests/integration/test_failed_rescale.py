@@ -51,7 +51,7 @@ def test_a_job_whose_rescaling_fails_goes_on(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers with what went wrong, whatever that is, counts on, and is rescaled when it is asked again."""
-    (tmp_path / "hits.py").write_text(JOB)
+    (tmp_path / "failing_rescale_hits.py").write_text(JOB)
     checkpoint, folder = tmp_path / "cp", tmp_path / "hits"
     write_lines(folder, "1.jsonl", [{"page": n} for n in range(20)])
     bindings = {"hits": f"jsonl:{folder}", "seen": f"jsonl:{tmp_path}/seen"}
@@ -75,7 +75,7 @@ def test_a_job_whose_rescaling_fails_goes_on(
         assert found is not None
         return found
 
-    with JobInSession(spark, tmp_path / "hits.py", settings) as job:
+    with JobInSession(spark, tmp_path / "failing_rescale_hits.py", settings) as job:
         job.await_true(lambda: committed(20))
         monkeypatch.setattr(rescaling, "write_seed", full)
         told = answered(3).error

@@ -57,7 +57,7 @@ class Hits:
 
     def __init__(self, folder: Path, disk: SmallDisk) -> None:
         self.disk = disk
-        self.job = folder / "hits.py"
+        self.job = folder / "full_disk_hits.py"
         self.job.write_text(JOB)
         self.input = folder / "input"
         self.input.mkdir()

@@ -35,7 +35,7 @@ from penstock.snapshots.stores import Store, open_store
 from penstock.snapshots.writing import Contents, PartEntry, Parts, TableInfo, commit
 from penstock.state.blocks import conformed
 from penstock.state.expiring import expires_name
-from penstock.state.group_table import KEY_COLUMN, sorted_by_key
+from penstock.state.group_table import KEY_COLUMN, GroupTable, sorted_by_key
 from penstock.state.shared import stored_shared
 from penstock.state.slot_tables import Only, SlotTables
 from penstock.state.stored_runs import stored_runs
@@ -222,10 +222,8 @@ class _Task:
             (info, Parts(store, info, number, self.format)) for info in keyed_tables(self.name, self.step)
         ]
         for run in stored_runs(self.step.schema, stored):
-            rows = sorted_by_key(pa.concat_batches([table.all_rows() for _, table in sorted(run.items())]))
-            for info, parts in written:
-                for part in parts.write([_part_of(rows, info)]):
-                    yield msgspec.msgpack.encode(_Result(part=part))
+            for part in _written(run, written):
+                yield msgspec.msgpack.encode(_Result(part=part))
         tables = SlotTables(self.step.schema, stored, only=_NOTHING)
         if tables.clock_ms is not None:
             yield msgspec.msgpack.encode(_Result(clock_ms=tables.clock_ms))
@@ -234,6 +232,12 @@ class _Task:
             yield msgspec.msgpack.encode(_Result(header=header.dump()))
             for number in range(header.held_parts):
                 yield msgspec.msgpack.encode(_Result(held=entries[held_name(number)]))
+
+
+def _written(run: dict[int, GroupTable], tables: Sequence[tuple[TableInfo, Parts]]) -> list[PartEntry]:
+    """Write the rows of some key groups, whose tables are used up: each is let go when its rows have been taken."""
+    rows = sorted_by_key(pa.concat_batches([run.pop(group).all_rows() for group in sorted(run)]))
+    return [part for info, parts in tables for part in parts.write([_part_of(rows, info)])]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import weakref
 from typing import Final
 
 import numpy as np
@@ -39,7 +40,9 @@ class GroupTable:
         self._tail: list[pa.RecordBatch] = []
         self._tail_rows = 0
         self._on_disk = False
-        self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, self._key_at)
+        # A table that nobody needs any more must go at once, with its rows, and not wait for the collector of cycles.
+        own = weakref.WeakMethod(self._key_at)
+        self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, lambda places: own()(places))  # type: ignore[misc]
         self._turn: Final = 0.5 + 0.5 * (next(_turns) * 0.618 % 1)
         self._timelines: dict[Domain, Timeline] = {}
         self.keys = 0

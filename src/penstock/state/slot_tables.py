@@ -399,16 +399,18 @@ class SlotTables:
     def _read(self, version: _Version) -> None:
         groups = self._head.groups
         for number in range(version.pieces):
-            name = piece_name(version.number, number)
-            only = self._only
+            name, only = piece_name(version.number, number), self._only
             if only is not None and only.pieces is not None and name not in only.pieces:
                 continue
             for group, whole, rows in _unpacked(stored_piece(self._entries, name), self._schema):
                 known = groups.get(group)
                 if known is None or version.number < known.whole:
                     continue
-                if only is not None and group not in only.groups:
-                    continue
+                if only is not None:
+                    if group not in only.groups:
+                        continue
+                    # A copy, for otherwise a few rows would keep all of their piece in memory.
+                    rows = rows.take(pa.array(range(rows.num_rows), pa.int32()))
                 if whole:
                     self._tables[group] = GroupTable.of(rows)
                 else:
@@ -481,9 +483,8 @@ def _packed(parts: list[_Part]) -> bytes:
 
 def stored_piece(entries: Entries, name: str) -> bytes:
     """The bytes of a piece. Raises StateError when it is not there."""
-    stored = entries.get(name)
-    if stored is None:
-        raise StateError(f"The piece {name} of the stored state is not there.")
+    if (stored := entries.get(name)) is None:
+        raise StateError(f"The version {name.split('/')[1]} of the stored state is not there.")
     return stored
 
 

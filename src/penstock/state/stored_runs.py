@@ -22,7 +22,7 @@ from penstock.state.slot_tables import (
 
 __all__ = ["RUN_BYTES", "stored_runs", "stored_table"]
 
-RUN_BYTES: Final = 64 << 20
+RUN_BYTES: Final = 32 << 20
 """About how much of a state is in memory at once. A key group is never divided."""
 
 
