@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from penstock.server.api.models import Command
+from penstock.server.dashboard.forms import WrongInputError, checked
 from penstock.server.dashboard.health import ATTENTION, Level, health_of, lag_of, throughput_of
+from penstock.server.dashboard.jobs_page import job_row
 from penstock.server.service import JobInfo
 from penstock.server.statuses import Desired, JobStatus
 
@@ -89,3 +92,21 @@ def test_numbers_are_those_of_a_job_with_a_driver() -> None:
     assert lag_of(job(progress={"lag": {"a": {"seconds": 9.0}}})) == ("s", 9.0)
     assert lag_of(job(progress={"lag": {"a": {}}})) is None
     assert lag_of(job(JobStatus.PAUSED, progress)) is None
+
+
+def test_a_job_that_is_behind_counts_as_running_too() -> None:
+    """Somebody should look at it, and it works."""
+    behind = job(progress={"lag": {"readings": {"seconds": 600.0}}})
+    assert job_row(behind, NOW_MS)["groups"] == ["attention", "running"]
+    assert job_row(job(), NOW_MS)["groups"] == ["running"]
+    assert job_row(job(JobStatus.PAUSED), NOW_MS)["groups"] == ["paused"]
+    assert job_row(job(JobStatus.RESTARTING), NOW_MS)["groups"] == ["attention", "paused"]
+    assert job_row(job(JobStatus.FAILED), NOW_MS)["groups"] == ["attention", "ended"]
+
+
+def test_a_form_says_what_to_fill_in() -> None:
+    """In words for who fills it in, not for who wrote the models."""
+    with pytest.raises(WrongInputError, match=r"^Fill in kind\.$"):
+        checked(Command, {"kind": "", "target": "*"})
+    with pytest.raises(WrongInputError, match=r"^Version cannot be -1: "):
+        checked(Command, {"kind": "pause", "target": "*", "version": -1})

@@ -24,5 +24,13 @@ def checked(model: type[_Model], values: dict[str, Any]) -> _Model:
     try:
         return model.model_validate(values)
     except pydantic.ValidationError as e:
-        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in e.errors())
-        raise WrongInputError(f"This cannot be: {told}.") from None
+        told = "; ".join(_told(dict(one)) for one in e.errors())
+        raise WrongInputError(f"{told}.") from None
+
+
+def _told(error: dict[str, Any]) -> str:
+    """What is wrong with a field, for who has filled it in."""
+    field = ".".join(map(str, error["loc"])).replace("_", " ")
+    if error["type"] in ("missing", "string_too_short") or error.get("input") in ("", None):
+        return f"Fill in {field}"
+    return f"{field.capitalize()} cannot be {str(error['input'])[:40]}: {error['msg']}"

@@ -19,7 +19,7 @@ from penstock.server.dashboard.registry import page
 from penstock.server.dashboard.texts import amount, duration
 from penstock.server.dashboard.visits import Visit
 from penstock.server.service import JobInfo, JobService, OperationInfo
-from penstock.server.statuses import ENDED, WITH_DRIVER
+from penstock.server.statuses import ENDED, WITH_DRIVER, JobStatus
 
 __all__ = ["job_row", "jobs", "read_jobs"]
 
@@ -67,16 +67,17 @@ def job_row(job: JobInfo, now_ms: int) -> dict[str, Any]:
         "lag_number": -1 if lag is None else lag[1],
         "restarts": job.restarts,
         "definition": job.definition,
-        "group": _group(job, health.level),
+        "groups": _groups(job, health.level),
     }
 
 
-def _group(job: JobInfo, level: Level) -> str:
-    if level in ATTENTION:
-        return "attention"
+def _groups(job: JobInfo, level: Level) -> list[str]:
+    """What the job counts as, the most pressing first: a job that is behind runs, and needs attention."""
     if job.status in ENDED:
-        return "ended"
-    return "paused" if level is Level.IDLE else "running"
+        stands = "ended"
+    else:
+        stands = "paused" if level is Level.IDLE or job.status is JobStatus.RESTARTING else "running"
+    return ["attention", stands] if level in ATTENTION else [stands]
 
 
 class _JobsPage:
@@ -128,8 +129,8 @@ class _JobsPage:
         now_ms = int(time.time() * 1000)
         rows = [job_row(job, now_ms) for job in found]
         # Those that need somebody come first, those that are over last; within a group the newest first.
-        self._rows = sorted(rows, key=lambda row: _ORDER.index(row["group"]))
-        counts = Counter(row["group"] for row in self._rows)
+        self._rows = sorted(rows, key=lambda row: _ORDER.index(row["groups"][0]))
+        counts = Counter(group for row in self._rows for group in row["groups"])
         counts["all"] = len(self._rows)
         options = {name: f"{title} {counts[name]}" for name, title in _GROUPS.items()}
         if options != self._group.options:
@@ -142,7 +143,7 @@ class _JobsPage:
             [
                 row
                 for row in self._rows
-                if self._group.value in ("all", row["group"])
+                if self._group.value in ("all", *row["groups"])
                 and any(wanted in row[name].casefold() for name in ("name", "id", "definition"))
             ]
         )
