@@ -122,7 +122,7 @@ class Life:
         patch(mock.patch.object(runner, "warm_up", _nothing))
         patch(mock.patch.object(runner, "locked_by_jvm", mock.Mock()))
         patch(mock.patch.object(runner, "MemoryGauge", _NoGauge))
-        patch(mock.patch.object(runner, "_signals_set", contextlib.nullcontext))
+        patch(mock.patch.object(runner, "signals_set", contextlib.nullcontext))
         patch(mock.patch.object(query, "_compile", model_compile))
         patch(mock.patch.object(query, "_REST_S", 0))
         patch(mock.patch("uuid.uuid4", self._uuid))

@@ -133,7 +133,7 @@ def _receipt_differences(life: Life) -> list[str]:
     """Each command has each of its receipts once."""
     told: dict[str, list[str]] = collections.defaultdict(list)
     for checkpoint in {run.checkpoint for run in life.story.runs}:
-        for path in sorted((life.root / checkpoint / "receipts").glob("part-*.jsonl")):
+        for path in sorted((life.root / checkpoint / "receipts").glob("*.jsonl")):
             for line in path.read_text().splitlines():
                 receipt = json.loads(line)
                 told[receipt["id"]].append(receipt["status"])

@@ -14,11 +14,10 @@ from unittest import mock
 from crash_model import POWER_LOSSES, Loss
 from run_kinds import MAIN
 
-from penstock.jobs import beginning, checkpoint, plans, receipts, rescaling, runner
+from penstock.jobs import beginning, checkpoint, plans, receipt_segments, rescaling, runner
 from penstock.jobs.checkpoint_sync import CheckpointSync
 from penstock.sinks import files
-from penstock.sources import files as source_files
-from penstock.sources import journal
+from penstock.sources import found_files, journal
 
 __all__ = ["PLANTED", "PlantedFault"]
 
@@ -72,21 +71,18 @@ PLANTED: tuple[PlantedFault, ...] = (
     ),
     PlantedFault(
         "receipts that a replay adds once more",
-        receipts.ReceiptWriter,
-        "write",
-        (
-            (
-                'write_atomically(path, b"".join(story.lines for story in stories))',
-                'path.open("ab").write(b"".join(story.lines for story in stories))',
-            ),
-            ("if not path.exists():", "if True:"),
-        ),
+        receipt_segments.SegmentWriter,
+        "append",
+        (("lines = self._missing(batch_id, lines)", "pass"),),
     ),
     PlantedFault(
         "a file that is written in its place",
         checkpoint,
         "write_atomically",
-        (('temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")', "temporary = path"),),
+        (
+            ('temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")', "temporary = path"),
+            ('open("xb")', 'open("wb")'),
+        ),
     ),
     PlantedFault(
         "a rescaling that forgets what it does before it has done it",
@@ -150,7 +146,7 @@ PLANTED: tuple[PlantedFault, ...] = (
     ),
     PlantedFault(
         "a list of files that is not synced",
-        source_files._FoundFiles,
+        found_files.FoundFiles,
         "append",
         (("os.fsync(log.fileno())", "pass"),),
         losses=POWER_LOSSES,
