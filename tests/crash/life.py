@@ -114,8 +114,13 @@ class Life:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        stack = self._stack
-        patch = stack.enter_context
+        with contextlib.ExitStack() as stack:
+            self._patch(stack.enter_context)
+            # Only what was patched as a whole stays patched.
+            self._stack = stack.pop_all()
+        return self
+
+    def _patch(self, patch: Callable[[Any], Any]) -> None:
         patch(self.disk)
         patch(mock.patch.object(runner, "open_session", self._session))
         patch(mock.patch.object(runner, "ship_code", _nothing))
@@ -134,7 +139,6 @@ class Life:
         patch(mock.patch.object(own_files, "_BETWEEN_LOOKS_S", 0))
         patch(mock.patch.object(dumping.Dumps, "_start", lambda dumps, wanted: self._dump(dumps, wanted)))
         patch(mock.patch("penstock.jobs.binding._receiver", self._receiver))
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
@@ -233,6 +237,7 @@ class Life:
             retained_batches=story.retained,
             started_by="tester",
             lock_timeout_s=0,
+            allow_write=(str(root),),
             from_savepoint=savepoint,
             fresh=run.fresh,
         )
