@@ -42,7 +42,7 @@ from penstock.jobs.settings import RunSettings
 from penstock.jobs.topic_partitions import keep_partitions
 from penstock.records import ProtobufSource, RecordType
 from penstock.runtime.commanding import COMMAND_NODE, CommandReader
-from penstock.runtime.cuts import oldest_cut
+from penstock.runtime.cuts import oldest_ends
 from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS
 from penstock.runtime.plan import JobPlan, wants_starts
 from penstock.runtime.query import BoundSource
@@ -269,8 +269,11 @@ class _Place:
 
     def keeping(self, stream: str, binding: FilesBinding) -> Keeping:
         """What is kept of the files of a stream that were read."""
-        cut = oldest_cut(self.checkpoint.spark_folder)
-        oldest = 0 if cut is None else cut.ends.get(stream, 0)
+        lineage = self.checkpoint.stored_lineage()
+        streams = () if lineage is None else lineage.streams
+        oldest = (
+            oldest_ends(self.checkpoint.spark_folder / "offsets", streams).get(stream, 0) if streams else 0
+        )
         own = self.checkpoint.folder / COMMANDS
         return Keeping(
             self.settings.retained_batches,

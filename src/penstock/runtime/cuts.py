@@ -16,7 +16,7 @@ __all__ = [
     "Cut",
     "batch_numbers",
     "newest_cut",
-    "oldest_cut",
+    "oldest_ends",
     "read_cut",
     "read_cuts",
     "read_offsets",
@@ -83,10 +83,12 @@ def newest_cut(checkpoint: Path) -> Cut | None:
     return read_cut(checkpoint, _order(checkpoint)["first_batch"] + done[-1]) if done else None
 
 
-def oldest_cut(checkpoint: Path) -> Cut | None:
-    """The cut of the oldest micro-batch that the checkpoint still knows; None when it knows none."""
-    found = batch_numbers(checkpoint / "offsets")
-    return read_cut(checkpoint, _order(checkpoint)["first_batch"] + found[0]) if found else None
+def oldest_ends(log: Path, streams: Sequence[str]) -> dict[str, int | dict[int, int]]:
+    """Where each stream ended in the oldest micro-batch of an offset log, by the order of the streams in it."""
+    found = batch_numbers(log)
+    if not found:
+        return {}
+    return {stream: _end(offset) for stream, offset in read_offsets(log / str(found[0]), streams).items()}
 
 
 def _order(checkpoint: Path) -> dict[str, Any]:
