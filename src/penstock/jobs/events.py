@@ -1,6 +1,7 @@
-"""Events: who did what to a job, and what became of it. Lines of JSON in its checkpoint, which only grow.
+"""Events: who did what to a job, and what became of it. Lines of JSON in its checkpoint, within a bound.
 
-The file `events.jsonl` is the audit log of a checkpoint. What commands did has receipts already, so that it is not
+The file `events.jsonl` is the audit log of a checkpoint. When it is full it becomes `events.1.jsonl`, in the place of
+the one before, and a new one begins. What commands did has receipts already, so that it is not
 written again: reading puts both together. docs/metrics.md describes the events.
 """
 
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import IO, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -37,6 +38,7 @@ from penstock.streams.graph import RECEIPTS
 
 __all__ = [
     "EVENTS_FILE",
+    "OLDER_EVENTS_FILE",
     "Event",
     "EventKind",
     "NewEvents",
@@ -49,7 +51,10 @@ __all__ = [
 ]
 
 EVENTS_FILE: Final = "events.jsonl"
-"""The file in a checkpoint that keeps the events."""
+"""The file in a checkpoint that keeps the newest events."""
+
+OLDER_EVENTS_FILE: Final = "events.1.jsonl"
+"""The file that keeps those before, if there are that many."""
 
 EventKind: TypeAlias = Literal[
     "started",
@@ -70,6 +75,8 @@ EventKind: TypeAlias = Literal[
 
 _ENDS: Final = ("stopped", "finished", "failed")
 _POLL_S: Final = 0.2
+# Some 30,000 events; a job has a few in each run.
+_MOST_BYTES: Final = 8 << 20
 _SECRET_SETTING: Final = re.compile(
     r"(?i)secret|password|token|credential|jaas|access[.-]?key|account[.-]?key"
 )
@@ -132,9 +139,7 @@ def record_event(checkpoint: Path, event: Event) -> None:
     line = _encoder.encode(event) + b"\n"
     try:
         is_new = not path.exists()
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with _locked(path) as file:
             end = whole_lines_bytes(file)
             # What a crash has left of a line was never there, as nobody was told that it is.
             os.ftruncate(file, end)
@@ -142,14 +147,38 @@ def record_event(checkpoint: Path, event: Event) -> None:
                 os.ftruncate(file, end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as what the system itself may raise
             os.fsync(file)
-        finally:
-            os.close(file)
+            if end + len(line) > _MOST_BYTES:
+                path.rename(checkpoint / OLDER_EVENTS_FILE)
+                path.touch()
+                is_new = True
         if is_new:
             sync_folder(checkpoint)
     except OSError as e:
         raise CheckpointError(
             f"The event {event.event!r} cannot be written to {path} ({e.strerror}). Make room there."
         ) from e
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """The log, made if it is not there, for one writer at a time."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _inode_of(path) == os.fstat(file).st_ino:
+                yield file
+                return
+            # Somebody else has filled it meanwhile, and put it aside.
+        finally:
+            os.close(file)
+
+
+def _inode_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 class RunEvents:
@@ -221,16 +250,17 @@ class NewEvents:
     def __init__(self, checkpoint: Path, *, with_commands: bool = True, from_start: bool = False) -> None:
         self._checkpoint: Final = checkpoint
         self._path: Final = checkpoint / EVENTS_FILE
+        self._older: Final = checkpoint / OLDER_EVENTS_FILE
         self._with_commands: Final = with_commands
+        self._inode: int | None = None
         self._offset = 0
         self._receipts: Final = NewLines(checkpoint, from_start=from_start)
         if not from_start:
-            self._offset = sum(len(line) + 1 for line in self._lines())
+            self._lines()
 
     def read(self) -> list[Event]:
         """What came since the last call, oldest first. Raises CheckpointError when it cannot be read."""
         lines = self._lines()
-        self._offset += sum(len(line) + 1 for line in lines)
         try:
             found = [_decoder.decode(line) for line in lines]
         except msgspec.MsgspecError as e:
@@ -249,15 +279,44 @@ class NewEvents:
             time.sleep(_POLL_S)
 
     def _lines(self) -> list[bytes]:
-        """The whole lines that are new."""
+        """The whole lines that are new, of the file before as well when there is a new one."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                return file.read().split(b"\n")[:-1]
-        except FileNotFoundError:
-            return []
+            while True:
+                with contextlib.ExitStack() as stack:
+                    # A crash may have come between putting one aside and the next.
+                    file = _opened(self._path, stack) or _opened(self._older, stack)
+                    if file is None:
+                        return []
+                    inode = os.fstat(file.fileno()).st_ino
+                    before: list[bytes] = []
+                    if inode != self._inode:
+                        older = _opened(self._older, stack)
+                        older_inode = None if older is None else os.fstat(older.fileno()).st_ino
+                        if older_inode == inode and self._path.exists():
+                            # It was put aside just now.
+                            continue
+                        if older is not None and older_inode != inode:
+                            before, _ = _whole_lines(older, self._offset if older_inode == self._inode else 0)
+                        self._inode, self._offset = inode, 0
+                    lines, self._offset = _whole_lines(file, self._offset)
+                    return before + lines
         except OSError as e:
             raise CheckpointError(f"The events in {self._path} cannot be read: {e.strerror}.") from e
+
+
+def _opened(path: Path, stack: contextlib.ExitStack) -> IO[bytes] | None:
+    try:
+        return stack.enter_context(path.open("rb"))
+    except FileNotFoundError:
+        return None
+
+
+def _whole_lines(file: IO[bytes], offset: int) -> tuple[list[bytes], int]:
+    """The whole lines of a file from an offset on, and where they end."""
+    file.seek(offset)
+    data = file.read()
+    size = data.rfind(b"\n") + 1
+    return data[:size].split(b"\n")[:-1], offset + size
 
 
 def newest_events(checkpoint: Path, most: int, *, with_commands: bool = True) -> list[Event]:

@@ -53,6 +53,37 @@ def checkpoint(tmp_path: Path) -> Path:
     return made
 
 
+def test_the_log_is_bounded_and_nobody_who_reads_along_misses_an_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full file is put aside, in the place of the one before; writers at once lose nothing but the oldest."""
+    monkeypatch.setattr(events, "_MOST_BYTES", 2_000)
+    reader, slow = (NewEvents(tmp_path, with_commands=False) for _ in range(2))
+    threads = [
+        threading.Thread(
+            target=lambda name=name: [
+                record_event(tmp_path, event(n, job_id=f"{name}-{n}")) for n in range(40)
+            ]
+        )
+        for name in "ab"
+    ]
+    found: list[Event] = []
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        found += reader.read()
+    found += reader.read()
+    assert sorted(one.job_id for one in found) == sorted(f"{name}-{n}" for name in "ab" for n in range(40))
+    sizes = [path.stat().st_size for path in tmp_path.glob("events*.jsonl")]
+    assert len(sizes) == 2
+    assert sum(sizes) < 4_400
+    newest = [one.job_id for one in read_events(tmp_path)]
+    assert newest == [one.job_id for one in found][-len(newest) :]
+    assert [one.job_id for one in slow.read()] == newest
+    (tmp_path / EVENTS_FILE).unlink()
+    assert read_events(tmp_path), "the one before is there, whatever a crash has left"
+
+
 def test_events_are_read_as_they_were_recorded(tmp_path: Path) -> None:
     """One line each, with all that belongs to them; without a file there are none."""
     assert read_events(tmp_path) == []
