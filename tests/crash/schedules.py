@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from crash_jobs import JOBS, Row
 from crash_model import POWER_LOSSES, Loss, after_power_loss
-from crashes import Outcome, judge, resumed
+from crash_trials import Outcome, judge, resumed
 from disk_tree import Op
 from life import Action, Life, Run, Story
 from recording_disk import Died

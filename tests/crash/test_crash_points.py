@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from crash_model import POWER_LOSSES
-from crashes import crash, distinct, record
+from crash_trials import crash, distinct, record
 from life import Life
 from reliability import note_result
 from run_kinds import KINDS, MAIN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from crashes import NotRightError, crash, record, some
+from crash_trials import NotRightError, crash, record, some
 from life import Life
 from planted_faults import PLANTED, PlantedFault
 from run_kinds import KINDS

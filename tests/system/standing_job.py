@@ -96,8 +96,8 @@ def _make_standing() -> None:
     def standing_task(self: KafkaSink, context: Any, record_type: Any) -> Any:
         return StandingTask(task(self, context, record_type), self._binding.stream, context.partition)
 
-    def save_and_stand(self: Checkpoint, name: str, content: Any, *, durable: bool = True) -> None:
-        save(self, name, content, durable=durable)
+    def save_and_stand(self: Checkpoint, name: str, content: Any) -> None:
+        save(self, name, content)
         if name == own_files.COUNTS_FILE:
             stand_at("counts")
 

@@ -156,7 +156,11 @@ def _kept(spec: StateSpec, declared: Any, value: Any) -> Any:
         # An empty list or mapping is none.
         return None if isinstance(declared, ps.ListState | ps.MapState) and not value else value
     (version,) = typing.get_args(spec.python_type)
-    return [version(at, value[at]) for at in sorted(value, key=lambda at: (at is not None, at or EPOCH))]
+    # From the beginning there is nothing, which needs no version.
+    ats = [at for at in value if (at, value[at]) != (None, None)]
+    return [
+        version(at, value[at]) for at in sorted(ats, key=lambda at: (at is not None, at or EPOCH))
+    ] or None
 
 
 def _store(

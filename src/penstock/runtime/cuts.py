@@ -84,11 +84,18 @@ def newest_cut(checkpoint: Path) -> Cut | None:
 
 
 def oldest_ends(log: Path, streams: Sequence[str]) -> dict[str, int | dict[int, int]]:
-    """Where each stream ended in the oldest micro-batch of an offset log, by the order of the streams in it."""
+    """Where each stream ended in the oldest micro-batch of an offset log, by the order of the streams in it.
+
+    Nothing is known of a log that is empty, or whose oldest file is broken.
+    """
     found = batch_numbers(log)
     if not found:
         return {}
-    return {stream: _end(offset) for stream, offset in read_offsets(log / str(found[0]), streams).items()}
+    try:
+        offsets = read_offsets(log / str(found[0]), streams)
+    except (OSError, ValueError):
+        return {}
+    return {stream: _end(offset) for stream, offset in offsets.items()}
 
 
 def _order(checkpoint: Path) -> dict[str, Any]:

@@ -30,7 +30,8 @@ def warm_up(spark: SparkSession) -> None:
 
 
 def _run(spark: SparkSession) -> None:
-    with contextlib.suppress(Py4JError, PySparkException, OSError):
+    # A session that is stopped meanwhile has no JVM to ask any more, and no context.
+    with contextlib.suppress(Py4JError, PySparkException, OSError, AttributeError):
         # Extracts and loads a native library of some 50 MB.
         spark.sparkContext._jvm.org.rocksdb.RocksDB.loadLibrary()  # type: ignore[union-attr]  # noqa: SLF001
         tasks = spark.sparkContext.defaultParallelism

@@ -190,8 +190,9 @@ class FileLog:
         """
         with self._lock:
             found = self._files()
-            if self._keeping.owned:
-                self._remove(found, end)
+            if self._keeping.owned and self._ends:
+                # The commit of the micro-batch before the last is on disk, that of the last perhaps not yet.
+                self._remove(found, self._ends[-1])
             self._ends.append(end)
             is_full = len(self._ends) == self._ends.maxlen
             upto = max(self._keeping.oldest, self._ends[0] if is_full else 0)

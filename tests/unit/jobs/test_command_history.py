@@ -17,7 +17,7 @@ def test_a_life_of_commands_in_its_small_form(tmp_path: Path, monkeypatch: pytes
     sizes = command_history.Sizes(commands=400, keys=20, timed=100, receipts_mb=1)
     result = json.loads(json.dumps(command_history.measure(sizes, tmp_path)))
     folder = tmp_path / "checkpoint"
-    assert list((folder / "commands").iterdir()) == []
+    assert len(list((folder / "commands").iterdir())) <= 1
     assert len((folder / "sources" / "commands.files").read_bytes().splitlines()) <= 1 + 100 + 100
     assert result["files"] <= 6
     assert result["commands"] == 400

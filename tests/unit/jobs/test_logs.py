@@ -58,14 +58,14 @@ def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     target = io.StringIO()
     with LogDisplay(target) as log:
-        log.update(Progress(batch_id=1))
+        log.update(Progress(batch_id=1, batch_ms=5.0))
         clock[0] += 6
-        log.update(Progress(batch_id=2, records_in={"visits": 7}, rows_per_s=1.25))
-        log.update(Progress(batch_id=3))
+        log.update(Progress(batch_id=2, records_in={"visits": 7}, rows_per_s=1.25, batch_ms=5.0))
+        log.update(Progress(batch_id=3, batch_ms=5.0))
         clock[0] += 6
-        log.update(Progress(batch_id=3))
+        log.update(Progress(batch_id=3, batch_ms=5.0))
         clock[0] += 6
-        log.update(Progress(batch_id=3))
+        log.update(Progress(batch_id=3, batch_ms=5.0))
         log.print_summary(RunSummary("rooms-1", "stopped", 3, {"visits": 7}, {"out": 2}, 1, 0, {}, "there"))
     found = entries(target)
     assert [(each["batch"], each["message"]) for each in found] == [

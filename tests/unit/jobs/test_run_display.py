@@ -101,7 +101,7 @@ def test_what_is_ahead_of_the_clock_says_so() -> None:
 
 def test_one_file_is_one(tmp_path: Path) -> None:
     """And two are files; the place of dead letters is whole, however narrow the terminal."""
-    line = shown(Progress(batch_id=7, lag={"visits": {"files": 1}, "hits": {"files": 2}}))
+    line = shown(Progress(batch_id=7, batch_ms=5.0, lag={"visits": {"files": 1}, "hits": {"files": 2}}))
     assert line.endswith("lag: visits 1 file, hits 2 files\n")
     where = str(tmp_path / ("x" * 200))
     console = Console(file=io.StringIO(), width=80, no_color=True)

@@ -146,4 +146,4 @@ def test_a_receipt_that_is_too_large_for_its_sink_goes_without_its_details(tmp_p
     assert (small["id"], small["details"]) == ("small", "{}")
     assert (large["id"], large["details"]) == ("large", "")
     assert large["reason"] == "(cut: the whole receipt is in the checkpoint)"
-    assert (tmp_path / "receipts" / "part-0000000000.jsonl").read_bytes() == lines
+    assert (tmp_path / "receipts" / "0000000001.jsonl").read_bytes() == lines

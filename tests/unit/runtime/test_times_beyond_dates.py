@@ -36,14 +36,14 @@ def described(windows: Any, watermarks: ps.Watermarks | None = None) -> tuple[ps
     return job, stream
 
 
-class Number(ps.AggregateFunction[Reading, float, float]):
-    def create_accumulator(self) -> float:
-        return 0.0
+class Number(ps.AggregateFunction[Reading, int, int]):
+    def create_accumulator(self) -> int:
+        return 0
 
-    def add(self, reading: Reading, accumulator: float) -> float:
-        return accumulator + 1.0
+    def add(self, reading: Reading, accumulator: int) -> int:
+        return accumulator + 1
 
-    def get_result(self, accumulator: float) -> float:
+    def get_result(self, accumulator: int) -> int:
         return accumulator
 
 

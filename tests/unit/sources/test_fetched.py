@@ -147,14 +147,10 @@ def test_a_refusal_of_the_system_is_told(
 ) -> None:
     """The same for root, to whom nothing is refused."""
 
+    def refuse(*_: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
     path = written(tmp_path, "a.json", "{}")
-    opened = os.open
-
-    def refuse(name: Any, *flags: Any) -> int:
-        if str(name) == str(path):
-            raise PermissionError(13, "Permission denied")
-        return opened(name, *flags)
-
     with monkeypatch.context() as patched:
         patched.setattr("penstock.sources.allowed._opened", refuse)
         assert reason(fetched, path) == f"{str(path)!r} cannot be read: Permission denied"
