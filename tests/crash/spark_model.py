@@ -255,12 +255,13 @@ class ModelQuery:
         if self._batch < 0:
             self._batch, self._planned = 0, False
             return
+        if self._planned and self._batch > 0:
+            self._start = self._read_offsets(self._batch - 1)
+        # Last, since a replay has the time of its own plan.
         self._end = self._read_offsets(self._batch)
         if not self._planned:
             self._start = self._end
             self._batch += 1
-        elif self._batch > 0:
-            self._start = self._read_offsets(self._batch - 1)
 
     def _read_offsets(self, batch: int) -> list[dict[str, Any]]:
         about, *ends = self._offsets.read(batch)

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from penstock.control.receipts import Receipt
+from penstock.control.receipts import FINAL, Receipt
 from penstock.durable import make_folder, sync_folder, whole_lines_bytes, write_atomically
 from penstock.errors import CheckpointError
 from penstock.streams.graph import RECEIPTS
@@ -47,6 +47,7 @@ class _Known(msgspec.Struct):
     """What the index and the writer must know of a receipt."""
 
     id: str
+    status: str
     batch: int
 
 
@@ -141,14 +142,15 @@ class SegmentWriter:
             return b"" if found else lines
         kept = _whole_lines(self._folder, self._number)
         known = _decoded_known(self._folder, self._number, kept)
-        there = [(line, one.id) for line, one in zip(kept, known, strict=True) if one.batch == batch_id]
+        there = [(line, one) for line, one in zip(kept, known, strict=True) if one.batch == batch_id]
         told = b"".join(line + b"\n" for line, _ in there)
         if lines.startswith(told):
             return lines[len(told) :]
         # A handler that does not answer alike in a replay: what was told once stays, and nobody is told twice.
-        ids = {command_id for _, command_id in there}
-        new = lines.splitlines(keepends=True)
-        return b"".join(line for line in new if _known.decode(line).id not in ids)
+        over = {one.id for _, one in there if one.status in FINAL}
+        each = {(one.id, one.status) for _, one in there}
+        new = [(line, _known.decode(line)) for line in lines.splitlines(keepends=True)]
+        return b"".join(line for line, one in new if one.id not in over and (one.id, one.status) not in each)
 
     def _begin_segment(self) -> None:
         if self._number:
