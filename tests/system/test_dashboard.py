@@ -398,6 +398,7 @@ def test_the_keyboard_is_enough(place: Turnstiles, visit: Callable[..., Visitor]
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
     page.goto(f"{place.url}/dashboard/jobs")
+    expect(page.get_by_role("textbox", name="Token")).to_be_focused()
     page.keyboard.type(OPERATOR)
     page.keyboard.press("Enter")
     expect(page).to_have_title("Jobs - penstock")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -30,10 +31,14 @@ class SmallDisk:
 
     def fill(self, left: int) -> None:
         """Take all room but so many bytes, whatever others write meanwhile."""
-        with (self.folder / "ballast").open("ab") as file:
+        with (self.folder / "ballast").open("ab", buffering=0) as file:
             while (excess := self.left - left) >= _BLOCK:
-                file.write(bytes(excess // _BLOCK * _BLOCK))
-                file.flush()
+                try:
+                    file.write(bytes(excess // _BLOCK * _BLOCK))
+                except OSError as e:
+                    # Somebody else took the room between the look and the write.
+                    if e.errno != errno.ENOSPC:
+                        raise
 
     def free(self) -> None:
         """Give the room back."""
