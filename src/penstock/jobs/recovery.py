@@ -67,6 +67,7 @@ def recover(checkpoint: Checkpoint, retained: int) -> str:
     if found is not None:
         _remove(found.paths)
         check_checkpoint(checkpoint, retained)
+    _remove_state_of_nothing(checkpoint.spark_folder)
     _remove_torn_checksums(checkpoint.spark_folder)
     return "" if found is None else f"{found.told} "
 
@@ -138,6 +139,15 @@ def _is_start(path: Path) -> bool:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return False
     return True
+
+
+def _remove_state_of_nothing(folder: Path) -> None:
+    """Remove what a first micro-batch that was not committed has stored: it is stored anew.
+
+    Spark keeps what it finds there to describe the state, also when that is empty.
+    """
+    if not batch_numbers(folder / "commits") and (folder / "state").is_dir():
+        _remove([folder / "state"])
 
 
 def _remove_torn_checksums(folder: Path) -> None:
