@@ -111,18 +111,12 @@ class _Clock:
         return (time_s - self.begin) / self._seconds
 
 
-class _Usage(threading.Thread):
-    """Notes again and again what a job uses; a context manager."""
+class _Beside(threading.Thread):
+    """What goes on beside the job until `_ended` is set; a context manager."""
 
-    def __init__(self, job: RunningJob, clock: _Clock, interval_s: float) -> None:
+    def __init__(self) -> None:
         super().__init__(daemon=True)
-        self._job: Final = job
-        self._clock: Final = clock
-        self._interval_s: Final = interval_s
         self._ended: Final = threading.Event()
-        self.series: Final = {
-            name: Series() for name in ("memory_mb", "open_files", "checkpoint_mb", "checkpoint_files")
-        }
 
     def __enter__(self) -> Self:
         self.start()
@@ -133,6 +127,19 @@ class _Usage(threading.Thread):
     ) -> None:
         self._ended.set()
         self.join()
+
+
+class _Usage(_Beside):
+    """Notes again and again what a job uses; a context manager."""
+
+    def __init__(self, job: RunningJob, clock: _Clock, interval_s: float) -> None:
+        super().__init__()
+        self._job: Final = job
+        self._clock: Final = clock
+        self._interval_s: Final = interval_s
+        self.series: Final = {
+            name: Series() for name in ("memory_mb", "open_files", "checkpoint_mb", "checkpoint_files")
+        }
 
     def run(self) -> None:
         """Look until the end."""
@@ -157,31 +164,20 @@ def _size_of(folder: Path) -> tuple[int, int]:
     return size, files
 
 
-class _Feed(threading.Thread):
+class _Feed(_Beside):
     """Gives the job a file of readings in each period, and notes how long its micro-batches take; a context manager.
 
     Files that were read in committed micro-batches are deleted, as are outputs when they are some seconds old.
     """
 
     def __init__(self, folder: Path, sizes: Sizes, figures: NewFigures, clock: _Clock) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self._folder: Final = folder
         self._sizes: Final = sizes
         self._figures: Final = figures
         self._clock: Final = clock
-        self._ended: Final = threading.Event()
         self._oldest = 1
         self.batch_ms: Final = Series()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self.join()
 
     def run(self) -> None:
         """Feed until the end."""
