@@ -16,15 +16,26 @@ _PATIENCE_S: Final = 300.0
 
 
 class RunningJob:
-    """The job in a process of its own, with checkpoint and log in a folder. `options` are those of `run_job`."""
+    """The job in a process of its own, with checkpoint and log in a folder.
 
-    def __init__(self, folder: Path, bindings: Mapping[str, str], options: Sequence[str]) -> None:
+    It is run by `run_job`, which has accounts of its micro-batches, or by another command: a module and its first
+    arguments. `options` are those of the command, which tells the summary as a line of JSON.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        bindings: Mapping[str, str],
+        options: Sequence[str],
+        command: Sequence[str] = ("benchmarks.run_job",),
+    ) -> None:
         self.checkpoint: Final = folder / "checkpoint"
         self._log: Final = folder / "stderr.log"
-        arguments = [str(EXAMPLE / "job.py"), "--checkpoint", str(self.checkpoint), *options]
+        module, *arguments = command
+        arguments += [str(EXAMPLE / "job.py"), "--checkpoint", str(self.checkpoint), *options]
         for name, uri in bindings.items():
             arguments += ["-D", f"{name}={uri}"]
-        self._process: Final = python_process("benchmarks.run_job", arguments, self._log)
+        self._process: Final = python_process(module, arguments, self._log)
 
     @property
     def pid(self) -> int:
