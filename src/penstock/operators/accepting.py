@@ -18,6 +18,7 @@ from penstock.operators.handlers import BUILT_IN_KINDS, Handler
 from penstock.state.history import TemporalState
 from penstock.state.key_groups import key_groups
 from penstock.state.key_index import key_values
+from penstock.state.plain_values import PlainValues
 from penstock.state.shared import Setting
 from penstock.state.values import KeyedState, completed
 
@@ -76,6 +77,11 @@ class AcceptedStep:
         for handler in self.handlers.values():
             found[handler.kind] = _HANDLER_SCOPES[handler.scope]
         return {kind: scopes for kind, scopes in found.items() if scopes}
+
+    @functools.cached_property
+    def plain_values(self) -> PlainValues:
+        """What reads most of what commands set states to."""
+        return PlainValues(self.states)
 
 
 @dataclass(frozen=True)
@@ -215,6 +221,12 @@ class Accepting:
         self._check_values(command, step)
 
     def _check_values(self, command: Command, step: AcceptedStep) -> None:
+        if (
+            command.target.scope != "step"
+            and command.effective_at is None
+            and step.plain_values.read(command.payload) is not None
+        ):
+            return
         values = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)
         shared = command.target.scope == "step"
         known: Mapping[str, Any] = step.settings if shared else step.states

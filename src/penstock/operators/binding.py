@@ -54,11 +54,12 @@ class Binding:
     """One copy of a step's function for one run in one slot.
 
     Its states speak of one key group at a time, the one that was entered last; where code runs for the whole step, of
-    none.
+    none. `checks_values` tells that they try at once whether what they are set to can be stored.
     """
 
     def __init__(self, core: StepCore, around: Surroundings, kind: type[BoundValueState]) -> None:
         self.core: Final = core
+        self.checks_values: Final = kind is not BoundValueState
         self.shared: Final = around.shared
         self.clock: Final = around.clock
         clock = self.clock

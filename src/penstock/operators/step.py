@@ -25,6 +25,7 @@ from penstock.operators.window_step import WindowStep
 from penstock.records import RecordType
 from penstock.state.group_state import state_schema
 from penstock.state.history import TemporalState
+from penstock.state.plain_values import PlainValues
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.timeline import TIMERS, TimerColumn, earliest_timers
 from penstock.state.timers import TimerState
@@ -135,6 +136,7 @@ class StepCore:
             for state in self.states.values()
         ]
         self.state_schema: Final = state_schema(self.key_type, self.specs)
+        self.plain_values: Final = PlainValues(self.states)
         self.handlers: Final = declared_handlers(type(function))
         self.vectorised: Final = is_vectorised(function)
         self.has_history: Final = any(isinstance(state, TemporalState) for state in self.states.values())

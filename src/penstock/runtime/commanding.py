@@ -115,5 +115,5 @@ def _seen_by(slot: Slot, order: Order) -> Order | Glimpse:
     if order.refusal:
         concerned = slot.first
     else:
-        concerned = not order.key_groups or any(group in slot.own for group in order.key_groups)
+        concerned = not order.key_groups or not slot.own.isdisjoint(order.key_groups)
     return order if concerned else Glimpse(order.place, order.judge, order.command.id)

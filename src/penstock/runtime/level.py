@@ -104,7 +104,7 @@ class Level:
 def _orders(rows: list[PackedRow]) -> list[Order | Glimpse]:
     """All orders of the micro-batch in the order of their places."""
     orders = [order for row in rows for order in decode_orders(row.body)]
-    return sorted(orders, key=lambda order: order.place)
+    return sorted(orders, key=operator.attrgetter("place"))
 
 
 @dataclass(frozen=True)

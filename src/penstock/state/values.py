@@ -436,16 +436,23 @@ class StateColumns:
         return stored.take(pa.array(np.cumsum(self._present) - 1, mask=~self._present))
 
 
+@functools.lru_cache(maxsize=1024)
+def _dataclass_fields(kind: type) -> tuple[str, ...]:
+    """The names of the fields of a dataclass; none of other types. To ask an enumeration takes long."""
+    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+
+
 def completed(value: Any) -> Any:
     """A value from JSON with the fields of dataclasses that it left at their defaults.
 
     msgspec leaves these to the class, and then leaves them out when it writes the value again.
     """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            found = completed(getattr(value, field.name))
-            if field.name not in getattr(value, "__dict__", {field.name: found}):
-                object.__setattr__(value, field.name, found)
+    names = _dataclass_fields(type(value))
+    if names:
+        for name in names:
+            found = completed(getattr(value, name))
+            if name not in getattr(value, "__dict__", {name: found}):
+                object.__setattr__(value, name, found)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
             completed(item)

@@ -1,0 +1,57 @@
+"""Plain values: what a command sets value states to, read from its payload in one go."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from penstock.state.values import KeyedState, StateSpec, ValueState, completed, fitted, value_spec
+
+__all__ = ["PlainValues"]
+
+
+class PlainValues:
+    """The value states of a step that have neither history nor expiry, and what sets several of them.
+
+    Thousands of commands a second set such states, of single keys mostly. Their payloads are read with one decoder for
+    all names, where others are read name by name.
+    """
+
+    def __init__(self, states: Mapping[str, KeyedState]) -> None:
+        plain = {
+            name: state for name, state in states.items() if type(state) is ValueState and state.ttl is None
+        }
+        self._specs: Final = {name: value_spec(name, state.value_type) for name, state in plain.items()}
+
+    def read(self, payload: bytes | msgspec.Raw) -> dict[str, Any] | None:
+        """The values by the names of their states; None when it names others or none, or when one does not fit."""
+        try:
+            found = self._decoder.decode(payload)
+            values = {
+                name: _fitted(value, spec)
+                for (name, spec), value in zip(self._specs.items(), msgspec.structs.astuple(found), strict=True)
+                if value is not msgspec.UNSET
+            }
+        except Exception:  # the class of a value is the user's and may raise anything
+            return None
+        return values or None
+
+    @functools.cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        # The names of the states may be any; those of the fields are penstock's own.
+        names = {f"value_{number}": name for number, name in enumerate(self._specs)}
+        fields = [
+            (field, spec.python_type | None | msgspec.UnsetType, msgspec.UNSET)
+            for field, spec in zip(names, self._specs.values(), strict=True)
+        ]
+        kind = msgspec.defstruct("Values", fields, rename=names, forbid_unknown_fields=True)
+        return msgspec.json.Decoder(kind)
+
+
+def _fitted(value: Any, spec: StateSpec) -> Any:
+    """A value as a value state would keep it."""
+    value = completed(value)
+    return value if value is None or type(value) is spec.python_type else fitted(value, spec)
