@@ -112,8 +112,6 @@ class CommandReader:
 
 def _seen_by(slot: Slot, order: Order) -> Order | Glimpse:
     """An order as a slot sees it: whole when the slot has to do with it."""
-    if order.refusal:
-        concerned = slot.first
-    else:
-        concerned = not order.key_groups or not slot.own.isdisjoint(order.key_groups)
+    for_all = not order.refusal and not order.key_groups
+    concerned = for_all or (slot.first if order.refusal else not slot.own.isdisjoint(order.key_groups))
     return order if concerned else Glimpse(order.place, order.judge, order.command.id)

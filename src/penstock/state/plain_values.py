@@ -32,7 +32,9 @@ class PlainValues:
             found = self._decoder.decode(payload)
             values = {
                 name: _fitted(value, spec)
-                for (name, spec), value in zip(self._specs.items(), msgspec.structs.astuple(found), strict=True)
+                for (name, spec), value in zip(
+                    self._specs.items(), msgspec.structs.astuple(found), strict=True
+                )
                 if value is not msgspec.UNSET
             }
         except Exception:  # the class of a value is the user's and may raise anything

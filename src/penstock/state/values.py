@@ -447,7 +447,8 @@ def completed(value: Any) -> Any:
 
     msgspec leaves these to the class, and then leaves them out when it writes the value again.
     """
-    names = _dataclass_fields(type(value))
+    kind: Any = type(value)
+    names = _dataclass_fields(kind)
     if names:
         for name in names:
             found = completed(getattr(value, name))

@@ -9,10 +9,15 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from in_process_job import NOW, BatchResult, InProcessJob
+from property_examples import examples
 
 import penstock as ps
+from penstock.control.receipts import Receipt
 from penstock.jobs.settings import RunSettings
+from penstock.operators.steering import Steering
 from penstock.state.values import completed
 
 UTC = dt.UTC
@@ -566,3 +571,37 @@ def test_a_payload_has_its_defaults_wherever_it_goes() -> None:
     """Fields that a sender leaves out are kept, stored and replied like others."""
     found = completed(msgspec.json.decode(b'[{"name": "x"}]', type=list[Listed]))
     assert msgspec.to_builtins(found) == [{"name": "x", "weight": 3}]
+
+
+_KEYS = st.integers(0, 5)
+_SETS = st.builds(
+    lambda payload, key, version: {"kind": "set", "payload": payload, "key": key, "version": version},
+    st.dictionaries(st.sampled_from(["limit", "held"]), st.one_of(st.none(), st.integers(0, 20)), min_size=1),
+    st.one_of(_KEYS, st.lists(_KEYS, min_size=1, max_size=3), st.just("*")),
+    st.one_of(st.none(), st.integers(0, 4)),
+)
+_HANDLED = st.builds(
+    lambda kind, payload, key: {"kind": kind, "payload": payload, "key": key},
+    st.sampled_from(["set-limit", "hold", "once", "add-to-all"]),
+    st.integers(12, 15),
+    _KEYS,
+)
+
+
+@examples(60)
+@given(st.lists(st.lists(st.one_of(_SETS, _HANDLED), max_size=8), max_size=4))
+def test_values_are_set_plainly_as_they_are_one_by_one(batches: list[list[dict[str, Any]]]) -> None:
+    """States, receipts and what the step then knows are the same without the short way."""
+
+    def lived() -> tuple[list[Receipt], dict[Any, Any], dict[int, int | None]]:
+        driver = Driver()
+        receipts = []
+        for number, some in enumerate(batches):
+            commands = [command(id=f"{number}-{n}", **one) for n, one in enumerate(some)]
+            receipts += driver.run(*commands, readings=[Reading(number, 3)]).receipts
+        return receipts, driver.job.states, driver.limits(*range(6))
+
+    short = lived()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Steering, "_set_plainly", lambda *_: False)
+        assert lived() == short
