@@ -58,7 +58,7 @@ class CommandError(Exception):
         self.id = command_id
 
 
-class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Whom a command is for."""
 
     step: str = ""
@@ -98,7 +98,9 @@ class DumpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.to.replace("{batch}", str(batch))
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Command(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
     """One command.
 
     `version` orders the commands of one kind for one target: a lower one than applied is refused. `effective_at` is an

@@ -13,7 +13,7 @@ from penstock.control.receipts import Place
 __all__ = ["Glimpse", "Order", "decode_orders", "encode_orders"]
 
 
-class Order(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="_", tag="o"):
+class Order(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="_", tag="o", gc=False):
     """A command with its place. `refusal` says why it must not be carried out; `key_groups` are those of its keys.
 
     `judge` is the step that keeps its id when it is refused.
@@ -26,7 +26,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="_", tag=
     key_groups: Sequence[int] = ()
 
 
-class Glimpse(msgspec.Struct, frozen=True, tag_field="_", tag="g"):
+class Glimpse(msgspec.Struct, frozen=True, tag_field="_", tag="g", gc=False):
     """What a slot sees of a command that others carry out: its id, so that all slots know the same ids."""
 
     place: Place

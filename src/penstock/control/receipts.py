@@ -35,7 +35,7 @@ FINAL: Final = ("REJECTED", "APPLIED", "DEGRADED")
 _MOST_REPLIES: Final = 1000
 
 
-class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Place(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Where a command stands in its stream: what tells two commands of one id apart."""
 
     stream: str
@@ -87,7 +87,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
     time: StepTime | None = None
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one slot did with a command.
 
     `failed` has the key groups in which a handler raised, `key_groups` those that the command touched, and `keys` the
@@ -111,7 +111,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     alone: bool = False
 
 
-class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One line of a command's story: what became of command `id` in micro-batch `batch`, whose time is `at`.
 
     `key_groups` and `keys` count what the command touched; `degraded` names the key groups in which a handler raised;
@@ -137,7 +137,7 @@ _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Receipt)
 
 
-class Story(msgspec.Struct, frozen=True, array_like=True):
+class Story(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What became of one command in a micro-batch: its receipts as JSON Lines, and its place, by which stories sort."""
 
     place: Place

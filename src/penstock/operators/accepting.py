@@ -22,7 +22,15 @@ from penstock.state.plain_values import PlainValues
 from penstock.state.shared import Setting
 from penstock.state.values import KeyedState, completed
 
-__all__ = ["AcceptedStep", "Accepting", "key_array", "named_keys", "payload_decoder", "payload_of"]
+__all__ = [
+    "AcceptedStep",
+    "Accepting",
+    "are_as_named",
+    "key_array",
+    "named_keys",
+    "payload_decoder",
+    "payload_of",
+]
 
 _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "set": ("key", "keys", "all", "step"),
@@ -298,10 +306,12 @@ def key_array(keys: Sequence[Any], key_type: pa.DataType) -> pa.Array:
 
 def named_keys(keys: Sequence[Any], key_type: pa.DataType) -> list[Any]:
     """Accepted keys as user code sees them."""
-    # The common types are in JSON what they are in Python.
-    if pa.types.is_integer(key_type) or pa.types.is_string(key_type):
-        return list(keys)
-    return key_values(key_array(keys, key_type))
+    return list(keys) if are_as_named(key_type) else key_values(key_array(keys, key_type))
+
+
+def are_as_named(key_type: pa.DataType) -> bool:
+    """Whether accepted keys of a type are in JSON what they are in Python, as those of the common types are."""
+    return bool(pa.types.is_integer(key_type) or pa.types.is_string(key_type))
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

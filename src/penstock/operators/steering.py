@@ -18,7 +18,7 @@ from penstock.control.receipts import Report
 from penstock.control.register import Register
 from penstock.errors import SchemaError
 from penstock.instants import milliseconds_of
-from penstock.operators.accepting import named_keys, payload_of
+from penstock.operators.accepting import are_as_named, named_keys, payload_of
 from penstock.operators.actions import Action, Standing, action_of, greeting
 from penstock.operators.binding import Binding
 from penstock.operators.blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
@@ -83,7 +83,9 @@ class Steering:
         self.traced: Final[list[Order]] = []
         self.changes: Final[dict[int, pa.RecordBatch]] = {}
         self._named: Final[dict[int, list[Any]]] = {}
+        self._entered: Final[set[int]] = set()
         core = self._core
+        self._as_named: Final = are_as_named(core.key_type)
         self._sets_plainly: Final = not (binding.checks_values or core.stamped or "set" in core.handlers)
         self._binding.leave()
 
@@ -143,7 +145,7 @@ class Steering:
         if target.keys is None:
             (group,) = order.key_groups
             if group in self._own:
-                (key,) = named_keys([target.key], self._core.key_type)
+                (key,) = [target.key] if self._as_named else named_keys([target.key], self._core.key_type)
                 if not self._set_plainly(order, key, group):
                     self._for_keys(order, [(key, group)], order.key_groups)
             return
@@ -372,12 +374,17 @@ class Steering:
             named = self._named.pop(key_group, None)
             if named is not None:
                 state.bring(pa.array(named, self._core.key_type))
-                state.preload()
             self._groups[key_group] = state
         return state
 
     def _enter(self, key_group: int, context: Context) -> None:
-        self._binding.enter(self._group(key_group))
+        state = self._group(key_group)
+        if key_group not in self._entered:
+            self._entered.add(key_group)
+            # What was set plainly is written back, so that all values can be turned into Python objects together.
+            state.flush()
+            state.preload()
+        self._binding.enter(state)
         context.key_group = key_group
 
     def _all_keys(self) -> Iterator[tuple[Any, int]]:
