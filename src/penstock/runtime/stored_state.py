@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import CheckpointError, PenstockError, own_error_in, system_error_in
 from penstock.runtime.gathered_entries import GatheredEntries
 from penstock.runtime.sealed import Sealed
+from penstock.state.blocks import Content
 
 __all__ = ["SlotReader", "read_slots"]
 
-SlotReader = Callable[[int, Mapping[str, bytes]], Iterable[bytes]]
+SlotReader = Callable[[int, Mapping[str, Content]], Iterable[bytes]]
 """Called in a worker with the number of a slot's partition and its stored entries; what it gives goes to the driver."""
 
 _RESULT: Final = "slot INT, body BINARY"
