@@ -18,7 +18,7 @@ _MOST_BYTES: Final = 32 << 20
 
 
 class GatheredEntries(Mapping[str, Content]):
-    """Bytes by names, as they are added; those on disk are views of the file, so that only what is looked at is read."""
+    """Bytes by names, as they are added. Those on disk are views of the file, of which only what is used is read."""
 
     def __init__(self) -> None:
         self._held: Final[dict[str, bytes]] = {}

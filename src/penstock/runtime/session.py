@@ -62,14 +62,8 @@ _SETTINGS: Final[dict[str, str]] = {
 # and the median latency Kafka to Kafka in the first minute 270 ms in place of 380.
 _QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 
-# For who only reads state, which may be large: entries come in pieces of some MB, of which few are to wait anywhere. Of
-# itself RocksDB has 128 MB of each slot that were not written yet, and G1 lets garbage of large pieces gather until the
-# heap is as large as it may be.
-_LEAN: Final[dict[str, str]] = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
-    "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "16",
-    "spark.sql.streaming.stateStore.rocksdb.maxWriteBufferNumber": "2",
-}
+# For who only reads state, which may be large. Of itself G1 lets garbage of large pieces gather until the heap is as
+# large as it may be.
 _LEAN_HEAP: Final = ("-XX:+UseSerialGC", "-Xms64m", "-XX:MinHeapFreeRatio=40", "-XX:MaxHeapFreeRatio=60")
 # The allocator of the JVM's native libraries has arenas for each thread, and what is free in one stays there.
 _LEAN_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "2"}
@@ -263,7 +257,7 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 
 def _all_settings(settings: SessionSettings) -> dict[str, str]:
-    found = _SETTINGS | (_LEAN if settings.lean else {})
+    found = dict(_SETTINGS)
     found["spark.sql.shuffle.partitions"] = str(settings.parallelism)
     log4j = Path(__file__).with_name("log4j2.properties")
     # Kafka's records go through the JVM one by one: a long run is half as fast again with that compiler.
