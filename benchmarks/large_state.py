@@ -92,8 +92,12 @@ def _watched(pid: int) -> Iterator[_Peak]:
     peak, ended = _Peak(), threading.Event()
 
     def watch() -> None:
-        while not ended.wait(_SAMPLE_S):
+        # To count the pages of gigabytes takes a while, so looking often would slow down what is looked at.
+        pause_s = _SAMPLE_S
+        while not ended.wait(pause_s):
+            begun_s = time.thread_time()
             now = _memory(pid)
+            pause_s = max(_SAMPLE_S, 10 * (time.thread_time() - begun_s))
             if now.total > peak.total:
                 peak.total, peak.kinds = now.total, now.kinds
 

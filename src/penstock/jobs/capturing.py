@@ -33,7 +33,7 @@ from penstock.snapshots.formats import SnapshotFormat
 from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.stores import Store, open_store
 from penstock.snapshots.writing import Contents, PartEntry, Parts, TableInfo, commit
-from penstock.state.blocks import conformed
+from penstock.state.blocks import Content, conformed
 from penstock.state.expiring import expires_name
 from penstock.state.group_table import KEY_COLUMN, GroupTable, sorted_by_key
 from penstock.state.shared import stored_shared
@@ -215,7 +215,7 @@ class _Task:
     uri: str
     format: SnapshotFormat
 
-    def __call__(self, number: int, entries: Mapping[str, bytes]) -> Iterator[bytes]:
+    def __call__(self, number: int, entries: Mapping[str, Content]) -> Iterator[bytes]:
         stored = FrozenEntries(entries)
         store = open_store(self.uri)
         written = [
@@ -231,7 +231,7 @@ class _Task:
         if header != Header():
             yield msgspec.msgpack.encode(_Result(header=header.dump()))
             for number in range(header.held_parts):
-                yield msgspec.msgpack.encode(_Result(held=entries[held_name(number)]))
+                yield msgspec.msgpack.encode(_Result(held=bytes(entries[held_name(number)])))
 
 
 def _written(run: dict[int, GroupTable], tables: Sequence[tuple[TableInfo, Parts]]) -> list[PartEntry]:
@@ -244,9 +244,9 @@ def _written(run: dict[int, GroupTable], tables: Sequence[tuple[TableInfo, Parts
 class FrozenEntries:
     """Stored entries that are only read."""
 
-    entries: Mapping[str, bytes]
+    entries: Mapping[str, Content]
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str) -> Content | None:
         """The bytes of a name."""
         return self.entries.get(name)
 

@@ -27,6 +27,7 @@ def reading_session(*, gives_way: bool = True) -> Iterator[SparkSession]:
             master="local[*]",
             parallelism=len(os.sched_getaffinity(0)),
             needs_kafka=False,
+            lean=True,
             log_file=Path(folder) / "spark.log",
         )
         with open_session(settings) as session:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +39,8 @@ __all__ = ["Snapshot", "described_in", "write_seed"]
 
 # So much of what a snapshot has is brought together at once, and so much is one version of a seed.
 _RANGE_BYTES: Final = 16 << 20
+# Files are compressed: texts that repeat themselves may take many times what they take there.
+_EXPANDED: Final = 16
 _VERSION_BYTES: Final = 64 << 20
 
 
@@ -123,7 +125,7 @@ class _Seeding:
         size = sum(
             f.bytes for table in self.snapshot.manifest.tables if table.name in names for f in table.files
         )
-        return min(-(-size // _RANGE_BYTES), self.key_groups)
+        return min(-(-_EXPANDED * size // _RANGE_BYTES), self.key_groups)
 
     def _spread(self, spread: SpreadRows) -> SpreadRows:
         """The rows of all tables by key group; keys as they are kept now."""
@@ -176,12 +178,13 @@ class _Seeding:
             by_group |= self._by_group(self._rows(spread, number).select([KEY_COLUMN, *states]))
         return unions(by_group, states)
 
-    def _read(self, state: str | None) -> list[pa.RecordBatch]:
-        return [] if state is None else self._read_table(table_name(self.name, state))
+    def _read(self, state: str | None) -> Iterator[pa.RecordBatch]:
+        return iter(()) if state is None else self._read_table(table_name(self.name, state))
 
-    def _read_table(self, name: str) -> list[pa.RecordBatch]:
+    def _read_table(self, name: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a table one batch after the other, since all of them may be too many for the memory."""
         batches = read_table(self.snapshot.store, self.snapshot.manifest, name)
-        return [batch for batch in batches if batch.num_rows]
+        return (batch for batch in batches if batch.num_rows)
 
     def _header(self) -> Header:
         """What every slot keeps once for the step."""
@@ -191,7 +194,7 @@ class _Seeding:
         mappings: dict[str, pa.RecordBatch] = {}
         for name, state in self.step.shared.items():
             stored = self.taken.get(name)
-            batches = [] if stored is None else self._read_table(shared_name(self.name, stored))
+            batches = [] if stored is None else list(self._read_table(shared_name(self.name, stored)))
             if batches:
                 rows = pa.concat_batches(batches)
                 (settings if state.kind == "Setting" else mappings)[name] = rows

@@ -18,6 +18,7 @@ from penstock.jobs.described_state import DescribedStep, JobState, read_describe
 from penstock.jobs.own_files import stored_counts
 from penstock.jobs.state_pages import key_of_text
 from penstock.snapshots.formats import json_rows
+from penstock.state.blocks import Content
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_groups import key_groups
 from penstock.state.stored_runs import stored_table
@@ -94,7 +95,7 @@ class _KeyReader:
     group: int
     key: Any
 
-    def __call__(self, number: int, entries: Mapping[str, bytes]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
+    def __call__(self, number: int, entries: Mapping[str, Content]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
         table = stored_table(self.step.schema, FrozenEntries(entries), self.group)
         places = table.find(pa.array([self.key], self.step.schema.field(KEY_COLUMN).type))
         if places[0] >= 0:

@@ -20,6 +20,7 @@ from penstock.errors import CheckpointError, UnknownIdError
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.described_state import DescribedStep, JobState
 from penstock.snapshots.texts import json_texts
+from penstock.state.blocks import Content
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_groups import key_groups
 from penstock.state.timeline import TIMERS
@@ -153,7 +154,7 @@ class _PageReader:
     key: Any = None
     group: int = -1
 
-    def __call__(self, number: int, entries: Mapping[str, bytes]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
+    def __call__(self, number: int, entries: Mapping[str, Content]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
         from penstock.jobs.capturing import FrozenEntries
         from penstock.state.stored_runs import stored_runs, stored_table
 

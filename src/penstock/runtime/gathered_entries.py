@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import IO, Final
 
 import pyarrow as pa
 
+from penstock.state.blocks import Content
+
 __all__ = ["GatheredEntries"]
 
 # So much of a slot is in memory.
-_MOST_BYTES: Final = 64 << 20
+_MOST_BYTES: Final = 32 << 20
 
 
-class GatheredEntries(Mapping[str, bytes]):
-    """Bytes by names, as they are added."""
+class GatheredEntries(Mapping[str, Content]):
+    """Bytes by names, as they are added. Those on disk are views of the file, of which only what is used is read."""
 
     def __init__(self) -> None:
         self._held: Final[dict[str, bytes]] = {}
@@ -23,6 +26,8 @@ class GatheredEntries(Mapping[str, bytes]):
         self._places: Final[dict[str, tuple[int, int]]] = {}
         # Without a name: nothing is left of it when the worker ends.
         self._file: IO[bytes] | None = None
+        self._file_bytes = 0
+        self._view = memoryview(b"")
 
     def add(self, name: str, content: pa.Buffer) -> None:
         """Take the bytes of a name."""
@@ -31,17 +36,22 @@ class GatheredEntries(Mapping[str, bytes]):
             self._held_bytes += content.size
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="penstock-slot-")  # noqa: SIM115  # it is read from later
-        self._places[name] = self._file.seek(0, 2), content.size
-        self._file.write(content)
+            # What is in the way of a write shows here, so nothing may wait to be written.
+            self._file = tempfile.TemporaryFile(prefix="penstock-slot-", buffering=0)  # noqa: SIM115  # it is read from later
+        self._places[name] = self._file_bytes, content.size
+        left = memoryview(content)
+        while left:
+            left = left[self._file.write(left) :]
+        self._file_bytes += content.size
 
-    def __getitem__(self, name: str) -> bytes:
+    def __getitem__(self, name: str) -> Content:
         if name in self._held:
             return self._held[name]
         place, size = self._places[name]
-        assert self._file is not None
-        self._file.seek(place)
-        return self._file.read(size)
+        if len(self._view) < place + size:
+            assert self._file is not None
+            self._view = memoryview(mmap.mmap(self._file.fileno(), self._file_bytes, access=mmap.ACCESS_READ))
+        return self._view[place : place + size]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._held

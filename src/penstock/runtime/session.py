@@ -62,6 +62,12 @@ _SETTINGS: Final[dict[str, str]] = {
 # and the median latency Kafka to Kafka in the first minute 270 ms in place of 380.
 _QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 
+# For who only reads state, which may be large. Of itself G1 lets garbage of large pieces gather until the heap is as
+# large as it may be.
+_LEAN_HEAP: Final = ("-XX:+UseSerialGC", "-Xms64m", "-XX:MinHeapFreeRatio=40", "-XX:MaxHeapFreeRatio=60")
+# The allocator of the JVM's native libraries has arenas for each thread, and what is free in one stays there.
+_LEAN_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "2"}
+
 OUTPUT_FILE: Final = "output.log"
 """What workers and the JVM print is in a file of this name beside Spark's log."""
 
@@ -82,7 +88,7 @@ class SessionSettings:
 
     `parallelism` is the number of tasks of each keyed level. `log_file` takes Spark's log, and beside it stands what
     workers print; `log_bytes` bounds Spark's log, which is kept once more from before it was that large. `bounded` says
-    that the run ends with its input.
+    that the run ends with its input, and `lean` that the session only reads state, with no more memory than it must.
     """
 
     app_name: str
@@ -92,6 +98,7 @@ class SessionSettings:
     log_file: Path
     log_bytes: int = 16 << 20
     bounded: bool = False
+    lean: bool = False
     retained_batches: int = 100
     more: Mapping[str, str] = field(default_factory=dict)
 
@@ -143,6 +150,9 @@ def _start(settings: SessionSettings) -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("PYSPARK_PYTHON", _worker_python(settings))
     is_local = settings.master.startswith("local")
+    if settings.lean:
+        for name, value in _LEAN_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
@@ -257,6 +267,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         f"-Dpenstock.log={settings.log_file}",
         f"-Dpenstock.log.bytes={settings.log_bytes}",
         *compiler,
+        *(_LEAN_HEAP if settings.lean else ()),
     ]
     if settings.master.startswith("local"):
         options += archived_classes(find_java())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,13 +17,22 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import CheckpointError, PenstockError, own_error_in, system_error_in
 from penstock.runtime.gathered_entries import GatheredEntries
 from penstock.runtime.sealed import Sealed
+from penstock.state.blocks import Content
 
 __all__ = ["SlotReader", "read_slots"]
 
-SlotReader = Callable[[int, Mapping[str, bytes]], Iterable[bytes]]
+SlotReader = Callable[[int, Mapping[str, Content]], Iterable[bytes]]
 """Called in a worker with the number of a slot's partition and its stored entries; what it gives goes to the driver."""
 
 _RESULT: Final = "slot INT, body BINARY"
+
+# Entries are pieces of some MB, of which few are to wait anywhere. Of itself RocksDB has 128 MB of each slot that were
+# not written yet, and a batch for Python is made to be quick where rows are small.
+_LEAN: Final[dict[str, str]] = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
+    "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "16",
+    "spark.sql.streaming.stateStore.rocksdb.maxWriteBufferNumber": "2",
+}
 
 
 def read_slots(
@@ -37,16 +47,34 @@ def read_slots(
     """
     # Without a manager of queries there is nobody whom the state store could ask.
     assert session.streams is not None
-    source = session.read.format("statestore").option("operatorId", _operator_of(folder, node))
-    entries: DataFrame = source.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
-    try:
-        rows = entries.selectExpr("user_map_key.name", "user_map_value.content")
-        found = rows.mapInArrow(_each_slot(reader), _RESULT).collect()
-    except PySparkException as e:
-        failure = _failure(str(e), folder, batch_id)
-        raise failure from failure.__cause__ or e
+    operator = _operator_of(folder, node)
+    with _set(session, _LEAN):
+        source = session.read.format("statestore").option("operatorId", operator)
+        entries: DataFrame = source.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
+        try:
+            rows = entries.selectExpr("user_map_key.name", "user_map_value.content")
+            found = rows.mapInArrow(_each_slot(reader), _RESULT).collect()
+        except PySparkException as e:
+            failure = _failure(str(e), folder, batch_id)
+            raise failure from failure.__cause__ or e
     slots = {row.slot for row in found}
     return slots, [bytes(row.body) for row in found if row.body is not None]
+
+
+@contextlib.contextmanager
+def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have settings in a session for a while. A query that runs in it has its own, from when it was started."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)
 
 
 def _failure(text: str, folder: Path, batch_id: int) -> PenstockError:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from penstock.errors import StateError
 from penstock.state.widening import converted
 
-__all__ = ["EXPIRES", "RENAMED_FROM", "as_bytes", "conformed"]
+__all__ = ["EXPIRES", "RENAMED_FROM", "Content", "as_bytes", "conformed"]
 
 EXPIRES: Final = "@expires"
 """What the name of a column ends with that says when the values of a state expire."""
 RENAMED_FROM: Final = b"renamed_from"
 """In the metadata of a declared column: the name it had before."""
+
+Content: TypeAlias = bytes | memoryview
+"""What is stored under a name: a view where it is on disk, so that only what is looked at is read."""
 
 
 def as_bytes(batch: pa.RecordBatch) -> bytes:

@@ -27,6 +27,9 @@ KEY_COLUMN: Final = "key"
 # The tail is brought together with the rest when it has so many rows, or a part of the table.
 _FEW: Final = 4096
 _SHARE: Final = 4
+# Of this size a tail is one batch. A larger one is some, each larger than those behind it, so that what is appended
+# does not copy all of it each time.
+_ONE_BATCH_BYTES: Final = 256 << 10
 # Tables that grow alike would all be brought together in one micro-batch, so each does it at a part of its own.
 _turns: Final = itertools.count()
 
@@ -98,14 +101,22 @@ class GroupTable:
         places = np.arange(changes.num_rows) + self._base.num_rows + self._tail_rows
         places[~held] = ABSENT
         # First the rows, for the index looks at keys in their places.
-        self._tail.append(changes)
-        self._tail_rows += changes.num_rows
+        self._append(changes)
         before = self._index.put(keys, places)
         self.keys += int(held.sum()) - int((before >= 0).sum())
         for timeline in self._timelines.values():
             timeline.add(changes)
         if self._tail_rows > self._turn * max(_FEW, self._base.num_rows // _SHARE):
             self._bring_together()
+
+    def _append(self, changes: pa.RecordBatch) -> None:
+        sizes = [part.nbytes for part in self._tail] + [changes.nbytes]
+        waiting = [changes]
+        while self._tail and (sizes[-2] <= sizes[-1] or sizes[-2] + sizes[-1] <= _ONE_BATCH_BYTES):
+            waiting.append(self._tail.pop())
+            sizes[-2:] = [sizes[-2] + sizes[-1]]
+        self._tail.append(pa.concat_batches(waiting[::-1]) if len(waiting) > 1 else changes)
+        self._tail_rows += changes.num_rows
 
     @property
     def nbytes(self) -> int:
@@ -136,25 +147,30 @@ class GroupTable:
         self._tail, self._tail_rows, self._on_disk = [], 0, False
 
     def _key_at(self, places: Places) -> pa.Array:
-        return self._take(pa.array(places)).column(0)
+        return self._take(pa.array(places), [KEY_COLUMN]).column(0)
 
     def _take(self, places: pa.Array, columns: list[str] | None = None) -> pa.RecordBatch:
-        base = self._base if columns is None else self._base.select(columns)
-        if not self._tail:
-            return base.take(places)
-        if len(self._tail) > 1:
-            self._tail = [pa.concat_batches(self._tail)]
-        tail = self._tail[0] if columns is None else self._tail[0].select(columns)
-        edge = base.num_rows
-        if not edge:
-            return tail.take(places)
-        in_tail = pc.greater_equal(places, edge).fill_null(fill_value=False)
-        of_base = base.take(pc.filter(places, pc.invert(in_tail)))
-        of_tail = tail.take(pc.subtract(pc.filter(places, in_tail), edge))
-        # The rows are there, those of the base first; now in the order of the places.
-        late = in_tail.to_numpy(zero_copy_only=False)
-        order = np.where(late, np.cumsum(late) - 1 + of_base.num_rows, np.cumsum(~late) - 1)
-        return pa.concat_batches([of_base, of_tail]).take(pa.array(order))
+        parts = [part for part in (self._base, *self._tail) if part.num_rows] or [self._base]
+        if columns is not None:
+            parts = [part.select(columns) for part in parts]
+        if len(parts) == 1:
+            return parts[0].take(places)
+        starts = np.cumsum([0, *(part.num_rows for part in parts)])
+        # A place that is null is taken from the first part.
+        wanted = places.fill_null(0).to_numpy(zero_copy_only=False)
+        holders = (np.searchsorted(starts, wanted, side="right") - 1).astype(np.uint16)
+        order = np.argsort(holders, kind="stable")
+        ends = np.searchsorted(holders[order], np.arange(len(parts) + 1))
+        taken = []
+        for part, start, low, high in zip(parts, starts, ends, ends[1:], strict=False):
+            if low < high:
+                taken.append(part.take(pc.subtract(places.take(pa.array(order[low:high])), int(start))))
+        if len(taken) < 2:
+            return taken[0] if taken else parts[0].take(places)
+        # The rows are there, those of the first part first; now in the order of the places.
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_batches(taken).take(pa.array(back))
 
 
 def held_rows(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:

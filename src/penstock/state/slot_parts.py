@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from penstock.errors import StateError
+from penstock.state.blocks import Content
 
 __all__ = ["SlotParts", "StoredPart"]
 
@@ -25,7 +26,7 @@ _IN_MEMORY: Final = 6
 class _Entries(Protocol):
     """Where the parts are stored: bytes by names."""
 
-    def get(self, name: str) -> bytes | None: ...
+    def get(self, name: str) -> Content | None: ...
     def put(self, name: str, content: bytes) -> None: ...
     def remove(self, name: str) -> None: ...
 
@@ -66,7 +67,7 @@ class SlotParts:
             piece = self._entries.get(_name(name, number))
             if piece is None:
                 raise StateError(f"The piece {_name(name, number)} of the stored state is not there.")
-            found.append(piece)
+            found.append(bytes(piece))
         return found
 
     def sizes(self, name: str) -> list[int]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import xxhash
 
 from penstock.errors import StateError
-from penstock.state.blocks import as_bytes, conformed
+from penstock.state.blocks import Content, as_bytes, conformed
 from penstock.state.expiring import expires_name, gone_rows, without_expired
 from penstock.state.group_table import GroupTable, held_rows
 from penstock.state.key_index import key_values
@@ -36,7 +36,7 @@ __all__ = [
     "Only",
     "SlotTables",
     "head_of",
-    "piece_groups",
+    "needed_bytes",
     "piece_name",
     "stored_piece",
 ]
@@ -63,7 +63,7 @@ _PIECE_BYTES: Final = 8 << 20
 class Entries(Protocol):
     """Where the state of a slot's step is stored: bytes by names."""
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str) -> Content | None:
         """The bytes of a name, or None."""
 
     def put(self, name: str, content: bytes) -> None:
@@ -384,7 +384,8 @@ class SlotTables:
         else:
             since = header_number = 0
         if header_number != head.header:
-            self._header = self._entries.get(_HEADER)
+            header = self._entries.get(_HEADER)
+            self._header = None if header is None else bytes(header)
         if since == head.number:
             return since
         for group in [g for g in self._tables if g not in head.groups]:
@@ -402,13 +403,12 @@ class SlotTables:
             name, only = piece_name(version.number, number), self._only
             if only is not None and only.pieces is not None and name not in only.pieces:
                 continue
-            for group, whole, rows in _unpacked(stored_piece(self._entries, name), self._schema):
+            wanted = None if only is None else only.groups
+            for group, whole, rows in _unpacked(stored_piece(self._entries, name), self._schema, wanted):
                 known = groups.get(group)
                 if known is None or version.number < known.whole:
                     continue
                 if only is not None:
-                    if group not in only.groups:
-                        continue
                     # A copy, for otherwise a few rows would keep all of their piece in memory.
                     rows = rows.take(pa.array(range(rows.num_rows), pa.int32()))
                 if whole:
@@ -420,7 +420,7 @@ class SlotTables:
                     table.upsert(rows)
 
 
-def head_of(stored: bytes) -> Head:
+def head_of(stored: Content) -> Head:
     """The head as it was stored. Raises StateError when it cannot be read."""
     try:
         found = msgspec.msgpack.decode(stored, type=_Formatted).format
@@ -481,17 +481,27 @@ def _packed(parts: list[_Part]) -> bytes:
     return as_bytes(batch.replace_schema_metadata({b"penstock.groups": layout}))
 
 
-def stored_piece(entries: Entries, name: str) -> bytes:
+def stored_piece(entries: Entries, name: str) -> Content:
     """The bytes of a piece. Raises StateError when it is not there."""
     if (stored := entries.get(name)) is None:
         raise StateError(f"The version {name.split('/')[1]} of the stored state is not there.")
     return stored
 
 
-def piece_groups(stored: bytes) -> frozenset[int]:
-    """The key groups of which a piece has rows. Raises StateError when it cannot be read."""
-    with _told_as_unreadable():
-        return frozenset(group for group, _, _ in _layout(pa.ipc.open_stream(stored).schema))
+def needed_bytes(head: Head, entries: Entries) -> dict[str, dict[int, int]]:
+    """For each piece, by its name, the bytes of the rows that each key group still needs of it.
+
+    Raises StateError when a piece is not there, or cannot be read.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for version in head.versions:
+        for name in (piece_name(version.number, number) for number in range(version.pieces)):
+            sizes = found[name] = {}
+            for group, _, rows in _parts(stored_piece(entries, name)):
+                known = head.groups.get(group)
+                if known is not None and version.number >= known.whole:
+                    sizes[group] = sizes.get(group, 0) + rows.nbytes
+    return found
 
 
 def _layout(schema: pa.Schema) -> list[tuple[int, bool, int]]:
@@ -506,18 +516,25 @@ def _told_as_unreadable() -> Iterator[None]:
         raise StateError(f"A version of the stored state cannot be read: {e}.") from e
 
 
-def _unpacked(stored: bytes, schema: pa.Schema) -> Iterator[_Part]:
+def _unpacked(stored: Content, schema: pa.Schema, only: frozenset[int] | None = None) -> Iterator[_Part]:
+    """The parts of a piece, or those of some key groups, as they are declared now."""
+    for group, whole, part in _parts(stored):
+        if only is not None and group not in only:
+            continue
+        rows = conformed(part, schema)
+        if whole and not part.schema.equals(schema):
+            # A key may have held only what is no longer declared.
+            rows = rows.filter(pa.array(held_rows(rows)))
+        yield _Part(group, whole, rows)
+
+
+def _parts(stored: Content) -> Iterator[_Part]:
+    """The parts of a piece as they are stored. Raises StateError when it cannot be read."""
     with _told_as_unreadable():
         reader = pa.ipc.open_stream(stored)
         batch = reader.read_next_batch()
         layout = _layout(reader.schema)
-    rows = conformed(batch, schema)
-    evolved = not batch.schema.equals(schema)
     start = 0
     for group, whole, count in layout:
-        part = rows.slice(start, count)
-        if evolved and whole:
-            # A key may have held only what is no longer declared.
-            part = part.filter(pa.array(held_rows(part)))
-        yield _Part(group, whole, part)
+        yield _Part(group, whole, batch.slice(start, count))
         start += count

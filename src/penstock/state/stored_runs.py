@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -15,9 +16,7 @@ from penstock.state.slot_tables import (
     Only,
     SlotTables,
     head_of,
-    piece_groups,
-    piece_name,
-    stored_piece,
+    needed_bytes,
 )
 
 __all__ = ["RUN_BYTES", "stored_runs", "stored_table"]
@@ -34,16 +33,15 @@ def stored_runs(
     if stored is None:
         return
     head = head_of(stored)
-    runs = list(_runs(head, RUN_BYTES if most_bytes is None else most_bytes))
-    if len(runs) < 2:
+    most = RUN_BYTES if most_bytes is None else most_bytes
+    if sum(version.size for version in head.versions) <= most:
         tables = SlotTables(schema, entries).tables
         if tables:
             yield tables
         return
-    names = [piece_name(version.number, n) for version in head.versions for n in range(version.pieces)]
-    groups_of = {name: piece_groups(stored_piece(entries, name)) for name in names}
-    for run in runs:
-        pieces = frozenset(name for name, groups in groups_of.items() if groups & run)
+    needed = needed_bytes(head, entries)
+    for run in _runs(head, needed, most):
+        pieces = frozenset(name for name, sizes in needed.items() if not run.isdisjoint(sizes))
         yield SlotTables(schema, entries, only=Only(run, pieces)).tables
 
 
@@ -53,14 +51,18 @@ def stored_table(schema: pa.Schema, entries: Entries, key_group: int) -> GroupTa
     return found.table(key_group)
 
 
-def _runs(head: Head, most_bytes: int) -> Iterator[frozenset[int]]:
+def _runs(head: Head, needed: Mapping[str, Mapping[int, int]], most_bytes: int) -> Iterator[frozenset[int]]:
+    """The key groups of each run, by all that is loaded for them: also rows that later ones take the place of."""
+    loaded: Counter[int] = Counter()
+    for sizes in needed.values():
+        loaded.update(sizes)
     waiting: list[int] = []
     size = 0
-    for group, known in sorted(head.groups.items()):
-        if waiting and size + known.size > most_bytes:
+    for group in sorted(head.groups):
+        if waiting and size + loaded[group] > most_bytes:
             yield frozenset(waiting)
             waiting, size = [], 0
         waiting.append(group)
-        size += known.size
+        size += loaded[group]
     if waiting:
         yield frozenset(waiting)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,6 +112,32 @@ def test_no_file_is_larger_than_the_bound(tmp_path: Path, form: str) -> None:
     assert whole.digest == table.digest
 
 
+@contextlib.contextmanager
+def arrow_memory() -> Iterator[pa.MemoryPool]:
+    """Arrow's memory from here on, with the most that there was of it."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    try:
+        yield pool
+    finally:
+        pa.set_memory_pool(before)
+
+
+def test_a_small_part_of_a_large_state_is_in_memory(tmp_path: Path) -> None:
+    """Of 8 MB here, whose files are smaller: for whoever captures it and for whoever gives it away."""
+    rows = {key: {"text": 5 * random.Random(key).randbytes(1000).hex()} for key in range(800)}
+    stored = StoredJob(JobWith([StepWith({"text": ps.ValueState(str)}, (int,), [rows, {}])], 64), 2)
+    changes = plan_changes(stored.state.steps, stored.state.steps)
+    with bounds(100_000):
+        with arrow_memory() as capturing:
+            captured(tmp_path / "sp", stored.state, "arrow", stored.read)
+        with arrow_memory() as giving:
+            write_seed(Snapshot.at(str(tmp_path / "sp")), stored.state, 3, changes, tmp_path / "seed")
+    assert capturing.max_memory() < 1_000_000
+    assert giving.max_memory() < 2_500_000
+
+
 def test_a_piece_of_a_large_state_that_is_missing_is_told() -> None:
     """And not taken for key groups without keys."""
     stored = texts(1)
@@ -136,6 +163,10 @@ def test_entries_that_are_too_many_for_the_memory_are_on_disk(monkeypatch: pytes
     assert dict(entries) == expected
     assert entries.get("name/20") is None
     assert len(entries) == 20
+    entries.add("name/20", pa.py_buffer(b"20"))
+    assert entries["name/20"] == b"20"
+    # Of what is on disk only what is looked at is read.
+    assert isinstance(entries["name/19"], memoryview)
 
 
 @dataclasses.dataclass
