@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
-import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -47,6 +45,7 @@ from penstock.jobs.rescale_attempts import carry_out
 from penstock.jobs.rescaling import evolve, finish_rescaling
 from penstock.jobs.settings import RunSettings
 from penstock.jobs.signals import signals_set
+from penstock.jobs.temporary_checkpoints import temporary_checkpoint
 from penstock.jobs.worker_output import WorkerOutput
 from penstock.runtime.cuts import write_stream_order
 from penstock.runtime.memory import MemoryGauge
@@ -122,10 +121,12 @@ class JobRunner:
         stop: threading.Event | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         on_note: Callable[[str], None] | None = None,
+        on_begin: Callable[[], None] | None = None,
     ) -> RunSummary:
         """Run until the bounded input is done or `stop` is set. Raises a PenstockError when the job fails.
 
-        `on_progress` is told again and again how far the job is, and once more behind its last micro-batch.
+        `on_begin` is called when nothing has refused the run, before Spark starts. `on_progress` is told again and
+        again how far the job is, and once more behind its last micro-batch.
         `on_note` is told in sentences with what state the job begins, and what happens to it as a whole.
         """
         self._job.check()
@@ -141,7 +142,7 @@ class JobRunner:
                 )
                 if aside is not None:
                     on_note(f"The checkpoint that was there is {aside} now.")
-            checkpoint = self._checkpoint()
+            checkpoint = self._checkpoint(stack, on_note)
             stack.enter_context(hindrances_told(checkpoint.folder))
             # Before Spark starts, for a start that is broken off can leave a JVM behind; and again, since Spark sets a
             # handler of its own, which cancels the running batch and raises.
@@ -175,6 +176,8 @@ class JobRunner:
             writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
             recorder = Recorder(writer, bound, self.job_id, self._settings.batch_interval_ms)
             self._serve_metrics(recorder, stack, on_note)
+            if on_begin is not None:
+                on_begin()
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
             stack.enter_context(signals_set(stop))
             ship_code(session, checkpoint.folder / "code", self._code)
@@ -225,8 +228,6 @@ class JobRunner:
                     break
                 bound, on_start = self._rescaled(run, request, on_note)
                 recorder.bind(bound)
-        if self._settings.checkpoint is None and not summary.dead_letters:
-            shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return summary
 
     def _begun(self, bound: BoundJob, told: str, epoch: int, aside: Path | None) -> dict[str, Any]:
@@ -337,13 +338,12 @@ class JobRunner:
 
         return bound, answer
 
-    def _checkpoint(self) -> Checkpoint:
-        if self._settings.checkpoint is not None:
-            if self._settings.must_continue:
-                Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
-            return Checkpoint.open(self._settings.checkpoint)
-        # Kept after a failure, for its log, and when there are dead letters, for them.
-        return Checkpoint.open(tempfile.mkdtemp(prefix="penstock-"))
+    def _checkpoint(self, stack: contextlib.ExitStack, on_note: Callable[[str], None]) -> Checkpoint:
+        if self._settings.checkpoint is None:
+            return stack.enter_context(temporary_checkpoint(on_note))
+        if self._settings.must_continue:
+            Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
+        return Checkpoint.open(self._settings.checkpoint)
 
     def _session_settings(self, bound: BoundJob, checkpoint: Checkpoint) -> SessionSettings:
         return SessionSettings(
