@@ -233,6 +233,7 @@ def run(
                 "keep_positions": keep_positions,
                 "allow_non_restored_state": allow_non_restored_state,
                 "new_outputs_from": new_outputs_from,
+                "replan": replan,
                 "from_savepoint": from_savepoint,
                 "continues": continues,
             }

@@ -176,8 +176,7 @@ class JobRunner:
             writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
             recorder = Recorder(writer, bound, self.job_id, self._settings.batch_interval_ms)
             self._serve_metrics(recorder, stack, on_note)
-            if on_begin is not None:
-                on_begin()
+            (on_begin or _nobody_waits)()
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
             stack.enter_context(signals_set(stop))
             ship_code(session, checkpoint.folder / "code", self._code)
