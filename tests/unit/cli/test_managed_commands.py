@@ -448,6 +448,7 @@ def test_the_plan_of_a_job_is_shown(place: ServedRest) -> None:
     assert "set" in step[-1] or "set," in step
     (source,) = (line for line in lines if line.startswith("data stream") and "readings-0" in line)
     assert f"jsonl:{place.root / 'in'}" in source
+    assert "in a micro-batch at most: readings-0 256.0 MiB" in lines
 
 
 def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
