@@ -79,7 +79,8 @@ class KafkaBinding:
     """A Kafka topic. `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
 
     `max_records_per_batch` is None for a control stream whose binding gives none: what it holds at a start is then read
-    before any data, in as many micro-batches as the usual limit needs.
+    before any data, in as many micro-batches as the usual limit needs. `max_bytes_per_batch` is kept by the mean size
+    of the records that came.
     """
 
     stream: str
@@ -92,6 +93,12 @@ class KafkaBinding:
     delivery: Delivery = "at-least-once"
     create_topic: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
+    max_bytes_per_batch: int | None = None
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether the binding says how much of the topic goes into a micro-batch, where it is a control stream."""
+        return self.max_records_per_batch is not None or self.max_bytes_per_batch is not None
 
 
 @dataclass(frozen=True)
@@ -260,6 +267,14 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "integer",
         str(RECORDS_PER_BATCH),
         "The most records that one batch reads. A control stream is read before data at a start, unless it is given.",
+    ),
+    Parameter(
+        "max_bytes_per_batch",
+        ("kafka",),
+        _SOURCES,
+        "integer",
+        f"{BYTES_PER_BATCH} for data without max_records_per_batch",
+        "About the most bytes that one batch reads, by the mean size of the records that came.",
     ),
     Parameter(
         "delivery",
@@ -554,6 +569,8 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
     start: Start | None = None
     if uri.role != "sink":
         start = known.get("start", "earliest" if uri.role == "control" else "latest")
+    is_bounded = uri.role == "data" and "max_records_per_batch" not in known
+    usual_bytes = BYTES_PER_BATCH if is_bounded else None
     return KafkaBinding(
         stream=uri.stream,
         uri=uri.uri,
@@ -567,6 +584,7 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
         delivery=known.get("delivery", "at-least-once"),
         create_topic=known.get("create_topic") == "true",
         client=uri.client(),
+        max_bytes_per_batch=known.get("max_bytes_per_batch", usual_bytes),
     )
 
 

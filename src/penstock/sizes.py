@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "counted"]
+from collections.abc import Mapping
+
+__all__ = ["bytes_text", "counted", "limits_text"]
 
 
 def bytes_text(size: float) -> str:
@@ -25,3 +27,14 @@ def counted(count: float, units: str) -> str:
     ('1 file', '1,200 records')
     """
     return f"{count:,} {units.removesuffix('s') if count == 1 else units}"
+
+
+def limits_text(limits: Mapping[str, int]) -> str:
+    """How much goes into a micro-batch at most, by units.
+
+    >>> limits_text({"records": 2_000_000, "bytes": 256 << 20})
+    '2,000,000 records, 256.0 MiB'
+    """
+    return ", ".join(
+        bytes_text(limit) if unit == "bytes" else counted(limit, unit) for unit, limit in limits.items()
+    )

@@ -25,7 +25,7 @@ from penstock.cli.target import (
 from penstock.cli.texts import instant_text
 from penstock.errors import JobFailedError
 from penstock.server.statuses import ENDED, JobStatus
-from penstock.sizes import counted
+from penstock.sizes import counted, limits_text
 
 if TYPE_CHECKING:
     from penstock.client.asking import Server
@@ -328,6 +328,7 @@ def _tell(job: dict[str, Any]) -> None:
     if job["plan"] is not None:
         stdout.print("")
         stdout.print(_table_of_plan(job["plan"]))
+        _tell_limits(job["plan"])
     _tell_runs(job["runs"])
     if job["savepoints"]:
         stdout.print(
@@ -370,6 +371,18 @@ def _table_of_plan(plan: dict[str, Any]) -> Table:
         )
         table.add_row(*map(escaped, cells))
     return table
+
+
+def _tell_limits(plan: dict[str, Any]) -> None:
+    """How much of each stream goes into a micro-batch at most."""
+    limits = {
+        node["name"]: limits_text(node["binding"]["limits"])
+        for node in plan["nodes"]
+        if node["binding"] is not None and node["binding"]["limits"]
+    }
+    if limits:
+        told = "; ".join(f"{name} {text}" for name, text in limits.items())
+        stdout.print(f"\nin a micro-batch at most: {escaped(told)}", soft_wrap=True)
 
 
 def _tell_runs(runs: list[dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -232,6 +233,7 @@ def run(
                 "keep_positions": keep_positions,
                 "allow_non_restored_state": allow_non_restored_state,
                 "new_outputs_from": new_outputs_from,
+                "replan": replan,
                 "from_savepoint": from_savepoint,
                 "continues": continues,
             }
@@ -280,17 +282,22 @@ def run(
         from penstock.jobs.runner import JobRunner
 
         runner = JobRunner(loaded.job, settings, loaded.code)
-        print(runner.job_id, flush=True)
         display: RunDisplay | LogDisplay
         if log is None:
             display = RunDisplay(stderr, loaded.job.name)
         else:
             display = log
             log.of(loaded.job.name, runner.job_id)
+        # The live display takes standard output to itself, so that lines do not break it; a file is to get them.
+        id_to = None if sys.stdout.isatty() else sys.stdout
         for note in runner.notes:
             display.note(f"Note: {note}")
         with display if isinstance(display, RunDisplay) else contextlib.nullcontext():
-            summary = runner.run(on_progress=display.update, on_note=display.note)
+            summary = runner.run(
+                on_progress=display.update,
+                on_note=display.note,
+                on_begin=lambda: print(runner.job_id, file=id_to, flush=True),
+            )
         if output is Output.json:
             print_json(asdict(summary))
         if output is not Output.json or log is not None:

@@ -23,6 +23,7 @@ from penstock.demo.job_thread import JobThread
 from penstock.demo.rooms import Rooms, SettingChange
 from penstock.demo.view import Change, Display, Room, Snapshot
 from penstock.errors import JobFailedError
+from penstock.jobs.temporary_checkpoints import kept_to_understand
 
 if TYPE_CHECKING:
     from penstock.jobs.runner import RunSummary
@@ -90,9 +91,9 @@ def run_demo(
     began = time.monotonic()
     settings = DemoSettings(seconds, sensors, kafka)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_removed_when_cut_short(folder))
         interrupted = stack.enter_context(_interrupts())
         display = stack.enter_context(Display())
+        stack.enter_context(kept_to_understand(folder, folder / "checkpoint", display.note))
         feed = _feed(settings, folder, display, stack)
         demo = _Demo(settings, feed, folder / "checkpoint", display, interrupted, began, watch)
         summary = demo.run()
@@ -324,16 +325,6 @@ class _OpenChange:
         ago_s = time.monotonic() - self._at
         change = self._change
         return Change(change.sensor_id, ago_s, change.before, change.after, self._command, self._answered_s)
-
-
-@contextlib.contextmanager
-def _removed_when_cut_short(folder: Path) -> Iterator[None]:
-    """Leave nothing behind after a second Ctrl-C. After a failure the folder stays, for its log."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ def _end_beyond_one_batch(source: BoundSource, position: Mapping[str, Any] | Non
         start = 0 if position is None else position["position"]
         end = log.latest(start, limited=False)
         return end if log.latest(start, limited=True) < end else None
-    if log.max_records_per_batch is not None:
+    if log.is_paced:
         return None
     try:
         settings = client_settings(log)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from penstock.bindings import Binding
+from penstock.bindings import RECORDS_PER_BATCH, Binding, FilesBinding, KafkaBinding
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.control import place_uri
 from penstock.operators.keys import KeySelector
@@ -53,10 +53,14 @@ NodeKind: TypeAlias = Literal[
 
 
 class DescribedPlace(msgspec.Struct, frozen=True):
-    """Where a stream or sink is: its URI, in which secrets are masked, and the format of what is there."""
+    """Where a stream or sink is: its URI, in which secrets are masked, and the format of what is there.
+
+    `limits` is how much of a stream goes into one micro-batch at most, in "records", "files" and "bytes".
+    """
 
     uri: str
     format: str | None = None
+    limits: dict[str, int] = {}
 
 
 class DescribedWatermarks(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -161,7 +165,7 @@ def _node(
             kind="control stream" if node.is_control else "data stream",
             name=node.name,
             records={"": _fields(node.record_type)},
-            binding=_place(bindings[node.name]),
+            binding=_source_place(bindings[node.name]),
             time=None if node.time == INGESTION_TIME else node.time,
             watermarks=_watermarks(node.time, node.watermarks),
         )
@@ -266,6 +270,17 @@ def _place(binding: Binding | None) -> DescribedPlace | None:
 
 def _known_place(binding: Binding) -> DescribedPlace:
     return DescribedPlace(place_uri(binding), getattr(binding, "format", None))
+
+
+def _source_place(binding: Binding) -> DescribedPlace:
+    limits: dict[str, int | None] = {}
+    if isinstance(binding, FilesBinding):
+        limits = {"files": binding.max_files_per_batch, "bytes": binding.max_bytes_per_batch}
+    elif isinstance(binding, KafkaBinding):
+        most = binding.max_records_per_batch or RECORDS_PER_BATCH
+        limits = {"records": most, "bytes": binding.max_bytes_per_batch}
+    known = {unit: limit for unit, limit in limits.items() if limit is not None}
+    return msgspec.structs.replace(_known_place(binding), limits=known)
 
 
 def _name_of(function: Any) -> str:

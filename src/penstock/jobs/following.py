@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.bindings import KafkaBinding
 from penstock.control.receipts import Batch, StepTime, Story, slowest_time, stories
 from penstock.errors import JobFailedError, PenstockError
+from penstock.jobs.batch_bounds import BatchBounds
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.checkpoint_sync import CheckpointSync
@@ -137,6 +138,7 @@ class Follower:
         self._spark: ProgressReader | None = None
         self._lag_clocks: Final = watch.lag_clocks
         self.history = ControlHistory(checkpoint, bound.lineage, {})
+        self.bounds: Final = BatchBounds.of(checkpoint, bound.sources)
         self._rates: list[tuple[float, int]] = []
         # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}
@@ -213,9 +215,11 @@ class Follower:
         counts = self._counts
         is_new = batch_id > counts.batch
         counts.batch = max(counts.batch, batch_id)
+        read: dict[str, dict[str, int]] = {"in": {}, "in_bytes": {}}
         for report in reports:
-            if report.kind == "in":
-                progress.records_in[report.name] += report.total
+            if report.kind in read:
+                found = read[report.kind]
+                found[report.name] = found.get(report.name, 0) + report.total
             elif report.kind in ("keys", "held", "state_bytes"):
                 by_step = getattr(counts, report.kind)
                 by_step.setdefault(report.name, {})[str(report.partition)] = report.total
@@ -231,6 +235,9 @@ class Follower:
                 progress.dead_letters += report.total
             elif report.kind == "out":
                 progress.records_out[report.name] += report.total
+        for name, total in read["in"].items():
+            progress.records_in[name] += total
+        self.bounds.see(read["in"], read["in_bytes"])
 
     @property
     def held_bytes(self) -> int:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from typing import Final
+
+import msgspec
 
 from penstock.durable import sync_folder
 from penstock.errors import CheckpointError
@@ -19,6 +22,14 @@ from penstock.jobs.plans import Plans
 from penstock.jobs.receipts import has_receipts
 
 __all__ = ["pending_told", "take_back_plan"]
+
+_FOLLOWED_FILE: Final = "replanned.json"
+
+
+class _Followed(msgspec.Struct, frozen=True):
+    """The newest micro-batch of which a plan was taken back."""
+
+    batch: int
 
 
 def pending_told(bound: BoundJob, checkpoint: Checkpoint) -> str | None:
@@ -37,18 +48,22 @@ def take_back_plan(
 ) -> bool:
     """Take back the plan of a micro-batch, durably, when it is the one that is to be finished; tells whether it was.
 
-    Raises CheckpointError when an output may have a part of it. The checkpoint is locked, and its query not started.
+    Raises CheckpointError when an output may have a part of it, unless that is of a plan that was made on the same
+    request: a managed job is started again with it. The checkpoint is locked, and its query not started.
     """
     if wanted is None or Plans(checkpoint, bound.lineage).pending != wanted:
         return False
     having = [str(held) for held in held_outputs(bound, checkpoint, bindings) if held.batch >= wanted]
     if newest_counted(checkpoint) >= wanted or has_receipts(checkpoint.folder, wanted):
         having.append("the checkpoint has counted it, or has its receipts")
+    if having and _followed(checkpoint) == wanted:
+        return False
     if having:
         raise CheckpointError(
             f"Micro-batch {wanted} cannot be planned anew: {', and '.join(having)}. It has to be finished as it was "
             "planned; start the job without --replan, with more memory if that was short."
         )
+    checkpoint.save(_FOLLOWED_FILE, _Followed(wanted))
     # First, for a mark without a plan would be damage.
     take_back_mark(checkpoint, wanted)
     offsets = checkpoint.spark_folder / "offsets"
@@ -62,3 +77,10 @@ def take_back_plan(
     (offsets / f".{number}.crc").unlink(missing_ok=True)
     sync_folder(offsets)
     return True
+
+
+def _followed(checkpoint: Checkpoint) -> int | None:
+    """The micro-batch of the newest request that was followed, None without any."""
+    if not (checkpoint.folder / _FOLLOWED_FILE).exists():
+        return None
+    return int(checkpoint.load(_FOLLOWED_FILE, _Followed).batch)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
-import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -21,7 +19,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding, redacted
 from penstock.errors import PenstockError
-from penstock.jobs.addresses import metrics_address
 from penstock.jobs.beginning import begin, declared_state, must_evolve, put_aside
 from penstock.jobs.binding import BoundJob, bind_job
 from penstock.jobs.capturing import Capture, capture
@@ -37,6 +34,7 @@ from penstock.jobs.explaining import SparkLog, explained
 from penstock.jobs.figures import FiguresWriter
 from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
 from penstock.jobs.hindrances import check_room, hindrances_told
+from penstock.jobs.metrics_serving import metrics_served
 from penstock.jobs.outputs import begin_outputs_anew, checked_outputs
 from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
 from penstock.jobs.recording import LagClock, Recorder
@@ -47,6 +45,7 @@ from penstock.jobs.rescale_attempts import carry_out
 from penstock.jobs.rescaling import evolve, finish_rescaling
 from penstock.jobs.settings import RunSettings
 from penstock.jobs.signals import signals_set
+from penstock.jobs.temporary_checkpoints import temporary_checkpoint
 from penstock.jobs.worker_output import WorkerOutput
 from penstock.runtime.cuts import write_stream_order
 from penstock.runtime.memory import MemoryGauge
@@ -122,10 +121,12 @@ class JobRunner:
         stop: threading.Event | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         on_note: Callable[[str], None] | None = None,
+        on_begin: Callable[[], None] | None = None,
     ) -> RunSummary:
         """Run until the bounded input is done or `stop` is set. Raises a PenstockError when the job fails.
 
-        `on_progress` is told again and again how far the job is, and once more behind its last micro-batch.
+        `on_begin` is called when nothing has refused the run, before Spark starts. `on_progress` is told again and
+        again how far the job is, and once more behind its last micro-batch.
         `on_note` is told in sentences with what state the job begins, and what happens to it as a whole.
         """
         self._job.check()
@@ -141,7 +142,7 @@ class JobRunner:
                 )
                 if aside is not None:
                     on_note(f"The checkpoint that was there is {aside} now.")
-            checkpoint = self._checkpoint()
+            checkpoint = self._checkpoint(stack, on_note)
             stack.enter_context(hindrances_told(checkpoint.folder))
             # Before Spark starts, for a start that is broken off can leave a JVM behind; and again, since Spark sets a
             # handler of its own, which cancels the running batch and raises.
@@ -174,7 +175,8 @@ class JobRunner:
                 on_note(f"Micro-batch {self._settings.replan} is planned anew; no output had a part of it.")
             writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
             recorder = Recorder(writer, bound, self.job_id, self._settings.batch_interval_ms)
-            self._serve_metrics(recorder, stack, on_note)
+            stack.enter_context(metrics_served(self._settings, recorder, on_note))
+            (on_begin or _nobody_waits)()
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
             stack.enter_context(signals_set(stop))
             ship_code(session, checkpoint.folder / "code", self._code)
@@ -225,8 +227,6 @@ class JobRunner:
                     break
                 bound, on_start = self._rescaled(run, request, on_note)
                 recorder.bind(bound)
-        if self._settings.checkpoint is None and not summary.dead_letters:
-            shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return summary
 
     def _begun(self, bound: BoundJob, told: str, epoch: int, aside: Path | None) -> dict[str, Any]:
@@ -240,25 +240,6 @@ class JobRunner:
             "settings": settings_of(self._settings),
         }
         return found if aside is None else {**found, "put_aside": aside.name}
-
-    def _serve_metrics(
-        self, recorder: Recorder, stack: contextlib.ExitStack, on_note: Callable[[str], None]
-    ) -> None:
-        """Serve the metrics of the run as long as it lasts, if that is wanted."""
-        bind = self._settings.metrics_bind
-        if bind is None:
-            return
-        # Which takes a while to load.
-        from penstock.jobs.exposition import JobFigures, exposition
-        from penstock.jobs.metrics_server import MetricsServer
-
-        address = metrics_address(bind, allow_remote=self._settings.metrics_allow_remote)
-        server = MetricsServer(
-            address,
-            lambda: exposition([JobFigures(recorder.latest, batch_running_s=recorder.batch_running_s)]),
-        )
-        stack.enter_context(server)
-        on_note(f"The metrics of the job are at {server.url}.")
 
     def _run_bound(self, run: _Run) -> tuple[RunSummary, Request | None]:
         """Run until the end, or until a request has stopped the job; gives the request as well."""
@@ -337,13 +318,12 @@ class JobRunner:
 
         return bound, answer
 
-    def _checkpoint(self) -> Checkpoint:
-        if self._settings.checkpoint is not None:
-            if self._settings.must_continue:
-                Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
-            return Checkpoint.open(self._settings.checkpoint)
-        # Kept after a failure, for its log, and when there are dead letters, for them.
-        return Checkpoint.open(tempfile.mkdtemp(prefix="penstock-"))
+    def _checkpoint(self, stack: contextlib.ExitStack, on_note: Callable[[str], None]) -> Checkpoint:
+        if self._settings.checkpoint is None:
+            return stack.enter_context(temporary_checkpoint(on_note))
+        if self._settings.must_continue:
+            Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
+        return Checkpoint.open(self._settings.checkpoint)
 
     def _session_settings(self, bound: BoundJob, checkpoint: Checkpoint) -> SessionSettings:
         return SessionSettings(
@@ -387,6 +367,7 @@ class JobRunner:
             holds_data=self._should_hold(follower),
             first_batch=lineage.first_batch,
             positions=lineage.positions,
+            limits=follower.bounds.limits,
         )
         on_start = run.on_start
         try:
@@ -408,7 +389,7 @@ class JobRunner:
                     self._follow(run, start_query(run.session, last), heeds_requests=False)
                 if status != _OTHERWISE:
                     break
-                query = dataclasses.replace(query, holds_data=not query.holds_data)
+                query = self._otherwise(run, query)
                 follower.closing = False
         except PySparkException as e:
             # Whatever two runs on one checkpoint have made of it, that is the cause.
@@ -426,7 +407,18 @@ class JobRunner:
             status, _ = self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
             if status != _OTHERWISE:
                 return query
-            query = dataclasses.replace(query, holds_data=not query.holds_data)
+            query = self._otherwise(run, query)
+
+    def _otherwise(self, run: _Run, query: Query) -> Query:
+        """The query as it is to go on."""
+        for told in run.follower.bounds.changes():
+            run.on_note(told)
+        limits = run.follower.bounds.renew()
+        return dataclasses.replace(query, holds_data=self._should_hold(run.follower), limits=limits)
+
+    def _is_otherwise(self, follower: Follower, *, holds_data: bool) -> bool:
+        """Whether the query should go on as another one."""
+        return self._should_hold(follower) != holds_data or follower.bounds.are_outdated
 
     def _should_hold(self, follower: Follower) -> bool:
         """Whether data streams must not be read on.
@@ -458,7 +450,7 @@ class JobRunner:
                 follower.refresh()
                 run.on_progress(follower.progress)
                 return "stopped", request
-            if holds_data is not None and self._should_hold(follower) != holds_data:
+            if holds_data is not None and self._is_otherwise(follower, holds_data=holds_data):
                 # Spark's sources take no word while they run, so the query goes on as another one.
                 follower.closing = True
                 _stop_between_batches(query)

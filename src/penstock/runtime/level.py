@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -21,6 +21,7 @@ from penstock.operators.slot import Slot, held_name
 from penstock.operators.slot_run import Moment, SlotRun
 from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
 from penstock.operators.watermarks import Tick
+from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
 from penstock.runtime.packing import (
     ORDERS,
     TICKS,
@@ -48,6 +49,8 @@ __all__ = ["Level", "StoredStates"]
 
 # What a step emitted travels on in blocks of about this size, each of whole key groups.
 _BLOCK_BYTES: Final = 8 << 20
+# What waits for a paused step is stored in parts of about this size, each of whole key groups.
+_HELD_BYTES: Final = 64 << 20
 
 
 class StoredStates(Protocol):
@@ -81,10 +84,14 @@ class Level:
         need not.
         """
         # The shuffle delivers rows in any order, and what passes must leave in the same order in a replay.
-        by_destination = operator.attrgetter("destination")
-        found = {name: list(part) for name, part in itertools.groupby(sorted(rows), key=by_destination)}
+        with GatheredRows(rows) as gathered:
+            yield from self._run(gathered.lists, states, now, slot)
+
+    def _run(
+        self, found: Mapping[str, list[PackedRow]], states: StoredStates, now: dt.datetime, slot: Slot
+    ) -> Iterator[PackedRow]:
         orders = _orders(found.get(ORDERS, []))
-        ticks = ticks_of(found.get(TICKS, []))
+        ticks = ticks_of(map(in_memory, found.get(TICKS, [])))
         wakes = WAKE in found
         steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(orders)}
         steps |= self._by_time
@@ -98,12 +105,12 @@ class Level:
                 timers = [self.next_timer_ms, runner.next_timer_ms]
                 self.next_timer_ms = min((at for at in timers if at is not None), default=None)
             elif destination not in (ORDERS, TICKS, WAKE) or not self._is_last:
-                yield from found[destination]
+                yield from map(in_memory, found[destination])
 
 
 def _orders(rows: list[PackedRow]) -> list[Order | Glimpse]:
     """All orders of the micro-batch in the order of their places."""
-    orders = [order for row in rows for order in decode_orders(row.body)]
+    orders = [order for row in rows for order in decode_orders(in_memory(row).body)]
     return sorted(orders, key=operator.attrgetter("place"))
 
 
@@ -267,15 +274,16 @@ class _StepRunner:
 
     def _held(self, rows: list[PackedRow], run: SlotRun, entries: Entries) -> list[PackedRow]:
         """Keep the data for later; gives what is left, which is control records."""
-        data = [row for row in rows if row.input == self._data]
-        if data:
-            entries.put(held_name(run.header.held_parts), msgspec.msgpack.encode(data))
+        data = (row for row in rows if row.input == self._data)
+        for piece in pieces_of_groups(data, _HELD_BYTES):
+            held = list(map(in_memory, piece))
+            entries.put(held_name(run.header.held_parts), msgspec.msgpack.encode(held))
             run.header.held_parts += 1
-            run.header.held_bytes += sum(len(row.body) for row in data)
+            run.header.held_bytes += sum(len(row.body) for row in held)
         return [row for row in rows if row.input != self._data]
 
     def _block(self, row: PackedRow) -> Block:
-        body = from_bytes(row.body, self._schemas[row.input])
+        body = from_bytes(in_memory(row).body, self._schemas[row.input])
         branch, stream, partition = place_of(row.partition)
         return Block(row.input, stream, partition, row.first_offset, body, branch)
 

@@ -53,7 +53,8 @@ class Query:
     """What is needed to start the query. With `holds_data` the data streams stand still; commands go on.
 
     With `ends`, time ends for the steps in its first micro-batch. The micro-batch that Spark calls 0 has the number
-    `first_batch`, and `positions` are where streams begin then, if not where their bindings say.
+    `first_batch`, and `positions` are where streams begin then, if not where their bindings say. `limits` says how many
+    records of a topic a micro-batch has, where that is not as its binding says.
     """
 
     plan: JobPlan
@@ -70,6 +71,7 @@ class Query:
     ends: bool = False
     first_batch: int = 0
     positions: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
@@ -128,7 +130,9 @@ def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
         return log_stream(spark, log, source.reader, LogStart(start, query.parallelism, wakes))
     start_at = query.positions.get(source.node.name)
     reader = spark.readStream.format("kafka").options(
-        **spark_options(source.input, holds=holds, positions=start_at)
+        **spark_options(
+            source.input, holds=holds, positions=start_at, limit=query.limits.get(source.node.name)
+        )
     )
     # Few large partitions would leave cores idle; Spark splits their offset ranges.
     reader = reader.option("minPartitions", query.parallelism)

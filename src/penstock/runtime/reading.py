@@ -56,8 +56,8 @@ class StreamReader:
         return packed_batches(self.rows(chunks, now_ms), self.plan.slots)
 
     def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:
-        """The chunks' records, packed, and at the end how far their event time is, and the count of records."""
-        count = 0
+        """The chunks' records, packed, and at the end how far their event time is, and how much there was."""
+        count = size = 0
         timing = None
         if self.node.watermarks is not None and self.node.time != INGESTION_TIME:
             timing = Timing(self.node, now_ms, by_partition=self.node.name in self.plan.partitions)
@@ -67,6 +67,7 @@ class StreamReader:
                 records, untimely = timing.take(records)
                 letters += untimely
             count += len(chunk.offsets) + len(chunk.bad)
+            size += 0 if chunk.raw is None else chunk.raw.nbytes
             yield from dead_letter_rows(letters, self.plan)
             if len(records):
                 yield from self._router.route(records)
@@ -75,6 +76,8 @@ class StreamReader:
             yield from tick_rows(Tick(self.node.id, watermarks), self.plan.first_key_groups)
         if count:
             yield counts_row("in", self.node.name, count)
+        if size:
+            yield counts_row("in_bytes", self.node.name, size)
 
     def _decode(self, chunk: SourceChunk) -> tuple[Records, list[DeadLetter]]:
         letters = [DeadLetter.of_bad_record(self.node.name, bad) for bad in chunk.bad]

@@ -52,6 +52,7 @@ class JobSettings(pydantic.BaseModel):
     keep_positions: bool | None = None
     allow_non_restored_state: bool = False
     new_outputs_from: int | None = None
+    replan: int | None = None
     restart: str = strategy_text(DEFAULT_STRATEGY)
     scaling: dict[str, Any] | None = None
 
@@ -110,6 +111,7 @@ class Changes(pydantic.BaseModel):
     keep_positions: bool | None = None
     allow_non_restored_state: bool | None = None
     new_outputs_from: int | None = None
+    replan: int | None = None
     scaling: Literal["off", "dry-run"] | None = None
 
 

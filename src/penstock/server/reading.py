@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.bindings import parse_binding, redacted
+from penstock.errors import CheckpointError
 from penstock.instants import instant_of
 from penstock.jobs.advice import advice_on
 from penstock.jobs.checkpoint import Checkpoint
@@ -270,6 +271,16 @@ class JobReader:
     def close(self) -> None:
         """End the process that reads state, if there is one."""
         self._state.close()
+
+    def limits(self, job_id: str) -> dict[str, dict[str, int]]:
+        """How much of each stream goes into a micro-batch at most; nothing before the first start has told it."""
+        try:
+            graph = read_described_graph(Path(self._store.job(job_id).checkpoint))
+        except CheckpointError:
+            return {}
+        return {
+            node.name: node.binding.limits for node in graph.nodes if node.binding and node.binding.limits
+        }
 
     def config(self, job_id: str) -> list[SettingInfo]:
         """The settings with which a job runs, each with its default. What may be secret is masked."""

@@ -53,15 +53,20 @@ def client_settings(binding: KafkaBinding) -> dict[str, str]:
 
 
 def spark_options(
-    binding: KafkaBinding, *, holds: bool = False, positions: Mapping[str, Any] | None = None
+    binding: KafkaBinding,
+    *,
+    holds: bool = False,
+    positions: Mapping[str, Any] | None = None,
+    limit: int | None = None,
 ) -> dict[str, str]:
     """The options of Spark's Kafka source for a binding. Where to start only counts without a checkpoint.
 
-    With `holds` nothing new is read. `positions` are the next offsets by topic and partition, as Spark writes them;
-    partitions that the topic has got since are read from their beginning.
+    With `limit` a micro-batch has at most so many records, whatever the binding says; with `holds` nothing new is read.
+    `positions` are the next offsets by topic and partition, as Spark writes them; partitions that the topic has got
+    since are read from their beginning.
     """
     client = _CLIENT_DEFAULTS | dict(binding.client)
-    limit = binding.max_records_per_batch
+    limit = limit or binding.max_records_per_batch
     if limit is None and _librdkafka_settings(binding.client) is not None:
         limit = RECORDS_PER_BATCH
     limits = {"maxOffsetsPerTrigger": str(limit)} if limit is not None else {}

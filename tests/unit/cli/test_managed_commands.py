@@ -49,6 +49,7 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
         place,
         *("run", "--detached", "small", "--name=The rooms", "--parallelism=3", "--batch-interval=250"),
         *("--restart=fixed-delay:attempts=2,delay=5s", "--allow-non-restored-state", "--new-outputs-from=39"),
+        "--replan=40",
     )
     job_id = result.stdout.strip()
     job = place.service.get(job_id)
@@ -60,6 +61,7 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
     assert (job.settings["parallelism"], job.settings["batch_interval"]) == (3, "250ms")
     assert job.settings["allow_non_restored_state"] is True
     assert job.settings["new_outputs_from"] == 39
+    assert job.settings["replan"] == 40
     again = told(penstock(place, "run", "-d", "small", "-ojson"))
     assert place.service.operation(again["operation"]).job == again["job"] != job_id
 
@@ -446,6 +448,7 @@ def test_the_plan_of_a_job_is_shown(place: ServedRest) -> None:
     assert "set" in step[-1] or "set," in step
     (source,) = (line for line in lines if line.startswith("data stream") and "readings-0" in line)
     assert f"jsonl:{place.root / 'in'}" in source
+    assert "in a micro-batch at most: readings-0 256.0 MiB" in lines
 
 
 def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:

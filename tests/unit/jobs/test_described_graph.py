@@ -99,7 +99,9 @@ def test_the_parts_are_told_in_order(graph: DescribedGraph, tmp_path: Path) -> N
     ]
     assert (graph.job, graph.key_groups, graph.parallelism) == ("cards", 8, 2)
     payments = nodes["source/payments"]
-    assert payments.binding == DescribedPlace(f"jsonl:{tmp_path / 'payments'}", "jsonl")
+    limits = {"bytes": 256 << 20}
+    assert payments.binding == DescribedPlace(f"jsonl:{tmp_path / 'payments'}", "jsonl", limits)
+    assert nodes["sink/sums"].binding == DescribedPlace(f"jsonl:{tmp_path / 'sums'}", "jsonl")
     assert payments.records == {"": {"card": "int64", "amount": "double", "at": "int64"}}
     assert (payments.time, payments.watermarks) == ("at", DescribedWatermarks(bound_ms=5000))
     judge = nodes["step/judge"]

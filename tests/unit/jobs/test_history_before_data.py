@@ -143,6 +143,7 @@ def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
         refresh=lambda: None,
         failure=lambda: None,
         dumps=SimpleNamespace(step=lambda: None),
+        bounds=SimpleNamespace(are_outdated=False),
     )
     requests: Any = SimpleNamespace(next=lambda: None)
     no: Any = None

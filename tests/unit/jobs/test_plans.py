@@ -167,6 +167,7 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
         refresh=lambda: None,
         failure=lambda: None,
         dumps=SimpleNamespace(step=lambda: None),
+        bounds=SimpleNamespace(are_outdated=False),
     )
     requests: Any = SimpleNamespace(next=next_request)
     no: Any = None

@@ -85,6 +85,17 @@ def test_a_plan_is_kept_when_a_sink_has_a_part_of_it(job: Standing) -> None:
     assert job.planned == [0, 1, 2]
 
 
+def test_a_request_that_was_followed_refuses_no_later_start(job: Standing) -> None:
+    """A managed job is started again with what it was submitted with, when the new plan may be in outputs."""
+    assert job.replan(2)
+    (job.checkpoint.folder / "offsets" / "2").write_text("v1")
+    assert job.replan(2), "nothing has a part of the new plan either"
+    (job.checkpoint.folder / "offsets" / "2").write_text("v1")
+    job.write(2)
+    assert not job.replan(2)
+    assert job.planned == [0, 1, 2]
+
+
 @pytest.mark.parametrize("note", ["counts", "receipts"])
 def test_a_plan_is_kept_when_the_checkpoint_notes_its_outputs(job: Standing, note: str) -> None:
     """They come when all sinks have committed, of which some may keep no account of their own."""

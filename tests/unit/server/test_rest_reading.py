@@ -61,6 +61,9 @@ def test_the_plan_has_states_and_commands(place: RestPlace) -> None:
     ]
     assert plan["receipts"]["uri"].endswith("sasl.password=***")
     assert SECRET not in answer.text
+    assert plan["nodes"][0]["binding"]["limits"] == {"bytes": 256 << 20}
+    config = place.ask("GET", f"/v1/jobs/{job_id}/config").json()
+    assert config["limits"] == {"readings-0": {"bytes": 256 << 20}}
 
 
 def test_a_job_that_was_never_started_has_no_plan(place: RestPlace) -> None:
@@ -251,6 +254,7 @@ def test_a_job_tells_its_settings(place: RestPlace) -> None:
     assert settings["spark"]["value"] == {"spark.hadoop.fs.s3a.secret.key": "***"}
     assert answer.json()["bindings"] == {"out": "kafka://h:9092/t?sasl.password=***"}
     assert answer.json()["definition"] == "secret"
+    assert answer.json()["limits"] == {}
     assert SECRET not in answer.text
 
 

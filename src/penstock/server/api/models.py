@@ -252,6 +252,10 @@ class Submission(_Taken):
         None,
         description="Begin the outputs anew with this micro-batch, where sinks are ahead of the checkpoint; once.",
     )
+    replan: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        None,
+        description="Plan this unfinished micro-batch anew, with the bounds that the sources have now; once.",
+    )
     scaling: Literal["off", "dry-run"] | None = Field(
         None, description="Leave the job with its tasks, or only tell what its scaling policy decides."
     )

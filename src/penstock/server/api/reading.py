@@ -163,7 +163,8 @@ def get_job_config(job_id: JobId, reader: Reader, service: Service) -> JobConfig
     """With which settings a job runs, each with its default."""
     job = service.get(job_id)
     settings = [Setting.model_validate(one) for one in reader.config(job_id)]
-    return JobConfig(definition=job.definition, bindings=job.bindings, settings=settings)
+    limits = reader.limits(job_id)
+    return JobConfig(definition=job.definition, bindings=job.bindings, limits=limits, settings=settings)
 
 
 def _dead_letter(found: FoundLetter) -> DeadLetter:

@@ -48,6 +48,9 @@ class PlanPlace(_Read):
 
     uri: str
     format: str | None
+    limits: dict[str, int] = Field(
+        description="How much of a stream goes into one micro-batch at most, in records, files and bytes."
+    )
 
 
 class PlanWatermarks(_Read):
@@ -325,6 +328,10 @@ class JobConfig(_Read):
 
     definition: str
     bindings: dict[str, str]
+    limits: dict[str, dict[str, int]] = Field(
+        description="How much of each stream goes into a micro-batch at most, in records, files and bytes. Empty "
+        "before the first start has told it."
+    )
     settings: list[Setting]
 
 

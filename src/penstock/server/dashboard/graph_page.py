@@ -17,7 +17,7 @@ from penstock.server.dashboard.texts import amount
 from penstock.server.dashboard.visits import JobVisit
 from penstock.server.metrics import MetricsInfo, StepMetrics, StreamMetrics
 from penstock.server.reading import PlanInfo, PlanNode
-from penstock.sizes import bytes_text
+from penstock.sizes import bytes_text, limits_text
 
 __all__ = ["about_node", "graph", "node_figures"]
 
@@ -88,6 +88,8 @@ def about_node(node: PlanNode) -> list[dict[str, str]]:
     told: dict[str, str] = {"kind": node.kind}
     if node.binding is not None:
         told["bound to"] = node.binding.uri
+        if node.binding.limits:
+            told["in a micro-batch at most"] = limits_text(node.binding.limits)
     if node.function:
         told["function"] = node.function
     if node.key:

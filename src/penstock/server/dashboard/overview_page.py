@@ -15,8 +15,9 @@ from penstock.server.dashboard.texts import amount, clock_time
 from penstock.server.dashboard.visits import JobVisit
 from penstock.server.reading import SettingInfo
 from penstock.server.service import JobInfo
+from penstock.sizes import limits_text
 
-__all__ = ["overview"]
+__all__ = ["overview", "setting_rows"]
 
 
 @job_tab("", "Overview", icon="space_dashboard", role=Role.VIEWER)
@@ -33,7 +34,7 @@ def overview(visit: JobVisit) -> None:
     with ui.element("div").classes("p-tiles"):
         tiles = {name: pieces.tile(title) for name, title in titles.items()}
     show_charts(visit, lambda: float(min(WINDOWS)), ("throughput", "batch"))
-    with pieces.card("Set-up", about="what is not as by default"):
+    with pieces.card("Set-up", about="what is not as by default, and bounds"):
         table = pieces.Table(
             [pieces.Column("name", "Setting"), pieces.Column("value", "Value")], key="name", page_rows=0
         )
@@ -45,12 +46,16 @@ def overview(visit: JobVisit) -> None:
 
     reader = visit.service.reader
 
-    def show_settings(found: tuple[JobInfo, list[SettingInfo]]) -> None:
-        table.show(_settings(*found))
+    def show_settings(found: tuple[JobInfo, list[SettingInfo], dict[str, dict[str, int]]]) -> None:
+        table.show(setting_rows(*found))
 
     visit.poll(lambda: visit.service.get(visit.job_id), show, key=("job", visit.job_id))
     visit.poll(
-        lambda: (visit.service.get(visit.job_id), reader.config(visit.job_id)),
+        lambda: (
+            visit.service.get(visit.job_id),
+            reader.config(visit.job_id),
+            reader.limits(visit.job_id),
+        ),
         show_settings,
         key=("set-up", visit.job_id),
         every_s=5.0,
@@ -71,12 +76,16 @@ def _numbers(job: JobInfo) -> dict[str, str]:
     }
 
 
-def _settings(job: JobInfo, settings: list[SettingInfo]) -> list[dict[str, Any]]:
+def setting_rows(
+    job: JobInfo, settings: list[SettingInfo], limits: dict[str, dict[str, int]]
+) -> list[dict[str, Any]]:
+    """How a job was set up: what is not as by default, and how much goes into a micro-batch at most."""
     rows = {
         "definition": job.definition,
         "submitted": f"{clock_time(job.created_ms)} UTC by {job.created_by}",
         "run": str(job.run),
         **{f"binding {name}": uri for name, uri in job.bindings.items()},
         **{one.name: str(one.value) for one in settings if not one.is_default},
+        **{f"most of {name} in a micro-batch": limits_text(most) for name, most in limits.items()},
     }
     return [{"name": name, "value": value} for name, value in rows.items()]
