@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from job_process import await_true, kill, processes_of
+from reliability import Injected, noting
 from rooms import read_folder, write_file
 
 from penstock.server.catalog import Catalog
@@ -141,6 +142,12 @@ def test_jobs_outlive_kills_of_drivers_and_managers(managed: Managed) -> None:
 
     `test_a_few_kills` is what `make test` has of it on Spark; unit/server/test_manager.py has each of its stations.
     """
+    with noting("job manager", "-k outlive_kills_of_drivers_and_managers") as injected:
+        outlive_kills(managed, injected)
+
+
+def outlive_kills(managed: Managed, injected: Injected) -> None:
+    """One job through three kills, a savepoint, and a cancel."""
     submitted = managed.service.submit(Submission(definition="tally"), "ann").result
     assert submitted is not None
     job_id: str = submitted["job"]
@@ -150,12 +157,14 @@ def test_jobs_outlive_kills_of_drivers_and_managers(managed: Managed) -> None:
 
     first = managed.pid(job_id)
     managed.send()
+    injected.add("kill -9 of a driver")
     kill(first, signal.SIGKILL)
     await_true(lambda: managed.service.get(job_id).run == 2, managed.log)
     managed.until(job_id, JobStatus.RUNNING)
     managed.await_tallies()
 
     second = managed.pid(job_id)
+    injected.add("kill -9 of a manager")
     managed.kill_manager()
     managed.send()
     # Nobody manages it, and it works.
@@ -165,6 +174,7 @@ def test_jobs_outlive_kills_of_drivers_and_managers(managed: Managed) -> None:
     assert managed.pid(job_id) == second
 
     # Both at once: the manager that comes later finds that the driver has died.
+    injected.add("kill -9 of a manager and its driver at once")
     managed.kill_manager()
     kill(second, signal.SIGKILL)
     managed.send()
