@@ -456,25 +456,25 @@ def damage_at_random(checkpoint: Path, chance: random.Random, injected: Injected
     return done
 
 
-def complaint(recorded: Recorded, run_job: RunJob) -> str:
-    """What is wrong with how the job takes the damage, or nothing: it goes on exactly, or is refused with a remedy."""
+def outcome(recorded: Recorded, run_job: RunJob) -> tuple[str, str]:
+    """What the job tells when it is refused, and what is wrong: it goes on exactly, or is refused with a remedy."""
     told = ""
     try:
         run_on(recorded, run_job)
     except PenstockError as e:
         told = str(e)
         if str(recorded.checkpoint) not in told:
-            return f"names no file: {told}"
+            return told, "names no file"
         if not re.search(r"Restore|[Dd]elete|[Mm]ake sure|Start|Choose", told):
-            return f"names no remedy: {told}"
+            return told, "names no remedy"
     except Exception as e:
-        return f"is no refusal: {e!r}"
+        return repr(e), "is no refusal"
     seen = read_lines(recorded.folder / "seen")
     found = collections.Counter((row["sensor"], row["count"]) for row in seen)
     right = {(sensor, count) for sensor in range(SENSORS) for count in range(1, BATCHES + 3)}
     wrong = [one for one, times in found.items() if times > 1 or one not in right]
     missing = [] if told else sorted(right - found.keys())
-    return f"doubled or wrong: {wrong}, missing: {missing}, {told}" if wrong or missing else ""
+    return told, f"doubled or wrong: {wrong}, missing: {missing}" if wrong or missing else ""
 
 
 @pytest.mark.chaos
@@ -490,9 +490,10 @@ def test_random_damage_is_made_good_or_told(
         for seed in range(first, first + 25):
             recording.reset()
             done = damage_at_random(recording.checkpoint, random.Random(seed), injected)
-            wrong = complaint(recording, run_job)
+            told, wrong = outcome(recording, run_job)
             # The session lives on, and looks after the state in the folder that is put back now.
             spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
             if wrong:
-                found[seed] = [*done, wrong]
+                found[seed] = [*done, told, wrong]
+            injected.add("refusal with the file and the remedy" if told else "run that goes on exactly")
         assert not found, json.dumps(found, indent=1)
