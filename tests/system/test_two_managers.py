@@ -28,6 +28,7 @@ from penstock.server.store.rows import EventRow
 from penstock.server.store.store import Store
 
 TAKES_OVER_S = 15.0
+LEASE_MS = 10_000  # that of the servers, who take no longer one for good
 TOKEN = "token-of-both-servers-0123456789-0123456789"
 
 
@@ -258,7 +259,7 @@ class Leases:
         store = self._two.store
         for server in self._two.servers:
             server.signal(signal.SIGSTOP)
-        await_true(lambda: store.lead("elsewhere/0/x", 3_600_000), self._two.log, 3 * TAKES_OVER_S)
+        await_true(lambda: store.lead("elsewhere/0/x", LEASE_MS), self._two.log, 3 * TAKES_OVER_S)
         killed = self._kill_drivers()
         seen = store.events()[-1].id
         for server in self._two.servers:
