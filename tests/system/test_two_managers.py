@@ -93,7 +93,7 @@ class TwoManagers:
         for name, words in (("works", "works"), ("finishes", "finishes")):
             (definitions / f"{name}.py").write_text(words)
             (definitions / f"{name}.yaml").write_text(
-                f"job: {name}.py\nrestart: 'fixed-delay:attempts=9,delay=0s'\n"
+                f"job: {name}.py\nrestart: 'fixed-delay:attempts=99,delay=0s'\n"
             )
         self.home = Home(root / "home")
         self.store = Store.open(store)
