@@ -17,7 +17,7 @@ from penstock.server.service import OperationInfo
 from penstock.server.statuses import JobStatus
 
 SEED = 5
-PATIENCE_S = 600.0
+PATIENCE_S = 300.0
 # What a rescaling makes, in that order: a note of the attempt, the state as a snapshot, the seed, the decision.
 STATIONS = ("rescale-attempts.json", "rescaling", "seed.next", "rescaling.json")
 
@@ -32,6 +32,9 @@ class Rescales:
         self._job = managed.submit()
         self._tasks = 2
         managed.until(self._job, JobStatus.RUNNING, PATIENCE_S)
+        # Without state there is nothing to be killed in.
+        managed.send()
+        managed.await_tallies(PATIENCE_S)
 
     def rescale(self, stations: list[str]) -> None:
         """Ask for other tasks; each run that comes to one of the stations is killed there, one station after another.
