@@ -5,7 +5,9 @@ One short run records the checkpoint. It is damaged where it was made, since Spa
 
 from __future__ import annotations
 
+import collections
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -18,13 +20,16 @@ from typing import Any
 
 import pytest
 import recorded_job
-from integration_support import read_lines, write_lines
+from integration_support import RunJob, read_lines, write_lines
+from pyspark.sql import SparkSession
+from reliability import Injected, noting
 
 from penstock.doctor.checkpoints import examine_checkpoint
 from penstock.doctor.finding import Finding
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, PenstockError
 from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.own_files import check_checkpoint
+from penstock.jobs.ownership import LOCK_FILE
 
 BATCHES = 9
 SENSORS = 4
@@ -397,3 +402,98 @@ def test_the_recording_is_what_it_should_be(recorded: Recorded) -> None:
     assert len(versions(recorded.checkpoint, "zip")) >= 2
     assert json.loads((recorded.checkpoint / "begun.json").read_bytes()) == {"batch": BATCHES - 1}
     assert len(list((recorded.checkpoint / "commits").glob("[0-9]*"))) == BATCHES
+
+
+# At random
+
+
+def flip_somewhere(path: Path, chance: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    if data:
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def truncate_somewhere(path: Path, chance: random.Random) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: chance.randrange(len(data) + 1)])
+
+
+def overwrite_somewhere(path: Path, chance: random.Random) -> None:
+    """A sector of zeros, as disks leave them."""
+    data = bytearray(path.read_bytes())
+    start = chance.randrange(len(data) + 1)
+    data[start : start + 512] = bytes(len(data[start : start + 512]))
+    path.write_bytes(data)
+
+
+def delete_file(path: Path, _: random.Random) -> None:
+    path.unlink()
+
+
+RANDOM_DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
+    "file with a flipped bit": flip_somewhere,
+    "truncated file": truncate_somewhere,
+    "file with a sector of zeros": overwrite_somewhere,
+    "deleted file": delete_file,
+}
+
+
+def damage_at_random(checkpoint: Path, chance: random.Random, injected: Injected) -> list[str]:
+    """Damage one file or some, now and then with their checksums; gives what was done."""
+    done = []
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        paths = sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != LOCK_FILE)
+        # There are many files of checksums, of which Spark reads few.
+        named = [path for path in paths if not path.name.endswith(".crc")]
+        path = chance.choice(named if chance.random() < 0.9 else paths)
+        name = chance.choice(sorted(RANDOM_DAMAGES))
+        RANDOM_DAMAGES[name](path, chance)
+        if chance.random() < 0.3:
+            without_checksums(path)
+        injected.add(name)
+        done.append(f"{name}: {path.relative_to(checkpoint)}")
+    return done
+
+
+def outcome(recorded: Recorded, run_job: RunJob) -> tuple[str, str]:
+    """What the job tells when it is refused, and what is wrong: it goes on exactly, or is refused with a remedy."""
+    told = ""
+    try:
+        run_on(recorded, run_job)
+    except PenstockError as e:
+        told = str(e)
+        if str(recorded.checkpoint) not in told:
+            return told, "names no file"
+        if not re.search(r"Restore|[Dd]elete|[Mm]ake sure|Start|Choose", told):
+            return told, "names no remedy"
+    except Exception as e:
+        return repr(e), "is no refusal"
+    seen = read_lines(recorded.folder / "seen")
+    found = collections.Counter((row["sensor"], row["count"]) for row in seen)
+    right = {(sensor, count) for sensor in range(SENSORS) for count in range(1, BATCHES + 3)}
+    wrong = [one for one, times in found.items() if times > 1 or one not in right]
+    missing = [] if told else sorted(right - found.keys())
+    return told, f"doubled or wrong: {wrong}, missing: {missing}" if wrong or missing else ""
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_random_damage_is_made_good_or_told(
+    recording: Recorded, run_job: RunJob, spark: SparkSession, first: int
+) -> None:
+    """Any files, in any place: never a wrong result."""
+    seeds = f"{first} to {first + 24}"
+    with noting("damaged checkpoints", "-k random_damage_is_made_good", seeds) as injected:
+        found = {}
+        for seed in range(first, first + 25):
+            recording.reset()
+            done = damage_at_random(recording.checkpoint, random.Random(seed), injected)
+            told, wrong = outcome(recording, run_job)
+            # The session lives on, and looks after the state in the folder that is put back now.
+            spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+            if wrong:
+                found[seed] = [*done, told, wrong]
+            injected.add("refusal with the file and the remedy" if told else "run that goes on exactly")
+        assert not found, json.dumps(found, indent=1)

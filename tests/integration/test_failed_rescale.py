@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from job_in_session import JobInSession
 from pyspark.sql import SparkSession
 
 from penstock.jobs import rescaling
+from penstock.jobs.following import Follower
 from penstock.jobs.requests import Answer, answer_to, new_request, post
 from penstock.jobs.settings import RunSettings
 
@@ -97,3 +99,30 @@ def seen_of(folder: Path) -> list[tuple[int, int]]:
     rows = [json.loads(line) for p in folder.glob("*.jsonl") for line in p.read_bytes().splitlines()]
     assert len(rows) == 60
     return [(row["page"], row["hits"]) for row in rows]
+
+
+def test_a_job_is_rescaled_before_its_first_micro_batch(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That micro-batch was planned, and is refused; what Spark has written for it is in nobody's way."""
+    (tmp_path / "early_rescale_hits.py").write_text(JOB)
+    checkpoint, folder = tmp_path / "cp", tmp_path / "hits"
+    write_lines(folder, "1.jsonl", [{"page": n} for n in range(20)])
+    bindings = {"hits": f"jsonl:{folder}", "seen": f"jsonl:{tmp_path}/seen"}
+    settings = RunSettings(bindings=bindings, checkpoint=str(checkpoint), parallelism=2)
+    request = new_request("rescale", parallelism=4)
+    before_batch = Follower.before_batch
+
+    def ask_first(follower: Follower, batch_id: int) -> None:
+        if answer_to(checkpoint, request.id) is None:
+            post(checkpoint, request)
+            while not follower.closing:
+                time.sleep(0.01)
+        before_batch(follower, batch_id)
+
+    monkeypatch.setattr(Follower, "before_batch", ask_first)
+    with JobInSession(spark, tmp_path / "early_rescale_hits.py", settings) as job:
+        job.await_true(lambda: answer_to(checkpoint, request.id) is not None)
+        monkeypatch.undo()
+        job.await_true(lambda: any((tmp_path / "seen").glob("*.jsonl")))
+        assert job.stop().state == {"count": 20}

@@ -11,6 +11,7 @@ import pytest
 from integration_support import write_lines
 from job_in_session import JobInSession
 from pyspark.sql import SparkSession
+from reliability import Injected, noting
 from small_disk import SmallDisk, small_disk
 
 from penstock.errors import PenstockError, fault_of, is_retryable
@@ -124,13 +125,19 @@ def check_told(error: PenstockError) -> None:
     assert (fault_of(error), is_retryable(error), error.exit_code) == ("external", True, 3), repr(error)
 
 
-def check_disk(tmp_path: Path, spark: SparkSession, amounts: list[int]) -> None:
+def check_disk(
+    tmp_path: Path, spark: SparkSession, amounts: list[int], injected: Injected | None = None
+) -> None:
     with small_disk(tmp_path / "disk", 24) as disk:
         hits = Hits(tmp_path, disk)
         told = []
         for left in amounts:
+            if injected is not None:
+                injected.add("full disk while a job runs")
             told.append((left, run_into_it(hits, spark, left)))
             disk.fill(left)
+            if injected is not None:
+                injected.add("start on a full disk")
             # A start is refused before anything costly, and leaves all as it is.
             with JobInSession(spark, hits.job, hits.settings) as job, pytest.raises(PenstockError) as caught:
                 job.wait()
@@ -151,6 +158,6 @@ def test_a_run_on_a_full_disk_ends_and_goes_on(tmp_path: Path, spark: SparkSessi
 @pytest.mark.chaos
 def test_runs_on_a_full_disk_end_and_go_on(tmp_path: Path, spark: SparkSession) -> None:
     """With amounts of room at which now this and now that file is the first that cannot be written."""
-    check_disk(
-        tmp_path, spark, [n << 10 for n in (0, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 100, 140, 200)]
-    )
+    amounts = [n << 10 for n in (0, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 100, 140, 200)]
+    with noting("full disks", "-k runs_on_a_full_disk", "7") as injected:
+        check_disk(tmp_path, spark, amounts, injected)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 import random
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 import standing_job
 from job_process import JobProcess, await_true, kill
+from reliability import Injected
 
 from penstock.local.kafka import KafkaBroker
 from penstock.runtime.cuts import batch_numbers, read_cut
@@ -33,12 +33,12 @@ __all__ = [
     "expected",
     "faults",
     "run_rounds",
-    "write_results",
 ]
 
 JOB = Path(standing_job.__file__)
 PAGES = 7
 SINKS = ("first", "second")
+_PLACES = {"first": "the first sink", "second": "the second sink", "counts": "the counts"}
 Hit = dict[str, Any]
 
 
@@ -157,6 +157,7 @@ class RoundsResult:
     moments: dict[str, int] = field(default_factory=dict)
     stopped_after_s: list[float] = field(default_factory=list)
     kept_plans: int = 0
+    injected: Injected = field(default_factory=Injected)
 
 
 class HalfDone:
@@ -181,6 +182,7 @@ class HalfDone:
             lambda: f"it does not come to {moment}: {job.out} {job.err}",
         )
         assert job.running, f"it ended by itself: {job.out} {job.err}"
+        self.result.injected.add(f"kill within a micro-batch, behind {_PLACES[moment.partition('-')[0]]}")
         job.signal(signal.SIGKILL)
         for pid in job.family():
             kill(pid, signal.SIGKILL)
@@ -247,15 +249,19 @@ class HalfDone:
             delay_s = self._random.uniform(0.5, 7)
             self.result.stopped_after_s.append(round(delay_s, 2))
             time.sleep(delay_s)
+            self.result.injected.add("stop of the next run while it starts")
             job.signal(signal.SIGTERM)
             result = job.wait()
             assert result.code == 0, result
             job.await_end_of_family()
 
 
-def run_rounds(pipes: Pipes, folder: Path, seed: int, rounds: int) -> RoundsResult:
+def run_rounds(
+    pipes: Pipes, folder: Path, seed: int, rounds: int, injected: Injected | None = None
+) -> RoundsResult:
     """Some rounds; what is compared in the end is all that any of them did."""
     half_done = HalfDone(pipes, folder, seed)
+    half_done.result.injected = injected or Injected()
     half_done.send(20)
     for number in range(rounds):
         with half_done.job() as job:
@@ -267,11 +273,3 @@ def run_rounds(pipes: Pipes, folder: Path, seed: int, rounds: int) -> RoundsResu
         job.signal(signal.SIGTERM)
         assert job.wait().code == 0
     return half_done.result
-
-
-def write_results(name: str, command: str, results: Mapping[str, Any]) -> None:
-    """Write the results to a file in the folder that the environment names, if it does."""
-    folder = os.environ.get("PENSTOCK_CHAOS_RESULTS")
-    if folder:
-        content = {"command": command, "cores": os.cpu_count(), **results}
-        (Path(folder) / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from job_process import PATIENCE_S, await_true, kill, processes_of, workers_among
+from reliability import Injected
 from rooms import read_folder, write_file
 
 from penstock.jobs.receipts import read_receipts
@@ -160,8 +161,11 @@ class _Pending:
 class Arena:
     """Two servers on one store and home, some jobs, load, and a watch over who has recovered; a context manager."""
 
-    def __init__(self, root: Path, store: str, jobs: int, seed: int) -> None:
+    def __init__(
+        self, root: Path, store: str, jobs: int, seed: int, injected: Injected | None = None
+    ) -> None:
         self.root, self._url = root, store
+        self.injected = injected or Injected()
         self.chance = random.Random(seed)
         self.results = Results()
         self._tag = uuid.uuid4().hex
@@ -326,6 +330,7 @@ class Arena:
 
     def kill(self, victim: Victim) -> None:
         """Kill one, at a random moment."""
+        self.injected.add(f"kill -9 of a {victim}")
         if victim == "manager":
             self._kill_manager()
         else:
@@ -376,6 +381,7 @@ class Arena:
 
     def stop_leader(self) -> None:
         """The leader stands still until another leads, and goes on."""
+        self.injected.add("leader that stands still beyond its lease")
         await_true(lambda: self.leader() is not None, self.log)
         leader, before = self.leader(), len(self._leads)
         assert leader is not None
@@ -390,6 +396,7 @@ class Arena:
         driver = self.driver(job_id)
         if driver is None:
             return
+        self.injected.add("job that stands still for seconds")
         family = self._session(driver)
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in family:
@@ -451,15 +458,22 @@ class Arena:
 
 
 def run_chaos(
-    root: Path, store: str, jobs: int, seed: int, victims: Sequence[Victim], *, short: bool = False
+    root: Path,
+    store: str,
+    jobs: int,
+    seed: int,
+    victims: Sequence[Victim],
+    injected: Injected | None = None,
 ) -> dict[str, Any]:
     """Kill the victims one after the other; gives what happened, when all was found as it must be.
 
     All jobs must be healthy within 60 s, and one is canceled in the midst of its work then, with whose checkpoint
-    another goes on; but not in a `short` run, which is for machines that have other tests to do.
+    another goes on; but not when nobody notes what is injected: that is for
+    machines that have other tests to do.
     """
     begun_s = time.monotonic()
-    with Arena(root, store, jobs, seed) as arena:
+    short = injected is None
+    with Arena(root, store, jobs, seed, injected) as arena:
         await_true(
             lambda: arena.check_threads() or all(arena.commits(job_id) >= 1 for job_id in arena.loads),
             arena.log,

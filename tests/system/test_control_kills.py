@@ -20,6 +20,7 @@ from job_process import JobProcess, await_true, kill, run_arguments
 from pyspark.sql import SparkSession
 from rabbitmq_messages import publish, waiting
 from rabbitmq_node import RabbitNode
+from reliability import Injected, noting
 from rooms import count_records, read_folder, write_file
 
 from penstock.bindings import parse_binding
@@ -119,8 +120,9 @@ class RabbitWay:
 class Run:
     """A job under fire, what was sent to it, and what must come of it."""
 
-    def __init__(self, root: Path, way: Way, seed: str) -> None:
+    def __init__(self, root: Path, way: Way, seed: str, injected: Injected | None = None) -> None:
         self.root = root
+        self._injected = injected or Injected()
         self.way = way
         self.chance = random.Random(seed)
         self.sent: list[Command] = []
@@ -208,14 +210,18 @@ class Run:
     def _kill(self, victim: str) -> None:
         job = self.job
         if victim == "broker" and self.way.kill_broker():
+            self._injected.add("kill -9 of the broker")
             return
         if victim == "worker" and job.workers():
+            self._injected.add("kill -9 of a worker")
             kill(self.chance.choice(job.workers()), signal.SIGKILL)
             self._lost_a_worker = True
             return
         if victim == "jvm" and job.jvms():
+            self._injected.add("kill -9 of a JVM")
             kill(job.jvms()[0], signal.SIGKILL)
         else:
+            self._injected.add("kill -9 of a driver")
             job.signal(signal.SIGKILL)
         job.wait()
         self._restart()
@@ -241,9 +247,9 @@ class Run:
         assert sorted(s["number"] for s in seen) == list(range(self.read))
 
 
-def fight(root: Path, way: Way, victims: Sequence[str]) -> None:
+def fight(root: Path, way: Way, victims: Sequence[str], injected: Injected) -> None:
     """A whole run."""
-    run = Run(root, way, f"{type(way).__name__} {len(victims)}")
+    run = Run(root, way, f"{type(way).__name__} {len(victims)}", injected)
     run.survive(victims)
     run.check()
 
@@ -279,21 +285,20 @@ def test_commands_of_a_queue_survive_the_broker_and_the_driver(
     await_true(lambda: waiting(rabbitmq, "commands-queue") == 0, lambda: "some were not acknowledged")
 
 
-WAYS: dict[str, Callable[..., Way]] = {
-    "folder": lambda root, kafka, node: FolderWay(root),
-    "kafka": lambda root, kafka, node: KafkaWay(kafka),
-    "queue": lambda root, kafka, node: RabbitWay(node, "chaos-queue"),
-    "stream": lambda root, kafka, node: RabbitWay(node, "chaos-stream"),
+WAYS: dict[str, Callable[[Path, pytest.FixtureRequest], Way]] = {
+    "folder": lambda root, _: FolderWay(root),
+    "kafka": lambda _, request: KafkaWay(request.getfixturevalue("kafka")),
+    "queue": lambda _, request: RabbitWay(request.getfixturevalue("rabbitmq"), "chaos-queue"),
+    "stream": lambda _, request: RabbitWay(request.getfixturevalue("rabbitmq"), "chaos-stream"),
 }
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", WAYS)
-def test_commands_survive_many_kills(
-    way: str, tmp_path: Path, kafka: KafkaBroker, rabbitmq: RabbitNode
-) -> None:
+def test_commands_survive_many_kills(way: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Twelve kills -9 for each way in."""
     victims = list(VICTIMS) * 3
     random.Random(way).shuffle(victims)
-    fight(tmp_path, WAYS[way](tmp_path, kafka, rabbitmq), victims)
+    with noting("commands", f'-k "commands_survive_many_kills and {way}"') as injected:
+        fight(tmp_path, WAYS[way](tmp_path, request), victims, injected)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from half_done import FolderPipes, RoundsResult, TopicPipes, run_rounds, write_results
-
-from penstock.local.kafka import KafkaBroker
+from half_done import FolderPipes, Pipes, RoundsResult, TopicPipes, run_rounds
+from reliability import noting
 
 
 def check(result: RoundsResult) -> None:
@@ -24,17 +22,13 @@ def test_a_stop_during_start_up_leaves_a_half_done_micro_batch_as_it_was_planned
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
-def test_twenty_half_done_micro_batches_of_folders(tmp_path: Path) -> None:
-    """As above, at each moment behind a sink and behind the counts."""
-    result = run_rounds(FolderPipes(tmp_path), tmp_path, seed=2, rounds=20)
-    write_results("half_done_folders", "make chaos ARGS='-k twenty_half_done'", asdict(result))
-    check(result)
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(3600)
-def test_twenty_half_done_micro_batches_of_topics(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """As above, with transactions of which some were committed."""
-    result = run_rounds(TopicPipes(kafka), tmp_path, seed=3, rounds=20)
-    write_results("half_done_topics", "make chaos ARGS='-k twenty_half_done'", asdict(result))
-    check(result)
+@pytest.mark.parametrize(("kind", "seed"), [("folders", 2), ("topics", 3)])
+def test_twenty_half_done_micro_batches(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, seed: int
+) -> None:
+    """As above, at each moment behind a sink and behind the counts; with topics, some transactions were committed."""
+    with noting("half-done micro-batches", f'-k "twenty_half_done and {kind}"', str(seed)) as injected:
+        pipes: Pipes = FolderPipes(tmp_path)
+        if kind == "topics":
+            pipes = TopicPipes(request.getfixturevalue("kafka"))
+        check(run_rounds(pipes, tmp_path, seed, rounds=20, injected=injected))

@@ -23,6 +23,7 @@ import pytest
 from job_in_session import JobInSession
 from job_process import JobProcess, await_true, kill, run_arguments
 from pyspark.sql import SparkSession
+from reliability import Injected, noting
 from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
 
 from penstock.jobs.runner import RunSummary
@@ -35,6 +36,12 @@ JOB = Path(__file__).with_name("thermostat_job.py")
 Victim = Literal["driver", "jvm", "worker", "any python process"]
 VICTIMS: tuple[Victim, ...] = ("driver", "jvm", "worker", "any python process")
 STREAMS = ("readings", "settings")
+_NAMES: dict[Victim, str] = {
+    "driver": "a driver",
+    "jvm": "a JVM",
+    "worker": "a worker",
+    "any python process": "any Python process",
+}
 
 
 class Input(Protocol):
@@ -241,12 +248,21 @@ class Run:
         return summary
 
 
-def survive(pipes: Pipes, folder: Path, session: SparkSession, seed: int, victims: Iterable[Victim]) -> None:
+def survive(
+    pipes: Pipes,
+    folder: Path,
+    session: SparkSession,
+    seed: int,
+    victims: Iterable[Victim],
+    injected: Injected | None = None,
+) -> None:
     """Kill the victims one after the other, let the job finish, and compare."""
     rooms = Rooms(seed)
     run = Run(pipes, folder, seed)
     with Feeder(pipes, rooms, run.checkpoint) as feeder:
         for victim in victims:
+            if injected is not None:
+                injected.add(f"kill -9 of {_NAMES[victim]}")
             run.kill(victim)
     summary = run.finish(session)
     feeder.note_cuts()
@@ -306,4 +322,5 @@ def test_many_kills(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, in_topic: str, seed: int
 ) -> None:
     """As above, with more than 30 kills."""
-    survive(Pipes(kafka, tmp_path, in_topic), tmp_path, spark, seed, victims=many(seed))
+    with noting("kills of jobs", f'-k "test_many_kills and {in_topic}"', str(seed)) as injected:
+        survive(Pipes(kafka, tmp_path, in_topic), tmp_path, spark, seed, many(seed), injected)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from manager_chaos import Victim, run_chaos, write_results
 from postgres_server import PostgresServer
+from reliability import noting
 
 SEED = 7
 VICTIMS: dict[Victim, int] = {"manager": 48, "worker": 32, "driver": 24}
@@ -16,7 +17,7 @@ VICTIMS: dict[Victim, int] = {"manager": 48, "worker": 32, "driver": 24}
 def test_a_few_kills(postgres: PostgresServer, tmp_path: Path) -> None:
     """One of each, under load and commands. A new run begins for a driver or a worker, and never for a manager."""
     victims: list[Victim] = ["worker", "manager", "driver"]
-    results = run_chaos(tmp_path, postgres.new_schema(), 1, SEED, victims, short=True)
+    results = run_chaos(tmp_path, postgres.new_schema(), 1, SEED, victims)
     assert results["kills"]["all"] == 3
     assert 2 <= results["runs"] <= 3
 
@@ -27,6 +28,7 @@ def test_a_hundred_kills(postgres: PostgresServer, tmp_path: Path) -> None:
     """With three jobs; what was measured is written down."""
     victims = [victim for victim, count in VICTIMS.items() for _ in range(count)]
     random.Random(SEED).shuffle(victims)
-    results = run_chaos(tmp_path, postgres.new_schema(), 3, SEED, victims)
+    with noting("job manager", "-k test_a_hundred_kills", str(SEED)) as injected:
+        results = run_chaos(tmp_path, postgres.new_schema(), 3, SEED, victims, injected)
     write_results(results, "make chaos ARGS='-k test_a_hundred_kills'")
     assert results["kills"]["all"] >= 100

@@ -9,9 +9,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from half_done import JOB, SINKS, FolderPipes, Hit, Pipes, TopicPipes, expected, write_results
+from half_done import JOB, SINKS, FolderPipes, Hit, Pipes, TopicPipes, expected
 from job_in_session import JobInSession
 from pyspark.sql import SparkSession
+from reliability import Injected, noting
 
 from penstock.errors import CheckpointError
 from penstock.jobs.events import read_events
@@ -68,15 +69,14 @@ class Restored:
         shutil.rmtree(self.checkpoint)
         shutil.copytree(self._copy, self.checkpoint)
 
-    def check(self) -> dict[str, int]:
-        """Every hit is in each sink as often as it must, with the count of a plain fold; gives the figures of both."""
+    def check(self) -> None:
+        """Every hit is in each sink as often as it must, with the count of a plain fold."""
         counts = {tally["number"]: tally["hits"] for tally in expected(self._hits)}
         for sink in SINKS:
             received = self._pipes.received(sink)
             found = collections.Counter(tally["number"] for tally in received)
             assert found == self._times, sink
             assert all(tally["hits"] == counts[tally["number"]] for tally in received)
-        return {"hits": len(self._hits), "came_again": self._times.total() - len(self._hits)}
 
 
 def go_back(job: Restored, random_: random.Random) -> None:
@@ -105,17 +105,21 @@ def go_on(job: Restored, random_: random.Random) -> None:
     job.check()
 
 
-def rounds(pipes: Pipes, folder: Path, session: SparkSession, seed: int, count: int) -> dict[str, int]:
+def rounds(
+    pipes: Pipes, folder: Path, session: SparkSession, seed: int, count: int, injected: Injected | None = None
+) -> None:
     """Some rounds on one checkpoint, of which each fourth is level."""
+    injected = injected or Injected()
     random_ = random.Random(seed)
     job = Restored(pipes, folder, session)
     for number in range(count):
-        (go_on if number % 4 == 3 else go_back)(job, random_)
+        level = number % 4 == 3
+        injected.add(f"checkpoint put back from a copy, {'as far as' if level else 'behind'} the sinks")
+        (go_on if level else go_back)(job, random_)
     events = [event.event for event in read_events(job.checkpoint)]
     assert events[0] == "started"
     assert "outputs-anew" in events
-    level = count // 4
-    return {"rounds": count, "level": level, "refused_and_begun_anew": count - level, **job.check()}
+    job.check()
 
 
 def test_folders_drop_nothing_when_a_checkpoint_goes_back(tmp_path: Path, spark: SparkSession) -> None:
@@ -136,5 +140,5 @@ def test_topics_drop_nothing_when_a_checkpoint_goes_back(
 def test_twenty_copies(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, kind: str) -> None:
     """As above, with copies that are level as well."""
     pipes: Pipes = FolderPipes(tmp_path) if kind == "folders" else TopicPipes(kafka)
-    found = rounds(pipes, tmp_path, spark, seed=2, count=20)
-    write_results(f"older_copies_{kind}", "make chaos ARGS='-k twenty_copies'", found)
+    with noting("older copies", f'-k "twenty_copies and {kind}"', "2") as injected:
+        rounds(pipes, tmp_path, spark, seed=2, count=20, injected=injected)

@@ -18,6 +18,7 @@ import pytest
 from job_process import JobProcess, Result, await_true
 from prometheus_client.parser import text_string_to_metric_families
 from promtool import find_promtool, promtool
+from reliability import Injected, noting
 from rooms import read_folder, write_file
 from typer.testing import CliRunner
 
@@ -157,6 +158,12 @@ def test_a_job_is_steered_watched_and_on_record_over_a_kill(
     Metrics by HTTP and in the checkpoint agree, and Prometheus' own tool finds nothing to say of their names, types
     and texts. Who did what is told, and logs are lines of JSON.
     """
+    with noting("steered jobs", f'-k "on_record_over_a_kill and {place}"') as injected:
+        steer_over_a_kill(place, tmp_path, request, injected)
+
+
+def steer_over_a_kill(place: str, tmp_path: Path, request: pytest.FixtureRequest, injected: Injected) -> None:
+    """Two runs, of which the first is killed."""
     (tmp_path / "limits.py").write_text(JOB)
     for name in ("readings", "bounds"):
         (tmp_path / name).mkdir()
@@ -181,6 +188,7 @@ def test_a_job_is_steered_watched_and_on_record_over_a_kill(
         await_true(lambda: scraped(url)[READ] == 3, lambda: f"{scraped(url)} {job.err}")
         check_metrics(scraped(url), json.loads(told("metrics", str(checkpoint), "-ojson")))
         (tmp_path / "metrics.txt").write_bytes(page(url))
+        injected.add("kill -9 of a driver")
         job.signal(signal.SIGKILL)
         job.await_end_of_family()
     with pytest.raises(OSError, match="refused"):

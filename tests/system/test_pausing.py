@@ -14,6 +14,7 @@ import pytest
 from job_in_session import JobInSession
 from job_process import JobProcess, await_true, run_arguments
 from pyspark.sql import SparkSession
+from reliability import noting
 from rooms import Record, count_records, read_folder, write_file
 
 from penstock.jobs.receipts import read_receipts
@@ -42,7 +43,9 @@ def test_a_paused_job_that_is_killed_is_paused_again(
 ) -> None:
     """Its sources stand still from the start."""
     readings = FolderOfReadings(tmp_path / "readings") if data == "folder" else TopicOfReadings(kafka)
-    pause_and_resume(readings, tmp_path, spark, kills=True)
+    with noting("paused jobs", f'-k "paused_job_that_is_killed and {data}"') as injected:
+        injected.add("kill -9 of a driver")
+        pause_and_resume(readings, tmp_path, spark, kills=True)
 
 
 class Readings(Protocol):

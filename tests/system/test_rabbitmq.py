@@ -15,6 +15,7 @@ import pytest
 from rabbitmq_messages import publish
 from rabbitmq_node import RabbitNode
 from receiving_process import receiver
+from reliability import Injected, noting
 
 from penstock.bindings import Binding, parse_binding
 from penstock.control.commands import Command, decode_command
@@ -160,7 +161,9 @@ class Receiving:
             self._running = None
 
 
-def survive(node: RabbitNode, root: Path, test: str, victims: Iterable[str]) -> None:
+def survive(
+    node: RabbitNode, root: Path, test: str, victims: Iterable[str], injected: Injected | None = None
+) -> None:
     """Kill the broker or the receivers at random moments while messages flow from a queue and a stream, and compare."""
     moments = random.Random(test)
     both = [Receiving(node, f"{test}-{kind}", root) for kind in KINDS]
@@ -173,6 +176,8 @@ def survive(node: RabbitNode, root: Path, test: str, victims: Iterable[str]) -> 
                 receiving.await_more(before)
                 receiving.send(500)
             time.sleep(moments.uniform(0, 0.3))
+            if injected is not None:
+                injected.add(f"kill -9 of a {victim}")
             if victim == "broker":
                 node.kill()
                 node.start()
@@ -197,7 +202,8 @@ def test_many_kills_at_random_moments_cost_nothing(node: RabbitNode, tmp_path: P
     """As above, with 32 kills, half of them of the broker."""
     victims = ["broker", "receiver"] * 16
     random.Random(0).shuffle(victims)
-    survive(node, tmp_path, "many-kills", victims)
+    with noting("RabbitMQ", "-k many_kills_at_random_moments", "0") as injected:
+        survive(node, tmp_path, "many-kills", victims, injected)
 
 
 def test_a_stream_may_begin_at_its_end(node: RabbitNode, tmp_path: Path) -> None:

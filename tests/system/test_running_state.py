@@ -17,6 +17,7 @@ import pytest
 from job_in_session import JobInSession
 from job_process import PATIENCE_S, JobProcess, await_true, run_arguments
 from pyspark.sql import SparkSession
+from reliability import Injected, noting
 from rooms import Record, count_records, read_folder, write_file
 from typer.testing import CliRunner
 
@@ -139,6 +140,12 @@ def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark:
 @pytest.mark.chaos
 def test_a_savepoint_that_is_killed_is_not_there(tmp_path: Path) -> None:
     """At whatever moment; what is listed is whole, and the next one succeeds."""
+    with noting("savepoints", "-k savepoint_that_is_killed", "7") as injected:
+        kill_savepoints(tmp_path, random.Random(7), injected)
+
+
+def kill_savepoints(tmp_path: Path, chance: random.Random, injected: Injected) -> None:
+    """Kill four, each at a moment of its own."""
     hits = Hits(tmp_path)
     hits.feed(2)
     with JobProcess([*run_arguments(JOB, hits.settings("one")), "--bounded"], tmp_path) as job:
@@ -148,7 +155,6 @@ def test_a_savepoint_that_is_killed_is_not_there(tmp_path: Path) -> None:
     begun_s = time.monotonic()
     subprocess.run(command, check=True, capture_output=True)
     whole_s = time.monotonic() - begun_s
-    chance = random.Random(7)
     for _ in range(4):
         process = subprocess.Popen(
             command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -156,6 +162,7 @@ def test_a_savepoint_that_is_killed_is_not_there(tmp_path: Path) -> None:
         time.sleep(whole_s * chance.uniform(0.6, 1.0))
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        injected.add("kill -9 while a savepoint is written")
     subprocess.run(command, check=True, capture_output=True)
     listed = penstock("savepoint", checkpoint, "--list")
     assert len(listed) >= 2

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from job_in_session import JobInSession
 from job_process import JobProcess, await_true, kill, run_arguments
 from pyspark.sql import SparkSession
+from reliability import Injected, noting
 from rooms import count_records, read_folder
 
 from penstock.jobs.settings import RunSettings
@@ -173,3 +178,52 @@ def check_was_fenced(job: JobProcess) -> None:
 def feed_until(feed: Feed, stop: threading.Event) -> None:
     while not stop.wait(0.3):
         feed.write(1)
+
+
+def take_over(feed: Feed, folder: Path, chance: random.Random, injected: Injected, rounds: int) -> None:
+    """One run after the other loses the checkpoint: while it stands still and goes on later, or while it works."""
+    with contextlib.ExitStack() as runs:
+        job = runs.enter_context(JobProcess(feed.arguments, folder))
+        feed.await_files(job, feed.files)
+        for number in range(rounds):
+            stands = number % 3 != 2
+            family = stand_still(job) if stands else []
+            what = "standing still, and going on under the next run" if stands else "at work"
+            injected.add(f"run that loses its checkpoint {what}")
+            (feed.checkpoint / LOCK).unlink()
+            after = runs.enter_context(JobProcess(feed.arguments, folder))
+            epoch = number + 2
+            await_true(lambda epoch=epoch: epoch_of(feed) == epoch, lambda after=after: after.err)
+            # Now it goes on while the next one starts, now while that works.
+            time.sleep(chance.uniform(0, 15))
+            go_on(family)
+            check_was_fenced(job)
+            feed.await_files(after, feed.files + 1)
+            job = after
+        job.signal(signal.SIGTERM)
+        assert job.wait().code == 0
+
+
+def epoch_of(feed: Feed) -> int:
+    epoch: int = json.loads((feed.checkpoint / "epoch.json").read_bytes())["epoch"]
+    return epoch
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_runs_that_lose_their_checkpoint_write_nothing(tmp_path: Path, spark: SparkSession) -> None:
+    """Nine times, at any moment of the next run."""
+    feed, seed, stop = Feed(tmp_path), 19, threading.Event()
+    feed.write(2)
+    feeding = threading.Thread(target=feed_until, args=(feed, stop))
+    with noting("lost leases", "-k runs_that_lose_their_checkpoint", str(seed)) as injected:
+        feeding.start()
+        try:
+            take_over(feed, tmp_path, random.Random(seed), injected, rounds=9)
+        finally:
+            stop.set()
+            feeding.join()
+        with JobInSession(spark, JOB, feed.settings) as last:
+            feed.await_files(last, feed.files)
+            assert last.stop().status == "stopped"
+        feed.assert_exactly_once()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import small_serve
 from job_process import await_true, kill, processes_of
 from postgres_server import PostgresServer
+from reliability import Injected, noting
 
 from penstock.server.home import Home
 from penstock.server.processes import begun_in, process_of
@@ -26,6 +28,7 @@ from penstock.server.store.rows import EventRow
 from penstock.server.store.store import Store
 
 TAKES_OVER_S = 15.0
+LEASE_MS = 10_000  # that of the servers, who take no longer one for good
 TOKEN = "token-of-both-servers-0123456789-0123456789"
 
 
@@ -90,7 +93,7 @@ class TwoManagers:
         for name, words in (("works", "works"), ("finishes", "finishes")):
             (definitions / f"{name}.py").write_text(words)
             (definitions / f"{name}.yaml").write_text(
-                f"job: {name}.py\nrestart: 'fixed-delay:attempts=9,delay=0s'\n"
+                f"job: {name}.py\nrestart: 'fixed-delay:attempts=99,delay=0s'\n"
             )
         self.home = Home(root / "home")
         self.store = Store.open(store)
@@ -224,3 +227,86 @@ def test_when_the_leader_is_killed_the_other_acts(two: TwoManagers, record_prope
     assert two.pid(goes_on) == pid
     assert process_of(pid) is not None
     assert [two.runs(job_id) for job_id in (goes_on, canceled, new)] == [["1"]] * 3
+
+
+class Leases:
+    """Four jobs of two servers, whose leases are lost again and again."""
+
+    def __init__(self, two: TwoManagers, seed: int, injected: Injected) -> None:
+        self._two = two
+        self._chance = random.Random(seed)
+        self._injected = injected
+        self._jobs = [two.running(two.servers[number % 2]) for number in range(4)]
+        self._killed: dict[str, int] = dict.fromkeys(self._jobs, 0)
+
+    def stand_still(self) -> None:
+        """The leader stands still until the other has done what is to be done, and goes on while that works."""
+        leader, other = self._two.pair()
+        before = len(self._two.leads())
+        self._injected.add("leader that stands still beyond its lease")
+        leader.signal(signal.SIGSTOP)
+        killed = self._kill_drivers()
+        await_true(lambda: len(self._two.leads()) > before, self._two.log, 3 * TAKES_OVER_S)
+        if self._chance.random() < 0.5:
+            self._await_runs(killed)
+        leader.signal(signal.SIGCONT)
+        self._await_runs(killed)
+        assert self._two.leader() is other
+
+    def take(self) -> None:
+        """While both stand still somebody else comes to lead; they do nothing until that has ended."""
+        self._injected.add("lease of the leader taken by another manager")
+        store = self._two.store
+        for server in self._two.servers:
+            server.signal(signal.SIGSTOP)
+        await_true(lambda: store.lead("elsewhere/0/x", LEASE_MS), self._two.log, 3 * TAKES_OVER_S)
+        killed = self._kill_drivers()
+        seen = store.events()[-1].id
+        for server in self._two.servers:
+            server.signal(signal.SIGCONT)
+        time.sleep(self._chance.uniform(1, 4))
+        what = {event.what for event in store.events(after=seen)}
+        assert not what & {"status", "a manager leads"}, self._two.log()
+        store.resign("elsewhere/0/x")
+        self._await_runs(killed)
+
+    def check(self) -> None:
+        """Each run has begun once, by one leader after the other, and its driver is there."""
+        for job_id in self._jobs:
+            assert self._two.runs(job_id) == [str(run) for run in range(1, self._killed[job_id] + 2)]
+            assert process_of(self._two.pid(job_id)) is not None
+        leaders = [e.detail["leader"] for e in self._two.store.events() if e.what == "status"]
+        assert leaders == sorted(leaders)
+
+    def _kill_drivers(self) -> list[str]:
+        """Something to do for whoever leads."""
+        jobs = self._chance.sample(self._jobs, self._chance.randint(1, 3))
+        for job_id in jobs:
+            kill(self._two.pid(job_id), signal.SIGKILL)
+            (Path(self._two.store.job(job_id).checkpoint) / "at-work").unlink()
+            self._killed[job_id] += 1
+        return jobs
+
+    def _await_runs(self, jobs: list[str]) -> None:
+        def all_run() -> bool:
+            return all(self._two.runs_as(job_id, self._killed[job_id] + 1) for job_id in jobs)
+
+        await_true(all_run, self._two.log, 3 * TAKES_OVER_S)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_leaders_that_lose_their_lease_double_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Twenty times, while drivers die: each is started again once."""
+    seed = 17
+    with noting("lost leases", "-k leaders_that_lose_their_lease", str(seed)) as injected:
+        two = TwoManagers(tmp_path, postgres.new_schema())
+        try:
+            leases = Leases(two, seed, injected)
+            for number in range(20):
+                (leases.take if number % 3 == 2 else leases.stand_still)()
+                leases.check()
+        finally:
+            for server in two.servers:
+                server.signal(signal.SIGCONT)
+            two.close()

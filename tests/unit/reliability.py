@@ -1,7 +1,7 @@
 """What suites that inject faults have found, as lines of JSON, and the page RELIABILITY.md made of them.
 
-Any test may call `note_result`; it writes when PENSTOCK_CHAOS_RESULTS names a folder. `make reliability` renders the
-page.
+Any test may call `note_result`, or do its work within `noting`, which calls it; both write when PENSTOCK_CHAOS_RESULTS
+names a folder. `make reliability` renders the page.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PAGE", "RESULTS", "note_result", "rendered", "results_in"]
+import pytest
+
+__all__ = ["PAGE", "RESULTS", "Injected", "note_result", "noting", "rendered", "results_in"]
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "chaos"
@@ -60,27 +64,47 @@ def note_result(
         file.write(json.dumps(row) + "\n")
 
 
+class Injected:
+    """The faults that a test has injected so far."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.last = "none"
+
+    def add(self, fault: str, count: int = 1) -> None:
+        """Count a fault, when it is injected."""
+        self.counts[fault] = self.counts.get(fault, 0) + count
+        self.last = fault
+
+
+@contextmanager
+def noting(suite: str, arguments: str, seeds: str = "", folder: Path | None = None) -> Iterator[Injected]:
+    """Note the faults that are injected within a block, which raises when it finds a violation.
+
+    A violation counts for the fault that was injected last; the block ends with the first one.
+    """
+    injected = Injected()
+    violated = True
+    try:
+        yield injected
+        violated = False
+    except (pytest.skip.Exception, KeyboardInterrupt):
+        # It was not done, and so shows nothing.
+        injected.counts.clear()
+        raise
+    finally:
+        for fault, count in injected.counts.items():
+            bad = int(violated and fault == injected.last)
+            note_result(suite, fault, count, bad, arguments, seeds, folder)
+
+
 def results_in(folder: Path) -> list[dict[str, Any]]:
-    """All results of a folder; of equal ones (suite, fault, seeds) the newest."""
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    """All results of a folder; of equal ones (suite, fault, seeds, command) the newest."""
+    found: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for path in sorted(folder.glob(f"*{_ENDING}")):
         for line in path.read_text().splitlines():
             row = json.loads(line)
-            found[row["suite"], row["fault"], row["seeds"]] = row
-    kills = folder / "job_manager.json"
-    if kills.exists():
-        told = json.loads(kills.read_text())
-        for victim, count in sorted(told["kills"].items()):
-            if victim != "all":
-                found["job manager", victim, ""] = {
-                    "suite": "job manager",
-                    "fault": f"kill -9 of a {victim}",
-                    "count": count,
-                    "violations": 0,
-                    "seeds": str(told["seed"]),
-                    "command": told["command"],
-                    "date": "",
-                }
+            found[row["suite"], row["fault"], row["seeds"], row["command"]] = row
     return list(found.values())
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.jobs.checkpoint import Checkpoint, Lineage
+from penstock.jobs.recovery import remove_state_of_nothing
 from penstock.runtime.cuts import batch_numbers
 
 __all__ = ["Plans", "pending_plan"]
@@ -34,6 +35,7 @@ class Plans:
     """
 
     def __init__(self, checkpoint: Checkpoint, lineage: Lineage) -> None:
+        self._folder: Final = checkpoint.spark_folder
         self._offsets: Final = checkpoint.spark_folder / "offsets"
         self._commits: Final = checkpoint.spark_folder / "commits"
         self._first: Final = lineage.first_batch
@@ -66,6 +68,8 @@ class Plans:
         planned = self._pending()
         if planned is None or self._first + planned <= self._begun:
             return
+        # First, so that a kill in between leaves what a start makes good.
+        remove_state_of_nothing(self._folder)
         (self._offsets / str(planned)).unlink()
         (self._offsets / f".{planned}.crc").unlink(missing_ok=True)
 

@@ -23,7 +23,7 @@ from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.own_files import check_before_commit, check_checkpoint, newest_begun
 from penstock.runtime.cuts import batch_numbers
 
-__all__ = ["TornEnd", "recover", "torn_end"]
+__all__ = ["TornEnd", "recover", "remove_state_of_nothing", "torn_end"]
 
 _VERSION: Final = re.compile(r"\.?(\d+)_")
 # Hadoop's checksums: a word, the bytes that each covers, and four bytes for each.
@@ -67,7 +67,7 @@ def recover(checkpoint: Checkpoint, retained: int) -> str:
     if found is not None:
         _remove(found.paths)
         check_checkpoint(checkpoint, retained)
-    _remove_state_of_nothing(checkpoint.spark_folder)
+    remove_state_of_nothing(checkpoint.spark_folder)
     _remove_torn_checksums(checkpoint.spark_folder)
     return "" if found is None else f"{found.told} "
 
@@ -141,10 +141,11 @@ def _is_start(path: Path) -> bool:
     return True
 
 
-def _remove_state_of_nothing(folder: Path) -> None:
+def remove_state_of_nothing(folder: Path) -> None:
     """Remove what a first micro-batch that was not committed has stored: it is stored anew.
 
-    Spark keeps what it finds there to describe the state, also when that is empty.
+    Spark keeps what it finds there to describe the state, also when that is empty, and when the plan is gone it takes
+    anything there for damage.
     """
     if not batch_numbers(folder / "commits") and (folder / "state").is_dir():
         _remove([folder / "state"])

@@ -77,6 +77,23 @@ def test_a_plan_of_one_s_own_that_was_refused_is_taken_back(tmp_path: Path) -> N
     assert batch_numbers(tmp_path / "offsets") == [0, 1, 2]
 
 
+def test_a_first_plan_that_is_taken_back_takes_its_state_along(tmp_path: Path) -> None:
+    """Spark has described it by then, and wants nothing there before it plans the first one again."""
+    checkpoint = checkpoint_with(tmp_path, planned=0, committed=0)
+    plans = Plans(checkpoint, LINEAGE)
+    log(checkpoint, "offsets", 0)
+    (tmp_path / "state" / "0" / "_metadata").mkdir(parents=True)
+    plans.forget_refused()
+    assert batch_numbers(tmp_path / "offsets") == []
+    assert not (tmp_path / "state").exists()
+    log(checkpoint, "offsets", 0)
+    log(checkpoint, "commits", 0)
+    log(checkpoint, "offsets", 1)
+    (tmp_path / "state").mkdir()
+    plans.forget_refused()
+    assert (tmp_path / "state").exists()
+
+
 def test_a_plan_behind_the_one_of_a_run_before_is_one_s_own(tmp_path: Path) -> None:
     """It may be taken back when the other was done."""
     checkpoint = checkpoint_with(tmp_path, planned=1, committed=0)

@@ -1,0 +1,119 @@
+"""Rescalings of a managed job in which its runs are killed, as for want of memory: it goes on, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from job_process import await_true, kill
+from managed import Managed
+from reliability import Injected, noting
+
+from penstock.server.service import OperationInfo
+from penstock.server.statuses import JobStatus
+
+SEED = 5
+PATIENCE_S = 300.0
+# What a rescaling makes, in that order: a note of the attempt, the state as a snapshot, the seed, the decision.
+STATIONS = ("rescale-attempts.json", "rescaling", "seed.next", "rescaling.json")
+
+
+class Rescales:
+    """A job that is rescaled again and again, and killed within that."""
+
+    def __init__(self, managed: Managed, injected: Injected) -> None:
+        self._managed = managed
+        self._injected = injected
+        self._chance = random.Random(SEED)
+        self._job = managed.submit()
+        self._tasks = 2
+        managed.until(self._job, JobStatus.RUNNING, PATIENCE_S)
+        # Without state there is nothing to be killed in.
+        managed.send()
+        managed.await_tallies(PATIENCE_S)
+
+    def rescale(self, stations: list[str]) -> None:
+        """Ask for other tasks; each run that comes to one of the stations is killed there, one station after another.
+
+        With one kill, or none, the job has the other tasks in the end. With more, it may go on as it was.
+        """
+        managed = self._managed
+        managed.send()
+        asked = self._chance.choice([tasks for tasks in (1, 2, 3, 4) if tasks != self._tasks])
+        operation = managed.service.rescale(self._job, asked, "ann")
+        killed = 0
+        while stations and self._kill_at(operation.id, stations[0]):
+            stations = stations[1:]
+            killed += 1
+            managed.send(1)
+        ended = self._await_end(operation.id)
+        if ended.state == "DONE":
+            self._tasks = asked
+        else:
+            assert killed > 1, ended
+            assert ended.error is not None
+            assert "and ask again" in str(ended.error), ended.error
+        managed.until(self._job, JobStatus.RUNNING, PATIENCE_S)
+        managed.await_tallies(PATIENCE_S)
+        checkpoint = managed.service.checkpoint(self._job)
+        assert json.loads((checkpoint / "lineage.json").read_bytes())["parallelism"] == self._tasks
+        left = {path.name for path in checkpoint.iterdir()}
+        assert not left & {*STATIONS}, left
+
+    def _kill_at(self, operation: str, station: str) -> bool:
+        """Kill the run when it comes to a station; whether that was so before the operation had ended."""
+        path = self._managed.service.checkpoint(self._job) / station
+        deadline = time.monotonic() + PATIENCE_S
+        while self._managed.service.operation(operation).state in ("PENDING", "RUNNING"):
+            assert time.monotonic() < deadline, self._managed.log()
+            # What a run before has left is there until the next one looks.
+            if path.exists() and self._is_new(path):
+                time.sleep(self._chance.uniform(0, 0.3))
+                self._injected.add(f"kill -9 within a rescaling, at {station}")
+                self._kill_run()
+                return True
+            time.sleep(0.005)
+        return False
+
+    def _kill_run(self) -> None:
+        kill(self._managed.pid(self._job), signal.SIGKILL)
+        run = self._managed.service.get(self._job).run
+        await_true(lambda: self._managed.service.get(self._job).run > run, self._managed.log, PATIENCE_S)
+
+    def _is_new(self, path: Path) -> bool:
+        begun = self._managed.home.run(self._job, self._managed.service.get(self._job).run)
+        try:
+            return path.stat().st_mtime > begun.stat().st_ctime
+        except FileNotFoundError:
+            return False
+
+    def _await_end(self, operation: str) -> OperationInfo:
+        def ended() -> bool:
+            return self._managed.service.operation(operation).state in ("DONE", "FAILED")
+
+        await_true(ended, self._managed.log, PATIENCE_S)
+        return self._managed.service.operation(operation)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_rescales_whose_runs_are_killed(tmp_path: Path) -> None:
+    """At each station once, then twice in one rescaling, then in none.
+
+    unit/jobs/test_rescaling.py and test_rescale_attempts.py have each moment without processes.
+    """
+    managed = Managed(tmp_path)
+    try:
+        with noting("rescales", "-k rescales_whose_runs_are_killed", str(SEED)) as injected:
+            rescales = Rescales(managed, injected)
+            for station in STATIONS:
+                rescales.rescale([station])
+            rescales.rescale(["rescaling", "rescaling"])
+            rescales.rescale(["seed.next", "rescaling", "rescaling"])
+            rescales.rescale([])
+    finally:
+        managed.close()
