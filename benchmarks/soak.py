@@ -1,11 +1,11 @@
 """Soak: what a job uses while it runs for long, and whether that grows.
 
 The temperature-control job reads a file of readings and takes one command at a time, for as long as it is told. Before
-that it gets as many commands as it may remember, and it keeps few receipts and little of its log, so that what is
-bounded has reached its bound. What it uses (memory of
-driver, JVM and workers, their open files, the size and the files of the checkpoint) and how long a micro-batch and a
-command take is noted all the while. The median of the last tenth of the time is compared with that of the second
-tenth. Inputs that were read and outputs are deleted, as the job's owner would; every command must be applied.
+that it gets as many commands as it may remember, and it keeps few receipts and figures and little of its log, so that
+what is bounded has reached its bound. What it uses (memory of driver, JVM and workers, their open files, the size and
+the files of the checkpoint) and how long a micro-batch and a command take is noted all the while. The median of the
+last tenth of the time is compared with that of the second tenth. Inputs that were read and outputs are deleted, as the
+job's owner would; every command must be applied.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     _make_inputs(work, sizes)
     bindings = {name: f"parquet:{work / name}" for name in ("readings", "settings", "heaters")}
     options = ["--master", f"local[{sizes.cores}]", "--batch-interval", "200", "-o", "json"]
-    bounds = ["--receipts-mb", "1", "--log-mb", "1"]
+    bounds = ["--receipts-mb", "1", "--figures-mb", "1", "--log-mb", "1"]
     job = RunningJob(work, bindings, [*options, *bounds], ("penstock.cli", "run"))
     try:
         job.await_true("its first micro-batch", lambda: len(batch_ends(job.checkpoint)) >= 1)

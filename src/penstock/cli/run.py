@@ -121,6 +121,14 @@ def run(
             help="How many receipts the checkpoint keeps; beyond it the oldest go.",
         ),
     ] = 256,
+    figures_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=1,
+            help="How many figures of micro-batches the checkpoint keeps; beyond it the oldest go.",
+        ),
+    ] = 32,
     log_mb: Annotated[
         int,
         typer.Option(
@@ -261,6 +269,7 @@ def run(
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
             receipts_mb=receipts_mb,
+            figures_mb=figures_mb,
             log_mb=log_mb,
             from_savepoint=from_savepoint,
             from_dump=from_dump,

@@ -22,6 +22,7 @@ from penstock.local.memory import MemoryUse
 
 __all__ = [
     "BOUNDS_S",
+    "DEFAULT_FIGURES_BYTES",
     "FIGURES",
     "Figures",
     "FiguresWriter",
@@ -40,9 +41,10 @@ FIGURES: Final = "figures"
 BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """By how long the job is at work in them, in seconds, micro-batches are counted in totals."""
 
+DEFAULT_FIGURES_BYTES: Final = 32 << 20
+
 _FORMAT: Final = 1
 _SEGMENT_BYTES: Final = 1 << 20
-_MOST_BYTES: Final = 32 << 20
 
 
 class Lag(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,10 +155,14 @@ class FiguresWriter:
     """
 
     def __init__(
-        self, checkpoint: Path, *, segment_bytes: int = _SEGMENT_BYTES, most_bytes: int = _MOST_BYTES
+        self,
+        checkpoint: Path,
+        *,
+        segment_bytes: int = _SEGMENT_BYTES,
+        most_bytes: int = DEFAULT_FIGURES_BYTES,
     ) -> None:
         self._folder: Final = checkpoint / FIGURES
-        self._segment_bytes: Final = segment_bytes
+        self._segment_bytes: Final = max(1, min(segment_bytes, most_bytes // 4))
         self._most_bytes: Final = most_bytes
         self._file: int | None = None
         self._size = 0

@@ -173,7 +173,8 @@ class JobRunner:
             if take_back_plan(bound, checkpoint, self._settings.bindings, self._settings.replan):
                 events.add("replanned", {}, batch=self._settings.replan)
                 on_note(f"Micro-batch {self._settings.replan} is planned anew; no output had a part of it.")
-            writer = stack.enter_context(contextlib.closing(FiguresWriter(checkpoint.folder)))
+            kept = FiguresWriter(checkpoint.folder, most_bytes=self._settings.figures_mb << 20)
+            writer = stack.enter_context(contextlib.closing(kept))
             recorder = Recorder(writer, bound, self.job_id, self._settings.batch_interval_ms)
             stack.enter_context(metrics_served(self._settings, recorder, on_note))
             (on_begin or _nobody_waits)()

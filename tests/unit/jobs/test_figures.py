@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, JobDefinitionError
 from penstock.instants import instant_of
 from penstock.jobs.figures import (
     FIGURES,
@@ -27,6 +27,7 @@ from penstock.jobs.figures import (
     newest_figures,
     read_figures,
 )
+from penstock.jobs.settings import RunSettings
 
 BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 
@@ -225,3 +226,8 @@ def test_the_newest_are_found_from_the_end(
         found = last_figures(Path(folder), most, after=after, since=ended)
     first = max(-1 if after is None else after, -1 if since is None else since)
     assert batches(found) == list(range(count))[first + 1 :][-most:]
+
+
+def test_figures_must_have_some_room() -> None:
+    with pytest.raises(JobDefinitionError, match="figures_mb is 0; it must be at least 1"):
+        RunSettings(figures_mb=0)
