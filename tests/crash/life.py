@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from unittest import mock
 
+from broker_clients import forget_producers, patch_clients
+from broker_model import Brokers, Change
 from crash_jobs import CrashJob, Feed, Row
+from disk_tree import Tree
 from model_journal import RECEIVERS, JournaledReceiver
+from recording_broker import RecordingBrokers
 from recording_disk import Died, RecordingDisk
 from spark_model import ModelQuery, ModelSpark, forget_workers, model_compile, model_read_slots
 
@@ -32,8 +36,10 @@ from penstock.runtime import query, sealed
 
 __all__ = ["Action", "Ended", "Life", "Run", "Story"]
 
-ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart"]
+ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart", "grow"]
 _MOST_TICKS = 400
+_SINK_PARTITIONS = 2
+_OWN_SINKS = ("dead-letters", "receipts")
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Action:
 
     `feed` gives the next file of a stream; `send` the next command; `turn` lets Spark look at the sources once. `stop`
     is a signal, and `late` says that it comes when the next micro-batch has just been planned. Requests are awaited.
+    `grow` gives the topic of a stream so many `partitions`.
     """
 
     kind: ActionKind
@@ -50,11 +57,12 @@ class Action:
     savepoint: bool = False
     drain: bool = False
     late: bool = False
+    partitions: int = 0
 
     def __str__(self) -> str:
         more = [
             f"{name}={getattr(self, name)}"
-            for name in ("stream", "parallelism", "savepoint", "drain", "late")
+            for name in ("stream", "parallelism", "savepoint", "drain", "late", "partitions")
             if getattr(self, name)
         ]
         return " ".join([self.kind, *more])
@@ -78,7 +86,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Story:
-    """All that happens to a job: its runs, the files that its streams get, and the commands that are sent."""
+    """All that happens to a job: its runs, the files that its streams get, and the commands that are sent.
+
+    `topics` names the streams and sinks, also commands, receipts and dead letters, that are topics; `topic_options` is
+    what stands behind the name of each in its URI. Topics of streams have `partitions` to begin with.
+    """
 
     job: CrashJob
     runs: tuple[Run, ...]
@@ -90,6 +102,13 @@ class Story:
     options: Mapping[str, str] = field(default_factory=dict)
     journaled: bool = False
     own_commands: bool = False
+    topics: frozenset[str] = frozenset()
+    topic_options: Mapping[str, str] = field(default_factory=dict)
+    partitions: int = 2
+
+    def is_exactly_once(self, sink: str) -> bool:
+        """Whether a sink has each record once in the end."""
+        return sink not in self.topics or "exactly-once" in self.topic_options.get(sink, "")
 
 
 @dataclass
@@ -107,6 +126,7 @@ class Life:
         self.root = root / "disk"
         self.root.mkdir(parents=True)
         self.disk = RecordingDisk(self.root)
+        self.brokers = RecordingBrokers(self.disk)
         self.seed = 0
         self.attempt = 0
         self._uuids = 0
@@ -122,6 +142,7 @@ class Life:
 
     def _patch(self, patch: Callable[[Any], Any]) -> None:
         patch(self.disk)
+        patch_clients(self.brokers, patch)
         patch(mock.patch.object(runner, "open_session", self._session))
         patch(mock.patch.object(runner, "ship_code", _nothing))
         patch(mock.patch.object(runner, "warm_up", _nothing))
@@ -152,7 +173,7 @@ class Life:
 
     @contextlib.contextmanager
     def _session(self, settings: Any) -> Iterator[ModelSpark]:
-        self._spark = ModelSpark(self.seed)
+        self._spark = ModelSpark(self.brokers, self.seed)
         self._spark.set_retained(settings.retained_batches)
         yield self._spark
 
@@ -178,7 +199,19 @@ class Life:
             for stream in (*story.job.streams, "commands"):
                 (self.root / "in" / stream).mkdir(parents=True)
             (self.root / "out").mkdir()
+        self.brokers.forget()
+        for topic in sorted(story.topics):
+            count = _SINK_PARTITIONS if topic in (*story.job.sinks, *_OWN_SINKS) else story.partitions
+            self.brokers.do_durably(Change("topic", topic, count=count))
         self.disk.begin()
+        self.brokers.begin(self.brokers.state)
+
+    def go_on(self, tree: Tree | None = None, brokers: Brokers | None = None, after_s: float = 1.0) -> None:
+        """Record anew from what a crash has left, some time after it."""
+        self.disk.begin(tree)
+        state = self.brokers.state if brokers is None else brokers
+        state.pass_time(state.now_s + after_s)
+        self.brokers.begin(state)
 
     def live(self, run: int = 0, action: int = 0) -> Ended:
         """Live on from an action of a run, to the end or until the process dies."""
@@ -210,6 +243,7 @@ class Life:
         self.disk.end_process()
         forget_workers()
         RECEIVERS.clear()
+        forget_producers()
         self.attempt += 1
 
     def settings(self, run: Run) -> RunSettings:
@@ -225,6 +259,10 @@ class Life:
         bindings["dead-letters"] = f"jsonl:{root}/out/dead-letters"
         if story.job.commanded is not None and not story.own_commands:
             bindings["commands"] = f"jsonl:{root}/in/commands"
+        for name in story.topics:
+            start = "" if name in (*story.job.sinks, *_OWN_SINKS) else "start=earliest"
+            options = "&".join(filter(None, (start, story.topic_options.get(name, ""))))
+            bindings[name] = f"kafka://model:9092/{name}?{options}".rstrip("?")
         savepoint = None
         if run.from_savepoint:
             found = sorted((root / "savepoints").glob("*/manifest.json"), key=_number_of)
@@ -262,6 +300,9 @@ class Life:
 
     def feed(self, stream: str) -> None:
         """Give a stream its next file."""
+        if stream in self.story.topics:
+            self._write(stream, self.story.feed[stream])
+            return
         folder = self.root / "in" / stream
         there = len(self._files(stream))
         files = self.story.feed[stream]
@@ -270,6 +311,9 @@ class Life:
 
     def send(self) -> None:
         """Send the next command."""
+        if "commands" in self.story.topics:
+            self._write("commands", [[command] for command in self.story.commands])
+            return
         there = len(self._files("commands"))
         if there < len(self.story.commands):
             command = self.story.commands[there]
@@ -277,6 +321,19 @@ class Life:
                 to = command["payload"]["to"].replace("{root}", str(self.root))
                 command = {**command, "payload": {**command["payload"], "to": to}}
             self._give(self._command_folder, f"{there:04}.jsonl", [command])
+
+    def grow(self, action: Action) -> None:
+        """Give a topic more partitions."""
+        self.brokers.do_durably(Change("grow", action.stream or "readings", count=action.partitions))
+
+    def _write(self, topic: str, files: Sequence[Sequence[Row]]) -> None:
+        """Write the next file into a topic."""
+        there = self.brokers.state.topics[topic].given
+        if there < len(files):
+            messages = tuple(
+                (str(row.get("room", "*")).encode(), json.dumps(row).encode()) for row in files[there]
+            )
+            self.brokers.do_durably(Change("give", topic, messages=messages, count=there))
 
     @property
     def _command_folder(self) -> Path:
@@ -368,6 +425,8 @@ class _Conductor(threading.Event):
             life.feed(action.stream or "readings")
         elif action.kind == "send":
             life.send()
+        elif action.kind == "grow":
+            life.grow(action)
         elif action.kind == "turn":
             life.query.trigger()
         elif action.kind in ("rescale", "stop request"):
@@ -401,6 +460,8 @@ class _Conductor(threading.Event):
                 self._life.feed(action.stream or "readings")
             elif action.kind == "send":
                 self._life.send()
+            elif action.kind == "grow":
+                self._life.grow(action)
             self._done()
 
     def _check_savepoint(self, action: Action) -> None:

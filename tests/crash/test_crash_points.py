@@ -9,7 +9,8 @@ from crash_model import POWER_LOSSES
 from crash_trials import crash, distinct, record
 from life import Life
 from reliability import note_result
-from run_kinds import KINDS, MAIN
+from run_kinds import MAIN
+from topic_kinds import ALL_KINDS, MAIN_TOPICS
 
 # In make test only every so manieth operation of the kinds that are not the main one.
 _STRIDE = 60
@@ -26,7 +27,7 @@ def _tried(
     noted: tuple[str, str] | None = None,
 ) -> Counter[str]:
     """Crash a kind of runs; `noted` is the fault and the command under which that is put on record."""
-    recorded = record(life, KINDS[kind])
+    recorded = record(life, ALL_KINDS[kind])
     found: Counter[str] = Counter()
     wrong = []
     for one, tree in distinct(recorded, CASES[case], stride, stops=stops):
@@ -50,13 +51,15 @@ def test_after_a_kill_and_a_stop_during_start_all_is_there_once(life: Life) -> N
     assert _tried(life, MAIN, "kill", 4, stops=True)["went on"] > 30
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_kills_at_some_operations_of_all_kinds(life: Life, kind: str) -> None:
     """Each kind of runs goes right without a crash, and with some."""
     assert _tried(life, kind, "kill", _STRIDE)["went on"]
 
 
-@pytest.mark.parametrize("kind", [MAIN, "rescaled up", "a savepoint", "a journal, three runs", "two sinks"])
+@pytest.mark.parametrize(
+    "kind", [MAIN, "rescaled up", "a savepoint", "a journal, three runs", "two sinks", MAIN_TOPICS]
+)
 def test_power_losses_at_some_operations(life: Life, kind: str) -> None:
     """Whatever was not synced may be gone, and the job goes on."""
     assert _tried(life, kind, "power loss", 2 * _STRIDE)["went on"]
@@ -64,7 +67,7 @@ def test_power_losses_at_some_operations(life: Life, kind: str) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_crashes_at_each_operation(life: Life, kind: str, case: str) -> None:
     """All of it."""
     _tried(
@@ -77,7 +80,7 @@ def test_crashes_at_each_operation(life: Life, kind: str, case: str) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_kills_at_each_operation_and_a_stop_during_start(life: Life, kind: str) -> None:
     """And the run behind is stopped while it starts."""
     fault = f"kill at each operation of {kind}, then a stop during start"
