@@ -9,7 +9,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -23,15 +23,13 @@ from model_journal import RECEIVERS, JournaledReceiver
 from recording_broker import RecordingBrokers
 from recording_disk import Died, RecordingDisk
 from spark_model import ModelQuery, ModelSpark, forget_workers, model_compile, model_read_slots
+from stand_ins import DumpProcess, LastMoment, NoGauge, keep, nothing
 
 import penstock.errors
 from penstock.jobs import capturing, checkpoint_sync, dumping, own_files, runner
-from penstock.jobs.capturing import Capture, capture
-from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.requests import answer_to, new_request, post
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
-from penstock.local.memory import MemoryUse
 from penstock.runtime import query, sealed
 
 __all__ = ["Action", "Ended", "Life", "Run", "Story"]
@@ -144,18 +142,18 @@ class Life:
         patch(self.disk)
         patch_clients(self.brokers, patch)
         patch(mock.patch.object(runner, "open_session", self._session))
-        patch(mock.patch.object(runner, "ship_code", _nothing))
-        patch(mock.patch.object(runner, "warm_up", _nothing))
+        patch(mock.patch.object(runner, "ship_code", nothing))
+        patch(mock.patch.object(runner, "warm_up", nothing))
         patch(mock.patch.object(runner, "locked_by_jvm", mock.Mock()))
-        patch(mock.patch.object(runner, "MemoryGauge", _NoGauge))
+        patch(mock.patch.object(runner, "MemoryGauge", NoGauge))
         patch(mock.patch.object(runner, "signals_set", contextlib.nullcontext))
         patch(mock.patch.object(query, "_compile", model_compile))
         patch(mock.patch.object(query, "_REST_S", 0))
         patch(mock.patch("uuid.uuid4", self._uuid))
-        patch(mock.patch.object(checkpoint_sync, "ThreadPoolExecutor", _LastMoment))
+        patch(mock.patch.object(checkpoint_sync, "ThreadPoolExecutor", LastMoment))
         patch(mock.patch.object(checkpoint_sync, "sync_file_system", self.disk.sync_all))
         patch(mock.patch.object(capturing, "read_slots", model_read_slots))
-        patch(mock.patch.object(sealed.Sealed, "__init__", _keep))
+        patch(mock.patch.object(sealed.Sealed, "__init__", keep))
         patch(mock.patch.object(sealed.Sealed, "open", lambda self: self._value))
         patch(mock.patch.object(own_files, "_BETWEEN_LOOKS_S", 0))
         patch(mock.patch.object(dumping.Dumps, "_start", lambda dumps, wanted: self._dump(dumps, wanted)))
@@ -179,7 +177,7 @@ class Life:
 
     def _dump(self, dumps: Any, wanted: Any) -> Any:
         """The process that makes a dump, which has done so when it is looked at."""
-        return _DumpProcess(self._spark, dumps._checkpoint, wanted)
+        return DumpProcess(self._spark, dumps._checkpoint, wanted)
 
     def _receiver(self, binding: Any, folder: Path, *, bounded: bool) -> Any:
         return JournaledReceiver(folder, self.root / "in" / binding.stream, self._acknowledged)
@@ -470,80 +468,3 @@ class _Conductor(threading.Event):
             answer = answer_to(self._life.root / self._life.story.runs[self._run].checkpoint, self._request)
             if answer is None or (answer.error and "no micro-batch yet" not in answer.error):
                 raise penstock.errors.JobFailedError(f"There is no savepoint: {answer}")
-
-
-class _DumpProcess:
-    """A process that dumps, without a process."""
-
-    returncode = 0
-
-    def __init__(self, spark: ModelSpark, checkpoint: Checkpoint, wanted: Any) -> None:
-        form: Any = wanted.format
-        try:
-            manifest = capture(
-                spark,
-                checkpoint,
-                Capture("dump", wanted.to, form, batch=wanted.batch),  # type: ignore[arg-type]
-            )
-            self._said = json.dumps({"rows": sum(table.rows for table in manifest.tables)}), ""
-        except penstock.errors.PenstockError as e:
-            self.returncode = 2
-            self._said = "", str(e)
-
-    def poll(self) -> int:
-        return self.returncode
-
-    def wait(self) -> int:
-        return self.returncode
-
-    def communicate(self) -> tuple[str, str]:
-        return self._said
-
-    def kill(self) -> None:
-        """It has ended."""
-
-
-class _LastMoment:
-    """In place of threads: what is to be done is done when somebody waits for it, which is the worst moment."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], *args: Any) -> _Waiting:
-        return _Waiting(lambda: function(*args))
-
-    def map(self, function: Callable[[Any], Any], args: Iterable[Any]) -> Iterator[Any]:
-        return map(function, args)
-
-    def shutdown(self) -> None:
-        """Nothing is under way."""
-
-
-class _Waiting:
-    """What is to be done."""
-
-    def __init__(self, do: Callable[[], Any]) -> None:
-        self._do = do
-        self._is_done = False
-
-    def result(self) -> Any:
-        if not self._is_done:
-            self._is_done = True
-            return self._do()
-        return None
-
-
-class _NoGauge:
-    def __init__(self, session: Any) -> None:
-        pass
-
-    def sample(self) -> MemoryUse:
-        return MemoryUse()
-
-
-def _nothing(*_: Any) -> None:
-    """Left to Spark."""
-
-
-def _keep(self: Any, value: Any) -> None:
-    self._value = value

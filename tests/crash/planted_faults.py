@@ -166,9 +166,13 @@ PLANTED: tuple[PlantedFault, ...] = (
         (
             (
                 "    self._producer.send_offsets_to_transaction(",
-                "    self._producer.commit_transaction(60)\n"
-                "        self._producer.begin_transaction()\n"
-                "        self._producer.send_offsets_to_transaction(",
+                "\n        ".join(
+                    [
+                        "    self._producer.commit_transaction(60)",
+                        "self._producer.begin_transaction()",
+                        "self._producer.send_offsets_to_transaction(",
+                    ]
+                ),
             ),
         ),
         kind=MAIN_TOPICS,

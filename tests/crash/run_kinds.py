@@ -1,4 +1,4 @@
-"""Kinds of runs: jobs, sources and sinks, and what happens to them meanwhile; those with topics are in `topic_kinds`."""
+"""Kinds of runs: jobs, sources and sinks, and what happens to them meanwhile. `topic_kinds` has those with topics."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from crash_trials import crash, distinct, record
 from life import Life
 from reliability import note_result
 from run_kinds import MAIN
-from topic_kinds import ALL_KINDS, MAIN_TOPICS
+from topic_kinds import ALL_KINDS, MAIN_TOPICS, TOPIC_KINDS
 
 # In make test only every so manieth operation of the kinds that are not the main one.
 _STRIDE = 60
@@ -54,7 +54,8 @@ def test_after_a_kill_and_a_stop_during_start_all_is_there_once(life: Life) -> N
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_kills_at_some_operations_of_all_kinds(life: Life, kind: str) -> None:
     """Each kind of runs goes right without a crash, and with some."""
-    assert _tried(life, kind, "kill", _STRIDE)["went on"]
+    stride = 3 * _STRIDE if kind in TOPIC_KINDS else _STRIDE
+    assert _tried(life, kind, "kill", stride)["went on"]
 
 
 @pytest.mark.parametrize(
