@@ -48,17 +48,21 @@ class Recorded:
 class Crash:
     """A crash behind so many operations; of a power loss what is left besides what was synced.
 
-    With `stops` the next run is stopped while it starts, and there is more to read in the one after it.
+    With `stops` the next run is stopped while it starts, and there is more to read in the one after it. With `outlived`
+    workers live on for long enough to commit what they have open at a broker.
     """
 
     at: int
     loss: Loss | None = None
     seed: int = 0
     stops: bool = False
+    outlived: bool = False
 
     def __str__(self) -> str:
         what = "kill" if self.loss is None else f"power loss ({self.loss}, seed {self.seed})"
-        return f"{what} behind operation {self.at}{', then a stop during start' if self.stops else ''}"
+        more = ", then a stop during start" if self.stops else ""
+        more += ", outlived by workers" if self.outlived else ""
+        return f"{what} behind operation {self.at}{more}"
 
 
 @dataclass
@@ -100,7 +104,7 @@ def crash(life: Life, recorded: Recorded, crash: Crash, tree: Tree | None = None
         tree.put(life.root)
     life.story = recorded.story
     life.brokers.forget()
-    life.go_on(tree, brokers_after(recorded.brokers, recorded.ops[: crash.at]))
+    life.go_on(tree, brokers_after(recorded.brokers, recorded.ops, crash.at, outlived=crash.outlived))
     marks = [op.note for op in recorded.ops[: crash.at] if op.kind == "mark"]
     run, action = resumed(recorded.story, marks[-1] if marks else (0, 0))
     ended = life.start_and_stop(run) if crash.stops else Ended(finished=True)

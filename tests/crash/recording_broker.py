@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -142,10 +142,17 @@ class RecordingBrokers:
             self._do(change)
 
 
-def brokers_after(base: Brokers, ops: Iterable[Op]) -> Brokers:
-    """What brokers hold behind some operations."""
+def brokers_after(base: Brokers, ops: Sequence[Op], at: int, *, outlived: bool = False) -> Brokers:
+    """What brokers hold behind the first operations; `outlived` by workers that finish their transactions."""
     state = base.copy()
-    for op in ops:
+    for op in ops[:at]:
         if op.kind == "broker":
             state.apply(op.note)
+    waiting = {name for name, owner in state.owners.items() if owner.transaction} if outlived else set()
+    for op in ops[at:]:
+        name = op.note.name.split(" ")[0] if op.kind == "broker" else ""
+        if name in waiting:
+            state.apply(op.note)
+            if not state.owners[name].transaction:
+                waiting.discard(name)
     return state

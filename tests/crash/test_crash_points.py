@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from crash_model import POWER_LOSSES
-from crash_trials import crash, distinct, record
+from crash_trials import Crash, crash, distinct, record
 from life import Life
 from reliability import note_result
 from run_kinds import MAIN
@@ -64,6 +64,34 @@ def test_kills_at_some_operations_of_all_kinds(life: Life, kind: str) -> None:
 def test_power_losses_at_some_operations(life: Life, kind: str) -> None:
     """Whatever was not synced may be gone, and the job goes on."""
     assert _tried(life, kind, "power loss", 2 * _STRIDE)["went on"]
+
+
+def _outlived(life: Life, kind: str, stride: int = 1) -> int:
+    """Kill the driver of a kind at changes at the brokers, while the workers live on; how often."""
+    recorded = record(life, ALL_KINDS[kind])
+    places = [at for at, op in enumerate(recorded.ops, 1) if op.kind == "broker"][::stride]
+    wrong = []
+    for at in places:
+        outcome = crash(life, recorded, Crash(at, outlived=True))
+        if outcome.result != "went on":
+            wrong.append(f"{kind}: {at}: {recorded.ops[at - 1]}: {outcome.why}")
+    assert not wrong, "\n".join(wrong)
+    return len(places)
+
+
+def test_workers_may_outlive_their_driver(life: Life) -> None:
+    """They commit the transactions that they have open, and the next run writes nothing of those once more."""
+    assert _outlived(life, MAIN_TOPICS, 4) > 5
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("kind", TOPIC_KINDS)
+def test_workers_that_outlive_their_driver(life: Life, kind: str) -> None:
+    """Of all kinds with topics."""
+    count = _outlived(life, kind)
+    note_result(
+        "crash points", f"workers of {kind} that outlive their driver", count, 0, "-k outlive_their_driver"
+    )
 
 
 @pytest.mark.chaos
