@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from broker_model import Brokers
 from crash_model import Loss, after_kill, after_power_loss
 from disk_tree import Op, Tree
 from life import Ended, Life, Story
 from oracle import refusal_fault, violations
+from recording_broker import brokers_after
 
 __all__ = [
     "Crash",
@@ -34,28 +36,33 @@ _NEVER_READ = re.compile(r"/\.\.?[^/]+\.[0-9a-f-]{36}\.tmp(\.crc)?$")
 
 @dataclass(frozen=True)
 class Recorded:
-    """A life that went well: the disk before, its operations, and how far it was."""
+    """A life that went well: the disk and the brokers before, the operations, and how far it was."""
 
     story: Story
     base: Tree
     ops: Sequence[Op]
+    brokers: Brokers
 
 
 @dataclass(frozen=True)
 class Crash:
     """A crash behind so many operations; of a power loss what is left besides what was synced.
 
-    With `stops` the next run is stopped while it starts, and there is more to read in the one after it.
+    With `stops` the next run is stopped while it starts, and there is more to read in the one after it. With `outlived`
+    workers live on for long enough to commit what they have open at a broker.
     """
 
     at: int
     loss: Loss | None = None
     seed: int = 0
     stops: bool = False
+    outlived: bool = False
 
     def __str__(self) -> str:
         what = "kill" if self.loss is None else f"power loss ({self.loss}, seed {self.seed})"
-        return f"{what} behind operation {self.at}{', then a stop during start' if self.stops else ''}"
+        more = ", then a stop during start" if self.stops else ""
+        more += ", outlived by workers" if self.outlived else ""
+        return f"{what} behind operation {self.at}{more}"
 
 
 @dataclass
@@ -79,7 +86,7 @@ def record(life: Life, story: Story) -> Recorded:
     found = violations(life)
     if found:
         raise NotRightError("; ".join(found))
-    return Recorded(story, life.disk.base, list(life.disk.ops))
+    return Recorded(story, life.disk.base, list(life.disk.ops), life.brokers.base)
 
 
 def disk_after(recorded: Recorded, crash: Crash) -> Tree:
@@ -96,7 +103,8 @@ def crash(life: Life, recorded: Recorded, crash: Crash, tree: Tree | None = None
     with life.disk.durably():
         tree.put(life.root)
     life.story = recorded.story
-    life.disk.begin(tree)
+    life.brokers.forget()
+    life.go_on(tree, brokers_after(recorded.brokers, recorded.ops, crash.at, outlived=crash.outlived))
     marks = [op.note for op in recorded.ops[: crash.at] if op.kind == "mark"]
     run, action = resumed(recorded.story, marks[-1] if marks else (0, 0))
     ended = life.start_and_stop(run) if crash.stops else Ended(finished=True)
@@ -137,14 +145,19 @@ def some(
 def distinct(
     recorded: Recorded, losses: Sequence[Loss | None], step: int = 1, *, stops: bool = False
 ) -> Iterator[tuple[Crash, Tree]]:
-    """The crashes behind each operation that leave a disk which none before has left."""
-    seen: set[tuple[object, bytes]] = set()
+    """The crashes behind each operation that leave a disk, or brokers, which none before has left."""
+    seen: set[tuple[object, int, bytes]] = set()
     for at in range(0, len(recorded.ops) + 1, step):
         marks = [op.note for op in recorded.ops[:at] if op.kind == "mark"]
         for loss in losses:
             one = Crash(at, loss, at, stops)
             tree = disk_after(recorded, one)
-            key = marks[-1] if marks else None, tree.digest(lambda path: not _NEVER_READ.search(path))
+            changes = sum(op.kind == "broker" for op in recorded.ops[:at])
+            key = (
+                marks[-1] if marks else None,
+                changes,
+                tree.digest(lambda path: not _NEVER_READ.search(path)),
+            )
             if key not in seen:
                 seen.add(key)
                 yield one, tree

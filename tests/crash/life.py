@@ -9,31 +9,35 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 from unittest import mock
 
+from broker_clients import forget_producers, patch_clients
+from broker_model import Brokers, Change
 from crash_jobs import CrashJob, Feed, Row
+from disk_tree import Tree
 from model_journal import RECEIVERS, JournaledReceiver
+from recording_broker import RecordingBrokers
 from recording_disk import Died, RecordingDisk
 from spark_model import ModelQuery, ModelSpark, forget_workers, model_compile, model_read_slots
+from stand_ins import DumpProcess, LastMoment, NoGauge, keep, nothing
 
 import penstock.errors
 from penstock.jobs import capturing, checkpoint_sync, dumping, own_files, runner
-from penstock.jobs.capturing import Capture, capture
-from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.requests import answer_to, new_request, post
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
-from penstock.local.memory import MemoryUse
 from penstock.runtime import query, sealed
 
 __all__ = ["Action", "Ended", "Life", "Run", "Story"]
 
-ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart"]
+ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart", "grow"]
 _MOST_TICKS = 400
+_SINK_PARTITIONS = 2
+_OWN_SINKS = ("dead-letters", "receipts")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Action:
 
     `feed` gives the next file of a stream; `send` the next command; `turn` lets Spark look at the sources once. `stop`
     is a signal, and `late` says that it comes when the next micro-batch has just been planned. Requests are awaited.
+    `grow` gives the topic of a stream so many `partitions`.
     """
 
     kind: ActionKind
@@ -50,11 +55,12 @@ class Action:
     savepoint: bool = False
     drain: bool = False
     late: bool = False
+    partitions: int = 0
 
     def __str__(self) -> str:
         more = [
             f"{name}={getattr(self, name)}"
-            for name in ("stream", "parallelism", "savepoint", "drain", "late")
+            for name in ("stream", "parallelism", "savepoint", "drain", "late", "partitions")
             if getattr(self, name)
         ]
         return " ".join([self.kind, *more])
@@ -78,7 +84,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Story:
-    """All that happens to a job: its runs, the files that its streams get, and the commands that are sent."""
+    """All that happens to a job: its runs, the files that its streams get, and the commands that are sent.
+
+    `topics` names the streams and sinks, also commands, receipts and dead letters, that are topics; `topic_options` is
+    what stands behind the name of each in its URI. Topics of streams have `partitions` to begin with.
+    """
 
     job: CrashJob
     runs: tuple[Run, ...]
@@ -90,6 +100,13 @@ class Story:
     options: Mapping[str, str] = field(default_factory=dict)
     journaled: bool = False
     own_commands: bool = False
+    topics: frozenset[str] = frozenset()
+    topic_options: Mapping[str, str] = field(default_factory=dict)
+    partitions: int = 2
+
+    def is_exactly_once(self, sink: str) -> bool:
+        """Whether a sink has each record once in the end."""
+        return sink not in self.topics or "exactly-once" in self.topic_options.get(sink, "")
 
 
 @dataclass
@@ -107,6 +124,7 @@ class Life:
         self.root = root / "disk"
         self.root.mkdir(parents=True)
         self.disk = RecordingDisk(self.root)
+        self.brokers = RecordingBrokers(self.disk)
         self.seed = 0
         self.attempt = 0
         self._uuids = 0
@@ -122,19 +140,20 @@ class Life:
 
     def _patch(self, patch: Callable[[Any], Any]) -> None:
         patch(self.disk)
+        patch_clients(self.brokers, patch)
         patch(mock.patch.object(runner, "open_session", self._session))
-        patch(mock.patch.object(runner, "ship_code", _nothing))
-        patch(mock.patch.object(runner, "warm_up", _nothing))
+        patch(mock.patch.object(runner, "ship_code", nothing))
+        patch(mock.patch.object(runner, "warm_up", nothing))
         patch(mock.patch.object(runner, "locked_by_jvm", mock.Mock()))
-        patch(mock.patch.object(runner, "MemoryGauge", _NoGauge))
+        patch(mock.patch.object(runner, "MemoryGauge", NoGauge))
         patch(mock.patch.object(runner, "signals_set", contextlib.nullcontext))
         patch(mock.patch.object(query, "_compile", model_compile))
         patch(mock.patch.object(query, "_REST_S", 0))
         patch(mock.patch("uuid.uuid4", self._uuid))
-        patch(mock.patch.object(checkpoint_sync, "ThreadPoolExecutor", _LastMoment))
+        patch(mock.patch.object(checkpoint_sync, "ThreadPoolExecutor", LastMoment))
         patch(mock.patch.object(checkpoint_sync, "sync_file_system", self.disk.sync_all))
         patch(mock.patch.object(capturing, "read_slots", model_read_slots))
-        patch(mock.patch.object(sealed.Sealed, "__init__", _keep))
+        patch(mock.patch.object(sealed.Sealed, "__init__", keep))
         patch(mock.patch.object(sealed.Sealed, "open", lambda self: self._value))
         patch(mock.patch.object(own_files, "_BETWEEN_LOOKS_S", 0))
         patch(mock.patch.object(dumping.Dumps, "_start", lambda dumps, wanted: self._dump(dumps, wanted)))
@@ -152,13 +171,13 @@ class Life:
 
     @contextlib.contextmanager
     def _session(self, settings: Any) -> Iterator[ModelSpark]:
-        self._spark = ModelSpark(self.seed)
+        self._spark = ModelSpark(self.brokers, self.seed)
         self._spark.set_retained(settings.retained_batches)
         yield self._spark
 
     def _dump(self, dumps: Any, wanted: Any) -> Any:
         """The process that makes a dump, which has done so when it is looked at."""
-        return _DumpProcess(self._spark, dumps._checkpoint, wanted)
+        return DumpProcess(self._spark, dumps._checkpoint, wanted)
 
     def _receiver(self, binding: Any, folder: Path, *, bounded: bool) -> Any:
         return JournaledReceiver(folder, self.root / "in" / binding.stream, self._acknowledged)
@@ -178,7 +197,19 @@ class Life:
             for stream in (*story.job.streams, "commands"):
                 (self.root / "in" / stream).mkdir(parents=True)
             (self.root / "out").mkdir()
+        self.brokers.forget()
+        for topic in sorted(story.topics):
+            count = _SINK_PARTITIONS if topic in (*story.job.sinks, *_OWN_SINKS) else story.partitions
+            self.brokers.do_durably(Change("topic", topic, count=count))
         self.disk.begin()
+        self.brokers.begin(self.brokers.state)
+
+    def go_on(self, tree: Tree | None = None, brokers: Brokers | None = None, after_s: float = 1.0) -> None:
+        """Record anew from what a crash has left, some time after it."""
+        self.disk.begin(tree)
+        state = self.brokers.state if brokers is None else brokers
+        state.pass_time(state.now_s + after_s)
+        self.brokers.begin(state)
 
     def live(self, run: int = 0, action: int = 0) -> Ended:
         """Live on from an action of a run, to the end or until the process dies."""
@@ -210,6 +241,7 @@ class Life:
         self.disk.end_process()
         forget_workers()
         RECEIVERS.clear()
+        forget_producers()
         self.attempt += 1
 
     def settings(self, run: Run) -> RunSettings:
@@ -225,6 +257,10 @@ class Life:
         bindings["dead-letters"] = f"jsonl:{root}/out/dead-letters"
         if story.job.commanded is not None and not story.own_commands:
             bindings["commands"] = f"jsonl:{root}/in/commands"
+        for name in story.topics:
+            start = "" if name in (*story.job.sinks, *_OWN_SINKS) else "start=earliest"
+            options = "&".join(filter(None, (start, story.topic_options.get(name, ""))))
+            bindings[name] = f"kafka://model:9092/{name}?{options}".rstrip("?")
         savepoint = None
         if run.from_savepoint:
             found = sorted((root / "savepoints").glob("*/manifest.json"), key=_number_of)
@@ -262,6 +298,9 @@ class Life:
 
     def feed(self, stream: str) -> None:
         """Give a stream its next file."""
+        if stream in self.story.topics:
+            self._write(stream, self.story.feed[stream])
+            return
         folder = self.root / "in" / stream
         there = len(self._files(stream))
         files = self.story.feed[stream]
@@ -270,6 +309,9 @@ class Life:
 
     def send(self) -> None:
         """Send the next command."""
+        if "commands" in self.story.topics:
+            self._write("commands", [[command] for command in self.story.commands])
+            return
         there = len(self._files("commands"))
         if there < len(self.story.commands):
             command = self.story.commands[there]
@@ -277,6 +319,19 @@ class Life:
                 to = command["payload"]["to"].replace("{root}", str(self.root))
                 command = {**command, "payload": {**command["payload"], "to": to}}
             self._give(self._command_folder, f"{there:04}.jsonl", [command])
+
+    def grow(self, action: Action) -> None:
+        """Give a topic more partitions."""
+        self.brokers.do_durably(Change("grow", action.stream or "readings", count=action.partitions))
+
+    def _write(self, topic: str, files: Sequence[Sequence[Row]]) -> None:
+        """Write the next file into a topic."""
+        there = self.brokers.state.topics[topic].given
+        if there < len(files):
+            messages = tuple(
+                (str(row.get("room", "*")).encode(), json.dumps(row).encode()) for row in files[there]
+            )
+            self.brokers.do_durably(Change("give", topic, messages=messages, count=there))
 
     @property
     def _command_folder(self) -> Path:
@@ -368,6 +423,8 @@ class _Conductor(threading.Event):
             life.feed(action.stream or "readings")
         elif action.kind == "send":
             life.send()
+        elif action.kind == "grow":
+            life.grow(action)
         elif action.kind == "turn":
             life.query.trigger()
         elif action.kind in ("rescale", "stop request"):
@@ -401,6 +458,8 @@ class _Conductor(threading.Event):
                 self._life.feed(action.stream or "readings")
             elif action.kind == "send":
                 self._life.send()
+            elif action.kind == "grow":
+                self._life.grow(action)
             self._done()
 
     def _check_savepoint(self, action: Action) -> None:
@@ -409,80 +468,3 @@ class _Conductor(threading.Event):
             answer = answer_to(self._life.root / self._life.story.runs[self._run].checkpoint, self._request)
             if answer is None or (answer.error and "no micro-batch yet" not in answer.error):
                 raise penstock.errors.JobFailedError(f"There is no savepoint: {answer}")
-
-
-class _DumpProcess:
-    """A process that dumps, without a process."""
-
-    returncode = 0
-
-    def __init__(self, spark: ModelSpark, checkpoint: Checkpoint, wanted: Any) -> None:
-        form: Any = wanted.format
-        try:
-            manifest = capture(
-                spark,
-                checkpoint,
-                Capture("dump", wanted.to, form, batch=wanted.batch),  # type: ignore[arg-type]
-            )
-            self._said = json.dumps({"rows": sum(table.rows for table in manifest.tables)}), ""
-        except penstock.errors.PenstockError as e:
-            self.returncode = 2
-            self._said = "", str(e)
-
-    def poll(self) -> int:
-        return self.returncode
-
-    def wait(self) -> int:
-        return self.returncode
-
-    def communicate(self) -> tuple[str, str]:
-        return self._said
-
-    def kill(self) -> None:
-        """It has ended."""
-
-
-class _LastMoment:
-    """In place of threads: what is to be done is done when somebody waits for it, which is the worst moment."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], *args: Any) -> _Waiting:
-        return _Waiting(lambda: function(*args))
-
-    def map(self, function: Callable[[Any], Any], args: Iterable[Any]) -> Iterator[Any]:
-        return map(function, args)
-
-    def shutdown(self) -> None:
-        """Nothing is under way."""
-
-
-class _Waiting:
-    """What is to be done."""
-
-    def __init__(self, do: Callable[[], Any]) -> None:
-        self._do = do
-        self._is_done = False
-
-    def result(self) -> Any:
-        if not self._is_done:
-            self._is_done = True
-            return self._do()
-        return None
-
-
-class _NoGauge:
-    def __init__(self, session: Any) -> None:
-        pass
-
-    def sample(self) -> MemoryUse:
-        return MemoryUse()
-
-
-def _nothing(*_: Any) -> None:
-    """Left to Spark."""
-
-
-def _keep(self: Any, value: Any) -> None:
-    self._value = value

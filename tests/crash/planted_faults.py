@@ -13,10 +13,11 @@ from unittest import mock
 
 from crash_model import POWER_LOSSES, Loss
 from run_kinds import MAIN
+from topic_kinds import MAIN_TOPICS
 
-from penstock.jobs import beginning, checkpoint, plans, receipt_segments, rescaling, runner
+from penstock.jobs import beginning, checkpoint, following, plans, receipt_segments, rescaling, runner
 from penstock.jobs.checkpoint_sync import CheckpointSync
-from penstock.sinks import files
+from penstock.sinks import files, kafka, kafka_producers
 from penstock.sources import found_files, journal
 
 __all__ = ["PLANTED", "PlantedFault"]
@@ -149,6 +150,39 @@ PLANTED: tuple[PlantedFault, ...] = (
         found_files.FoundFiles,
         "append",
         (("os.fsync(log.fileno())", "pass"),),
+        losses=POWER_LOSSES,
+    ),
+    PlantedFault(
+        "a transaction that does not ask whether the batch is there",
+        kafka._TransactionTask,
+        "_attempt",
+        (("if producer.done < self._batch_id:", "if True:"),),
+        kind=MAIN_TOPICS,
+    ),
+    PlantedFault(
+        "messages that are committed before the note of their batch",
+        kafka_producers.TransactionalProducer,
+        "commit",
+        (
+            (
+                "    self._producer.send_offsets_to_transaction(",
+                "\n        ".join(
+                    [
+                        "    self._producer.commit_transaction(60)",
+                        "self._producer.begin_transaction()",
+                        "self._producer.send_offsets_to_transaction(",
+                    ]
+                ),
+            ),
+        ),
+        kind=MAIN_TOPICS,
+    ),
+    PlantedFault(
+        "tasks that commit before the checkpoint is on disk",
+        following.Follower,
+        "before_batch",
+        (("self.sync.wait(batch_id)", "pass"),),
+        kind=MAIN_TOPICS,
         losses=POWER_LOSSES,
     ),
 )

@@ -19,7 +19,13 @@ def main() -> int:
     print(f"job {wanted.story.job.name}, {wanted.story.parallelism} tasks, {wanted.story.form}")
     for number, run in enumerate(wanted.story.runs):
         print(f"run {number}: {', '.join(map(str, run.actions)) or 'nothing'}")
-    for fault in wanted.faults:
+    if wanted.story.topics:
+        options = wanted.story.topic_options
+        print(
+            "topics:",
+            ", ".join(f"{name} {options.get(name, '')}".strip() for name in sorted(wanted.story.topics)),
+        )
+    for fault in (*wanted.faults, *wanted.refusals):
         print(f"fault: {fault}")
     folder = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
     with Life(folder) as life:

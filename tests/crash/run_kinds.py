@@ -1,4 +1,4 @@
-"""Kinds of runs: jobs, sources and sinks, and what happens to them meanwhile."""
+"""Kinds of runs: jobs, sources and sinks, and what happens to them meanwhile. `topic_kinds` has those with topics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,22 @@ from typing import Any
 from crash_jobs import BEGIN, JOBS, Row
 from life import Action, Run, Story
 
-__all__ = ["KINDS", "MAIN", "adjustments", "readings"]
+__all__ = [
+    "FEED",
+    "KINDS",
+    "LATE_STOP",
+    "MAIN",
+    "RESCALE_1",
+    "RESCALE_3",
+    "SAVEPOINT",
+    "SEND",
+    "STOP",
+    "TURN",
+    "adjustments",
+    "make_run",
+    "make_story",
+    "readings",
+]
 
 ROOMS = "abcde"
 FEED, TURN, SEND, STOP = Action("feed"), Action("turn"), Action("send"), Action("stop")
@@ -62,23 +77,26 @@ def _dump(number: int) -> Row:
     }
 
 
-def _story(
+def make_story(
     job: str,
     *runs: Run,
     files: Sequence[int] = (5, 5),
     commands: tuple[Row, ...] = (),
     feed: Mapping[str, Any] | None = None,
+    bad: int | None = None,
     **more: Any,
 ) -> Story:
-    return Story(JOBS[job], runs, {"readings": readings(files), **(feed or {})}, commands, **more)
+    """A story of a job whose readings come in files of so many records."""
+    return Story(JOBS[job], runs, {"readings": readings(files, bad=bad), **(feed or {})}, commands, **more)
 
 
-def _run(*actions: Action, **more: Any) -> Run:
+def make_run(*actions: Action, **more: Any) -> Run:
+    """A run in which this happens."""
     return Run(actions, **more)
 
 
-_RESCALE_3, _RESCALE_1 = Action("rescale", parallelism=3), Action("rescale", parallelism=1)
-_SAVEPOINT = Action("stop request", savepoint=True)
+RESCALE_3, RESCALE_1 = Action("rescale", parallelism=3), Action("rescale", parallelism=1)
+SAVEPOINT = Action("stop request", savepoint=True)
 _FACTORS = {
     "factors": [[{"room": "a", "factor": 2}, {"room": "b", "factor": 3}], [{"room": "a", "factor": 5}]]
 }
@@ -88,87 +106,114 @@ _JOURNAL = {"journaled": True}
 MAIN = "a folder, a folder sink, commands"
 
 KINDS: dict[str, Story] = {
-    MAIN: _story(
-        "counts", _run(FEED, TURN, SEND, FEED, TURN, FEED), files=(4, 4, 3), commands=adjustments(1)
+    MAIN: make_story(
+        "counts", make_run(FEED, TURN, SEND, FEED, TURN, FEED), files=(4, 4, 3), commands=adjustments(1)
     ),
-    "one bounded run": _story("counts", _run(FEED, FEED, SEND, TURN, bounded=True), commands=adjustments(1)),
-    "a first run without data": _story("counts", _run(TURN), _run(FEED, FEED)),
-    "three runs": _story(
+    "one bounded run": make_story(
+        "counts", make_run(FEED, FEED, SEND, TURN, bounded=True), commands=adjustments(1)
+    ),
+    "a first run without data": make_story("counts", make_run(TURN), make_run(FEED, FEED)),
+    "three runs": make_story(
         "counts",
-        _run(FEED, TURN, STOP),
-        _run(SEND, FEED, TURN, STOP),
-        _run(bounded=True),
+        make_run(FEED, TURN, STOP),
+        make_run(SEND, FEED, TURN, STOP),
+        make_run(bounded=True),
         commands=adjustments(1),
     ),
-    "a stop behind a plan": _story("counts", _run(FEED, TURN, FEED, LATE_STOP), _run()),
-    "a stop behind the first plan": _story("counts", _run(FEED, LATE_STOP), _run(FEED)),
-    "a stop during start": _story("counts", _run(FEED, TURN, FEED, LATE_STOP), _run(early_stop=True), _run()),
-    "a stop during the first start": _story("counts", _run(early_stop=True), _run(FEED, FEED)),
-    "two stops during start": _story(
-        "counts", _run(FEED, TURN), _run(early_stop=True), _run(early_stop=True), _run(FEED)
+    "a stop behind a plan": make_story("counts", make_run(FEED, TURN, FEED, LATE_STOP), make_run()),
+    "a stop behind the first plan": make_story("counts", make_run(FEED, LATE_STOP), make_run(FEED)),
+    "a stop during start": make_story(
+        "counts", make_run(FEED, TURN, FEED, LATE_STOP), make_run(early_stop=True), make_run()
     ),
-    "commands in the checkpoint": _story(
-        "counts", _run(FEED, SEND, TURN, SEND, FEED, TURN), commands=adjustments(2), own_commands=True
+    "a stop during the first start": make_story("counts", make_run(early_stop=True), make_run(FEED, FEED)),
+    "two stops during start": make_story(
+        "counts", make_run(FEED, TURN), make_run(early_stop=True), make_run(early_stop=True), make_run(FEED)
     ),
-    "commands alone": _story("counts", _run(SEND, TURN, SEND, TURN, FEED, FEED), commands=adjustments(2)),
-    "many commands at once": _story("counts", _run(FEED, *[SEND] * 5, TURN, FEED), commands=adjustments(5)),
-    "a file for each micro-batch": _story(
-        "counts", _run(FEED, FEED, FEED), files=(2, 2, 2), options={"readings": "?max_files_per_batch=1"}
+    "commands in the checkpoint": make_story(
+        "counts", make_run(FEED, SEND, TURN, SEND, FEED, TURN), commands=adjustments(2), own_commands=True
     ),
-    "few micro-batches are kept": _story("counts", _run(*[FEED, TURN] * 7), files=(2,) * 7, retained=2),
+    "commands alone": make_story(
+        "counts", make_run(SEND, TURN, SEND, TURN, FEED, FEED), commands=adjustments(2)
+    ),
+    "many commands at once": make_story(
+        "counts", make_run(FEED, *[SEND] * 5, TURN, FEED), commands=adjustments(5)
+    ),
+    "a file for each micro-batch": make_story(
+        "counts", make_run(FEED, FEED, FEED), files=(2, 2, 2), options={"readings": "?max_files_per_batch=1"}
+    ),
+    "few micro-batches are kept": make_story(
+        "counts", make_run(*[FEED, TURN] * 7), files=(2,) * 7, retained=2
+    ),
     "dead letters": Story(
-        JOBS["counts"], (_run(FEED, TURN, FEED, TURN),), {"readings": readings((4, 4), bad=5)}
+        JOBS["counts"], (make_run(FEED, TURN, FEED, TURN),), {"readings": readings((4, 4), bad=5)}
     ),
-    "two sinks": _story("two-sinks", _run(FEED, TURN, FEED, TURN), files=(12, 9)),
-    "two sinks, a stop during start": _story(
-        "two-sinks", _run(FEED, TURN, FEED, LATE_STOP), _run(early_stop=True), _run(), files=(12, 9)
+    "two sinks": make_story("two-sinks", make_run(FEED, TURN, FEED, TURN), files=(12, 9)),
+    "two sinks, a stop during start": make_story(
+        "two-sinks",
+        make_run(FEED, TURN, FEED, LATE_STOP),
+        make_run(early_stop=True),
+        make_run(),
+        files=(12, 9),
     ),
-    "CSV": _story("counts", _run(FEED, TURN, FEED, TURN), form="csv"),
-    "Parquet": _story("counts", _run(FEED, TURN, FEED, TURN), form="parquet"),
-    "two levels": _story("two-levels", _run(FEED, TURN, SEND, FEED, TURN), commands=adjustments(1)),
-    "no keyed step": _story("stateless", _run(FEED, TURN, FEED, TURN)),
-    "a control stream": _story(
-        "controlled", _run(_FEED_FACTORS, FEED, TURN, _FEED_FACTORS, FEED, TURN), feed=_FACTORS
+    "CSV": make_story("counts", make_run(FEED, TURN, FEED, TURN), form="csv"),
+    "Parquet": make_story("counts", make_run(FEED, TURN, FEED, TURN), form="parquet"),
+    "two levels": make_story("two-levels", make_run(FEED, TURN, SEND, FEED, TURN), commands=adjustments(1)),
+    "no keyed step": make_story("stateless", make_run(FEED, TURN, FEED, TURN)),
+    "a control stream": make_story(
+        "controlled", make_run(_FEED_FACTORS, FEED, TURN, _FEED_FACTORS, FEED, TURN), feed=_FACTORS
     ),
-    "windows": _story("windows", _run(FEED, TURN, FEED, TURN, STOP), _run(bounded=True)),
-    "windows, drained": _story("windows", _run(FEED, TURN, FEED, Action("stop request", drain=True))),
-    "timers": _story("timers", _run(FEED, TURN, FEED, TURN, STOP), _run(bounded=True)),
-    "one task": _story("counts", _run(FEED, TURN, FEED, TURN), parallelism=1),
-    "a task for each key group": _story("counts", _run(FEED, TURN, FEED, TURN), parallelism=4),
-    "a journal": _story("counts", _run(FEED, TURN, FEED, TURN), **_JOURNAL),
-    "a journal, three runs": _story(
-        "counts", _run(FEED, TURN, STOP), _run(FEED, LATE_STOP), _run(FEED, TURN), files=(3, 3, 3), **_JOURNAL
-    ),
-    "a journal and a savepoint": _story(
+    "windows": make_story("windows", make_run(FEED, TURN, FEED, TURN, STOP), make_run(bounded=True)),
+    "windows, drained": make_story("windows", make_run(FEED, TURN, FEED, Action("stop request", drain=True))),
+    "timers": make_story("timers", make_run(FEED, TURN, FEED, TURN, STOP), make_run(bounded=True)),
+    "one task": make_story("counts", make_run(FEED, TURN, FEED, TURN), parallelism=1),
+    "a task for each key group": make_story("counts", make_run(FEED, TURN, FEED, TURN), parallelism=4),
+    "a journal": make_story("counts", make_run(FEED, TURN, FEED, TURN), **_JOURNAL),
+    "a journal, three runs": make_story(
         "counts",
-        _run(FEED, TURN, _SAVEPOINT),
-        _run(FEED, TURN, checkpoint="second", from_savepoint=True),
+        make_run(FEED, TURN, STOP),
+        make_run(FEED, LATE_STOP),
+        make_run(FEED, TURN),
+        files=(3, 3, 3),
         **_JOURNAL,
     ),
-    "rescaled up": _story("counts", _run(FEED, SEND, TURN, _RESCALE_3, FEED, TURN), commands=adjustments(1)),
-    "rescaled down": _story("counts", _run(FEED, TURN, _RESCALE_1, FEED, TURN), parallelism=3),
-    "rescaled twice": _story("counts", _run(FEED, TURN, _RESCALE_3, _RESCALE_1, FEED, TURN)),
-    "rescaled before the first data": _story("counts", _run(_RESCALE_3, FEED, TURN, FEED)),
-    "rescaled, two levels": _story("two-levels", _run(FEED, TURN, _RESCALE_3, FEED, TURN)),
-    "rescaled, windows": _story("windows", _run(FEED, TURN, _RESCALE_3, FEED, STOP), _run(bounded=True)),
-    "a savepoint": _story(
+    "a journal and a savepoint": make_story(
         "counts",
-        _run(FEED, SEND, TURN, _SAVEPOINT),
-        _run(FEED, TURN, checkpoint="second", from_savepoint=True),
+        make_run(FEED, TURN, SAVEPOINT),
+        make_run(FEED, TURN, checkpoint="second", from_savepoint=True),
+        **_JOURNAL,
+    ),
+    "rescaled up": make_story(
+        "counts", make_run(FEED, SEND, TURN, RESCALE_3, FEED, TURN), commands=adjustments(1)
+    ),
+    "rescaled down": make_story("counts", make_run(FEED, TURN, RESCALE_1, FEED, TURN), parallelism=3),
+    "rescaled twice": make_story("counts", make_run(FEED, TURN, RESCALE_3, RESCALE_1, FEED, TURN)),
+    "rescaled before the first data": make_story("counts", make_run(RESCALE_3, FEED, TURN, FEED)),
+    "rescaled, two levels": make_story("two-levels", make_run(FEED, TURN, RESCALE_3, FEED, TURN)),
+    "rescaled, windows": make_story(
+        "windows", make_run(FEED, TURN, RESCALE_3, FEED, STOP), make_run(bounded=True)
+    ),
+    "a savepoint": make_story(
+        "counts",
+        make_run(FEED, SEND, TURN, SAVEPOINT),
+        make_run(FEED, TURN, checkpoint="second", from_savepoint=True),
         commands=adjustments(1),
     ),
-    "a savepoint, another parallelism": _story(
-        "two-levels", _run(FEED, TURN, _SAVEPOINT), _run(FEED, checkpoint="second", from_savepoint=True)
+    "a savepoint, another parallelism": make_story(
+        "two-levels",
+        make_run(FEED, TURN, SAVEPOINT),
+        make_run(FEED, checkpoint="second", from_savepoint=True),
     ),
-    "a dump": _story("counts", _run(FEED, TURN, SEND, TURN, FEED, TURN, TURN), commands=_others(_dump(1))),
-    "paused": _story(
+    "a dump": make_story(
+        "counts", make_run(FEED, TURN, SEND, TURN, FEED, TURN, TURN), commands=_others(_dump(1))
+    ),
+    "paused": make_story(
         "counts",
-        _run(FEED, TURN, SEND, TURN, FEED, TURN, SEND, TURN),
+        make_run(FEED, TURN, SEND, TURN, FEED, TURN, SEND, TURN),
         commands=_others(_pause("pause", 1), _pause("resume", 1)),
     ),
-    "paused and rescaled": _story(
+    "paused and rescaled": make_story(
         "counts",
-        _run(FEED, TURN, SEND, TURN, FEED, TURN, _RESCALE_3, SEND, TURN),
+        make_run(FEED, TURN, SEND, TURN, FEED, TURN, RESCALE_3, SEND, TURN),
         commands=_others(_pause("pause", 1), _pause("resume", 1)),
     ),
 }

@@ -1,4 +1,4 @@
-"""Random schedules: a story, crashes and faults of the disk that follow from a seed, lived to the end."""
+"""Random schedules: a story, and crashes and faults of disk and brokers, that follow from a seed, lived to the end."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import errno
 import os
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crash_jobs import JOBS, Row
 from crash_model import POWER_LOSSES, Loss, after_power_loss
 from crash_trials import Outcome, judge, resumed
 from disk_tree import Op
 from life import Action, Life, Run, Story
+from recording_broker import Refusal, RefusalKind
 from recording_disk import Died
 from run_kinds import ROOMS, adjustments, readings
+from topic_kinds import EXACTLY_ONCE
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, fault_of
 
 __all__ = ["Schedule", "Told", "live_schedule", "schedule"]
 
 _MOST_STARTS = 12
+_WITH_TOPICS = 0.3
+# As a restart strategy waits longer for what does not get better.
+_REFUSED_REST_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,17 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A story, and the fault of each process that lives it; those behind have none."""
+    """A story, and the fault of each process that lives it; those behind have none.
+
+    `refusals` are what happens at the brokers, whichever process lives then; `rest_s` is how long it takes until the
+    job is started again.
+    """
 
     seed: int
     story: Story
     faults: tuple[Fault, ...]
+    refusals: tuple[Refusal, ...] = ()
+    rest_s: float = 1.0
 
 
 @dataclass
@@ -73,7 +84,56 @@ def schedule(seed: int, *, power: bool = True) -> Schedule:
     chance = random.Random(seed)
     story = _story(chance)
     faults = tuple(_fault(chance, power=power) for _ in range(chance.choice((1, 1, 2, 2, 3))))
-    return Schedule(seed, story, faults)
+    # Chances of their own, so that the other schedules stay what they are.
+    own = random.Random(f"{seed}/brokers")
+    if own.random() >= _WITH_TOPICS:
+        return Schedule(seed, story, faults)
+    story = _on_topics(own, story)
+    refusals = tuple(_refusal(own) for _ in range(own.choice((0, 1, 1, 2, 3))))
+    return Schedule(seed, story, faults, refusals, own.choice((1.0, 20.0, 150.0)))
+
+
+def _on_topics(own: random.Random, story: Story) -> Story:
+    """The story with topics in the place of some folders."""
+    job = story.job
+    able = [*job.streams, *job.sinks]
+    if job.name == "counts":
+        able.append("dead-letters")
+    if story.commands:
+        able += ["commands", "receipts"]
+    chosen = [name for name in able if own.random() < 0.6] or [able[-1]]
+    options = {
+        name: "delivery=at-least-once" if own.random() < 0.25 else EXACTLY_ONCE
+        for name in chosen
+        if name in (*job.sinks, "receipts", "dead-letters")
+    }
+    if own.random() < 0.3:
+        options["readings"] = f"max_records_per_batch={own.randint(2, 9)}"
+    runs = story.runs
+    partitions = own.randint(1, 3)
+    if job.name == "stateless" and "readings" in chosen:
+        grow = Action("grow", partitions=partitions + own.randint(1, 2))
+        runs = tuple(replace(run, actions=_with(own, run.actions, grow)) for run in runs)
+    return replace(
+        story,
+        runs=runs,
+        journaled=story.journaled and "readings" not in chosen,
+        topics=frozenset(chosen),
+        topic_options=options,
+        partitions=partitions,
+    )
+
+
+def _with(own: random.Random, actions: tuple[Action, ...], more: Action) -> tuple[Action, ...]:
+    at = own.randint(0, len(actions))
+    return (*actions[:at], more, *actions[at:])
+
+
+def _refusal(own: random.Random) -> Refusal:
+    at = own.randint(1, own.choice((20, 60, 150)))
+    kind: RefusalKind = own.choice(("away", "away", "moving", "answer lost", "request lost", "fenced"))
+    seconds = own.choice((0.5, 5.0, 20.0, 60.0, 200.0)) if kind in ("away", "moving") else 0.0
+    return Refusal(kind, at, seconds)
 
 
 def _fault(chance: random.Random, *, power: bool) -> Fault:
@@ -141,12 +201,14 @@ def live_schedule(life: Life, wanted: Schedule) -> Told:
     """Live a schedule to its end, and judge what is there then."""
     life.seed = wanted.seed
     life.begin(wanted.story)
+    life.brokers.refusals = [replace(refusal) for refusal in wanted.refusals]
     told = Told(Outcome("went on"))
     mark = (0, 0)
     power_failed = False
     waiting = list(wanted.faults)
     stops = False
-    for _ in range(_MOST_STARTS):
+    for _ in range(_MOST_STARTS * (3 if wanted.refusals else 1)):
+        refused = _refused(life)
         fault = waiting.pop(0) if waiting else None
         met = _Faults(fault)
         life.disk.before = met
@@ -163,6 +225,7 @@ def live_schedule(life: Life, wanted: Schedule) -> Told:
         told.trace += [f"  {op}" for op in life.disk.ops if op.kind == "mark"]
         mark = next((op.note for op in reversed(life.disk.ops) if op.kind == "mark"), mark)
         told.trace.append(f"  ended with {ended.error!r}")
+        was_refused = _refused(life) > refused
         if ended.finished:
             break
         if isinstance(ended.error, Died):
@@ -175,14 +238,22 @@ def live_schedule(life: Life, wanted: Schedule) -> Told:
                 life.disk.is_dead = False
                 with life.disk.durably():
                     tree.put(life.root)
-            life.disk.begin(tree)
+            life.go_on(tree, after_s=wanted.rest_s)
         elif met.met and fault is not None and fault.code is not None and _may_be(ended.error):
             # Whoever looks after the job starts it again.
-            life.disk.begin()
+            life.go_on(after_s=wanted.rest_s)
+        elif was_refused and isinstance(ended.error, PenstockError) and fault_of(ended.error) != "user":
+            life.go_on(after_s=max(wanted.rest_s, _REFUSED_REST_S))
         else:
             break
+    told.faults["broker refuses"] += sum(refusal.met > 0 for refusal in life.brokers.refusals)
     told.outcome = judge(life, ended, power_failed=power_failed)
     return told
+
+
+def _refused(life: Life) -> int:
+    """How often brokers have refused."""
+    return sum(refusal.met for refusal in life.brokers.refusals)
 
 
 def _may_be(error: BaseException | None) -> bool:
@@ -207,7 +278,7 @@ class _Faults:
             self.met = True
             raise Died
         full_too = fault.code == errno.EIO or op.kind in ("make", "write")
-        if self._count < fault.at + fault.count and full_too and op.kind != "mark":
+        if self._count < fault.at + fault.count and full_too and op.kind not in ("mark", "broker"):
             self.met = True
             raise OSError(fault.code, os.strerror(fault.code), op.path)
 

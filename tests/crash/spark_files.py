@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 
 from penstock.runtime.cuts import batch_numbers
 
-__all__ = ["SparkLogFolder", "StateFolder", "write_description", "write_spark_file"]
+__all__ = ["SparkLogFolder", "StateFolder", "read_spark_file", "write_description", "write_spark_file"]
 
 _BLOCK = struct.Struct("<8sBIII")
 _SEED = 0x9747B28C
@@ -71,7 +71,7 @@ def _sums(data: bytes) -> bytes:
     return b"crc\0" + struct.pack(f">I{len(found)}I", _SUM_BYTES, *found)
 
 
-def _read(path: Path) -> bytes:
+def read_spark_file(path: Path) -> bytes:
     """The bytes of a file, which must fit the sums beside it; sums that are not there, or cut at once, are left out."""
     try:
         data = path.read_bytes()
@@ -106,7 +106,7 @@ class SparkLogFolder:
     def read(self, batch: int) -> list[str]:
         """The lines of a file, behind its version. Raises PySparkException as Spark does for one that is damaged."""
         path = self.folder / str(batch)
-        lines = _read(path).decode().splitlines()
+        lines = read_spark_file(path).decode().splitlines()
         if not lines or not lines[0].startswith("v"):
             raise PySparkException(f"Failed to read log file file:{path}. Incomplete log file")
         return lines[1:]
@@ -183,11 +183,11 @@ class StateFolder:
             name = f"{number}_{ids[number]}"
             snapshot = self._folder / f"{name}.zip"
             if snapshot.exists():
-                with zipfile.ZipFile(io.BytesIO(_read(snapshot))) as archive:
+                with zipfile.ZipFile(io.BytesIO(read_spark_file(snapshot))) as archive:
                     held = msgspec.msgpack.decode(archive.read("state"))
                 state: State = {(node, entry): data for node, entry, data in held}
                 break
-            before, made = _unpacked(_read(self._folder / f"{name}.changelog"))
+            before, made = _unpacked(read_spark_file(self._folder / f"{name}.changelog"))
             changes.append(made)
             ids.update(before)
         else:

@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from model_topics import ModelTopic
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from recording_broker import RecordingBrokers
 from spark_files import SparkLogFolder, StateFolder, write_description, write_spark_file
 
 from penstock.instants import instant_of
@@ -74,7 +76,8 @@ class ModelSpark:
 
     streams = object()
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, brokers: RecordingBrokers, seed: int = 0) -> None:
+        self.brokers = brokers
         self.settings: dict[str, str] = {}
         self.query: ModelQuery | None = None
         self.chance = random.Random(seed)
@@ -98,7 +101,9 @@ class ModelSpark:
     def register(self, kind: Any) -> None:
         self._sources[kind.name()] = kind
 
-    def format(self, name: str) -> ModelSpark:
+    def format(self, name: str) -> ModelSpark | ModelTopic:
+        if name == "kafka":
+            return ModelTopic(self.brokers, self.chance)
         self._name = name
         return self
 
@@ -181,6 +186,9 @@ class ModelQuery:
         self._is_recovered = False
         self._end: list[dict[str, Any]] = []
         self._sources = [_packed(spark, source, query) for source in query.sources]  # type: ignore[arg-type]
+        for number, source in enumerate(self._sources):
+            if isinstance(source, ModelTopic):
+                source.place = self._folder / "sources" / str(number)
         self._levels = [[node.id for node in level] for level in query.plan.levels()]
 
     # What penstock calls.
@@ -245,7 +253,6 @@ class ModelQuery:
             json.loads(metadata.read_bytes())
         else:
             write_spark_file(metadata, json.dumps({"id": str(uuid.uuid4())}).encode())
-        self._start = [source.initialOffset() for source in self._sources]
         self._partitions = self._query.parallelism
         self._batch = self._offsets.newest
         self._planned = self._batch >= 0 and self._commits.newest < self._batch
@@ -253,10 +260,14 @@ class ModelQuery:
             for source in self._sources:
                 source.prepareForTriggerAvailableNow()
         if self._batch < 0:
+            self._start = [source.initialOffset() for source in self._sources]
             self._batch, self._planned = 0, False
             return
-        if self._planned and self._batch > 0:
-            self._start = self._read_offsets(self._batch - 1)
+        if self._planned:
+            first = self._batch == 0
+            self._start = (
+                [s.initialOffset() for s in self._sources] if first else self._read_offsets(self._batch - 1)
+            )
         # Last, since a replay has the time of its own plan.
         self._end = self._read_offsets(self._batch)
         if not self._planned:
@@ -273,7 +284,9 @@ class ModelQuery:
         """Plan the next micro-batch, if there is anything for it."""
         limit = ReadMaxRows(1)
         ends = [s.latestOffset(at, limit) for s, at in zip(self._sources, self._start, strict=True)]
-        if all(end["position"] == at["position"] for end, at in zip(ends, self._start, strict=True)):
+        # Spark makes a first micro-batch of a topic though nothing has come.
+        is_first = self._batch == 0 and any(isinstance(source, ModelTopic) for source in self._sources)
+        if not is_first and all(_is_same(end, at) for end, at in zip(ends, self._start, strict=True)):
             return False
         self._now_ms = int(dt.datetime.now(dt.UTC).timestamp() * 1000)
         about = {
@@ -326,6 +339,9 @@ class ModelQuery:
                 before = Forwarder(plan, self._levels[number - 1])
                 parts = [_rows(before.batches(packed_batches(part, plan.slots))) for part in parts]
             parts = self._level(number, level, parts)
+        sorts = not self._levels and self._query.writer.commits_in_tasks
+        if sorts:
+            parts = self._by_slot(parts)
         forwarder = Forwarder(plan, self._levels[-1] if self._levels else [])
         number = self._query.first_batch + self._batch
         order = list(enumerate(parts))
@@ -334,6 +350,8 @@ class ModelQuery:
             attempt = self._spark.next_attempt()
             with _task(self._batch, partition, attempt):
                 rows = forwarder.rows(packed_batches(part, plan.slots))
+                if sorts:
+                    rows = iter(sorted(row._replace(body=bytes(row.body)) for row in rows))
                 for batch in self._query.writer.batches(rows, number, partition, attempt):
                     columns = [column.to_pylist() for column in batch.columns]
                     yield from map(_ReportRow._make, zip(*columns, strict=True))
@@ -341,12 +359,23 @@ class ModelQuery:
     def _read(self) -> list[list[PackedRow]]:
         parts = []
         for source, start, end in zip(self._sources, self._start, self._end, strict=True):
-            if start["position"] == end["position"]:
+            if _is_same(end, start):
                 continue
+            if isinstance(source, ModelTopic):
+                source.now_ms = self._now_ms
             for partition in source.partitions(start, end):
                 with _task(self._batch, len(parts), self._spark.next_attempt()):
                     parts.append(_rows(source.read(partition)))
         return parts
+
+    def _by_slot(self, parts: Sequence[list[PackedRow]]) -> list[list[PackedRow]]:
+        """The shuffle before tasks that commit, where no keyed level has one."""
+        shuffled = [row for part in parts for row in part]
+        self._spark.chance.shuffle(shuffled)
+        slots: dict[int, list[PackedRow]] = {}
+        for row in shuffled:
+            slots.setdefault(int(self._query.plan.slots[row.key_group]), []).append(row)
+        return [slots.get(slot, []) for slot in slot_keys(self._query.parallelism)]
 
     def _level(
         self, number: int, step_ids: list[str], parts: Sequence[list[PackedRow]]
@@ -387,6 +416,11 @@ def _unique_ids(commits: SparkLogFolder, batch: int) -> dict[str, list[list[str]
         return {}
     found: dict[str, list[list[str]]] = json.loads(commits.read(batch)[0])["stateUniqueIds"]
     return found
+
+
+def _is_same(end: dict[str, Any], start: dict[str, Any]) -> bool:
+    """Whether a stream has nothing new; a log's offset tells more than the position."""
+    return bool(end.get("position", end) == start.get("position", start))
 
 
 def _rows(batches: Any) -> list[PackedRow]:

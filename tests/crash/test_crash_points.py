@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 from crash_model import POWER_LOSSES
-from crash_trials import crash, distinct, record
+from crash_trials import Crash, crash, distinct, record
 from life import Life
 from reliability import note_result
-from run_kinds import KINDS, MAIN
+from run_kinds import MAIN
+from topic_kinds import ALL_KINDS, MAIN_TOPICS, TOPIC_KINDS
 
 # In make test only every so manieth operation of the kinds that are not the main one.
 _STRIDE = 60
@@ -26,7 +27,7 @@ def _tried(
     noted: tuple[str, str] | None = None,
 ) -> Counter[str]:
     """Crash a kind of runs; `noted` is the fault and the command under which that is put on record."""
-    recorded = record(life, KINDS[kind])
+    recorded = record(life, ALL_KINDS[kind])
     found: Counter[str] = Counter()
     wrong = []
     for one, tree in distinct(recorded, CASES[case], stride, stops=stops):
@@ -50,21 +51,52 @@ def test_after_a_kill_and_a_stop_during_start_all_is_there_once(life: Life) -> N
     assert _tried(life, MAIN, "kill", 4, stops=True)["went on"] > 30
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_kills_at_some_operations_of_all_kinds(life: Life, kind: str) -> None:
     """Each kind of runs goes right without a crash, and with some."""
-    assert _tried(life, kind, "kill", _STRIDE)["went on"]
+    stride = 3 * _STRIDE if kind in TOPIC_KINDS else _STRIDE
+    assert _tried(life, kind, "kill", stride)["went on"]
 
 
-@pytest.mark.parametrize("kind", [MAIN, "rescaled up", "a savepoint", "a journal, three runs", "two sinks"])
+@pytest.mark.parametrize(
+    "kind", [MAIN, "rescaled up", "a savepoint", "a journal, three runs", "two sinks", MAIN_TOPICS]
+)
 def test_power_losses_at_some_operations(life: Life, kind: str) -> None:
     """Whatever was not synced may be gone, and the job goes on."""
     assert _tried(life, kind, "power loss", 2 * _STRIDE)["went on"]
 
 
+def _outlived(life: Life, kind: str, stride: int = 1) -> int:
+    """Kill the driver of a kind at changes at the brokers, while the workers live on; how often."""
+    recorded = record(life, ALL_KINDS[kind])
+    places = [at for at, op in enumerate(recorded.ops, 1) if op.kind == "broker"][::stride]
+    wrong = []
+    for at in places:
+        outcome = crash(life, recorded, Crash(at, outlived=True))
+        if outcome.result != "went on":
+            wrong.append(f"{kind}: {at}: {recorded.ops[at - 1]}: {outcome.why}")
+    assert not wrong, "\n".join(wrong)
+    return len(places)
+
+
+def test_workers_may_outlive_their_driver(life: Life) -> None:
+    """They commit the transactions that they have open, and the next run writes nothing of those once more."""
+    assert _outlived(life, MAIN_TOPICS, 4) > 5
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("kind", TOPIC_KINDS)
+def test_workers_that_outlive_their_driver(life: Life, kind: str) -> None:
+    """Of all kinds with topics."""
+    count = _outlived(life, kind)
+    note_result(
+        "crash points", f"workers of {kind} that outlive their driver", count, 0, "-k outlive_their_driver"
+    )
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_crashes_at_each_operation(life: Life, kind: str, case: str) -> None:
     """All of it."""
     _tried(
@@ -77,7 +109,7 @@ def test_crashes_at_each_operation(life: Life, kind: str, case: str) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_kills_at_each_operation_and_a_stop_during_start(life: Life, kind: str) -> None:
     """And the run behind is stopped while it starts."""
     fault = f"kill at each operation of {kind}, then a stop during start"

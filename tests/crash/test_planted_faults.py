@@ -7,6 +7,7 @@ from crash_trials import NotRightError, crash, record, some
 from life import Life
 from planted_faults import PLANTED, PlantedFault
 from run_kinds import KINDS
+from topic_kinds import ALL_KINDS
 
 _MOST = 500
 
@@ -15,14 +16,14 @@ _MOST = 500
 def test_a_planted_fault_is_found(life: Life, fault: PlantedFault) -> None:
     """Within some hundred crashes one shows that the code has a fault, which it does not show without."""
     with fault.planted():
-        recorded = record(life, KINDS[fault.kind])
+        recorded = record(life, ALL_KINDS[fault.kind])
         for number, one in enumerate(some(recorded, fault.losses, seed=1, stops=fault.stops), 1):
             if crash(life, recorded, one).result != "went on":
                 break
             assert number < _MOST, f"{_MOST} crashes have not shown: {fault.what}"
         else:
             pytest.fail(f"no crash has shown: {fault.what}")
-    assert crash(life, record(life, KINDS[fault.kind]), one).result == "went on"
+    assert crash(life, record(life, ALL_KINDS[fault.kind]), one).result == "went on"
 
 
 def test_a_life_that_goes_wrong_without_a_crash_is_told(life: Life) -> None:

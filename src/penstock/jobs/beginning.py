@@ -21,7 +21,7 @@ from penstock.jobs.ownership import locked
 from penstock.jobs.savepoints import place_of
 from penstock.jobs.seeding import Snapshot, described_in, write_seed
 from penstock.jobs.settings import RunSettings
-from penstock.jobs.source_files import OWN_FOLDERS
+from penstock.jobs.source_files import OWN_FOLDERS, is_beginning
 from penstock.runtime.plan import JobPlan
 from penstock.snapshots.reading import read_file
 from penstock.streams.graph import COMMANDS
@@ -207,6 +207,9 @@ def _given(checkpoint: Checkpoint) -> list[Path]:
 
 def _restore_own_files(snapshot: Snapshot, folder: Path) -> None:
     for file in snapshot.manifest.files:
+        # Earlier savepoints have those as well.
+        if is_beginning(file.path):
+            continue
         path = folder / file.path
         if not path.resolve().is_relative_to(folder.resolve()):
             raise CheckpointError(f"The snapshot has a file {file.path!r}, which is outside of a checkpoint.")

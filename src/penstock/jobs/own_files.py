@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.inspection import Expected, inspect
 from penstock.jobs.state_files import damage
+from penstock.runtime.cuts import batch_numbers
 from penstock.sources.found_files import files_found
 from penstock.sources.journal import journal_end
 from penstock.streams.graph import STARTS
@@ -22,6 +24,7 @@ __all__ = [
     "COUNTS_FILE",
     "check_before_commit",
     "check_checkpoint",
+    "is_start",
     "mark_begun",
     "newest_begun",
     "newest_counted",
@@ -84,6 +87,32 @@ def _check(
     found = inspect(checkpoint.spark_folder, expected, thorough=thorough)
     for stream, offset in zip(lineage.streams, found.offsets, strict=False):
         _check_source(checkpoint.folder / "sources", stream, offset)
+    if not batch_numbers(checkpoint.spark_folder / "commits"):
+        _check_beginnings(checkpoint.folder / "sources", found.offsets)
+
+
+def _check_beginnings(folder: Path, offsets: Sequence[Any]) -> None:
+    """Spark's notes of where streams of Kafka begin, by number of stream, which the first micro-batch is read by.
+
+    Without its note a stream would begin where its topic ends now, perhaps behind what was planned.
+    """
+    for path in sorted(folder.glob("[0-9]*/0")):
+        if not is_start(path):
+            raise damage(path, "is damaged")
+    for number, offset in enumerate(offsets):
+        path = folder / str(number) / "0"
+        if isinstance(offset, dict) and "position" not in offset and not path.exists():
+            raise damage(path, "is missing")
+
+
+def is_start(path: Path) -> bool:
+    """Whether a file holds the offsets at which a stream of Kafka begins, whole."""
+    try:
+        _, brace, offsets = path.read_bytes().partition(b"{")
+        msgspec.json.decode(brace + offsets, type=dict[str, dict[str, int]])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:

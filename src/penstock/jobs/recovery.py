@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from penstock.durable import sync_folder
 from penstock.errors import CheckpointError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.own_files import check_before_commit, check_checkpoint, newest_begun
+from penstock.jobs.own_files import check_before_commit, check_checkpoint, is_start, newest_begun
 from penstock.runtime.cuts import batch_numbers
 
 __all__ = ["TornEnd", "recover", "remove_state_of_nothing", "torn_end"]
@@ -128,17 +126,7 @@ def _behind(folder: Path, begun: int) -> Iterator[Path]:
     if begun < 0:
         yield from (folder / name for name in ("metadata", ".metadata.crc"))
         # Where Kafka's streams begin, which Spark notes before it plans the first micro-batch.
-        yield from (path for path in (folder / "sources").glob("*/0") if not _is_start(path))
-
-
-def _is_start(path: Path) -> bool:
-    """Whether a file holds the offsets at which a stream of Kafka begins, whole."""
-    try:
-        data = path.read_bytes()
-        msgspec.json.decode(data[data.find(b"{") :])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True
+        yield from (path for path in (folder / "sources").glob("*/0") if not is_start(path))
 
 
 def remove_state_of_nothing(folder: Path) -> None:
@@ -156,6 +144,7 @@ def _remove_torn_checksums(folder: Path) -> None:
     committed = max(batch_numbers(folder / "commits"), default=-1)
     planned = max(batch_numbers(folder / "offsets"), default=-1)
     newest = [folder / "commits" / str(committed), folder / "offsets" / str(planned)]
+    newest += (folder / "sources").glob("[0-9]*/0")
     newest += (folder / "state").glob(f"*/*/{committed + 1}_*")
     for path in newest:
         sums = path.with_name(f".{path.name}.crc")

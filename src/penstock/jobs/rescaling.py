@@ -22,6 +22,7 @@ from penstock.jobs.evolution import plan_changes
 from penstock.jobs.own_files import COUNTS_FILE
 from penstock.jobs.plans import Plans
 from penstock.jobs.seeding import Snapshot, write_seed
+from penstock.jobs.source_files import spark_beginnings
 from penstock.runtime.cuts import batch_numbers
 
 __all__ = ["evolve", "finish_rescaling", "is_rescaling", "rescale"]
@@ -153,6 +154,9 @@ def finish_rescaling(checkpoint: Checkpoint) -> None:
         fresh.rename(checkpoint.seed)
     for name in _SPARK:
         _remove(checkpoint.folder / name)
+    for path in spark_beginnings(checkpoint.folder):
+        _remove(path)
+        sync_folder(path.parent)
     _forget_slots(checkpoint)
     checkpoint.save(STATE_FILE, wanted.state)
     checkpoint.begin(wanted.lineage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, Final
 
 from penstock.errors import CheckpointError
@@ -14,12 +14,38 @@ from penstock.snapshots.writing import write_file
 from penstock.sources.journal import journal_begin
 from penstock.sources.topic_identity import TOPIC_FILES
 
-__all__ = ["OWN_FOLDERS", "OvertakenError", "copy_own_files", "copy_topic_ids"]
+__all__ = [
+    "OWN_FOLDERS",
+    "OvertakenError",
+    "copy_own_files",
+    "copy_topic_ids",
+    "is_beginning",
+    "spark_beginnings",
+]
 
 SOURCES: Final = "sources"
 FETCHED: Final = "fetched"
 OWN_FOLDERS: Final = (SOURCES, FETCHED)
 """What a checkpoint keeps besides states, which a savepoint has as well."""
+
+
+def is_beginning(path: str | PurePath) -> bool:
+    """Whether a path in a checkpoint is, or is in, a folder where Spark notes at which offsets a Kafka stream begins.
+
+    Spark numbers those folders by stream. What it finds there goes before the offsets that it is given, so it is good
+    for the first micro-batch of its own log alone, and no part of what another log begins with.
+
+    >>> is_beginning("sources/0/0"), is_beginning("sources/readings.topic")
+    (True, False)
+    """
+    parts = PurePath(path).parts
+    return len(parts) > 1 and parts[0] == SOURCES and parts[1].isdecimal()
+
+
+def spark_beginnings(folder: Path) -> list[Path]:
+    """The folders of a checkpoint in which Spark notes where Kafka streams begin."""
+    found = (folder / SOURCES).iterdir() if (folder / SOURCES).is_dir() else ()
+    return sorted(path for path in found if is_beginning(path.relative_to(folder)))
 
 
 class OvertakenError(CheckpointError):
@@ -40,7 +66,8 @@ def copy_own_files(folder: Path, positions: dict[str, Any], store: Store) -> tup
     """
     with contextlib.ExitStack() as stack:
         try:
-            opened = [(path, stack.enter_context(path.open("rb"))) for path in _paths(folder / SOURCES)]
+            paths = [path for path in _paths(folder / SOURCES) if not is_beginning(path.relative_to(folder))]
+            opened = [(path, stack.enter_context(path.open("rb"))) for path in paths]
         except FileNotFoundError as e:
             raise _overtaken(folder) from e
         _check_needed(folder, positions, opened)

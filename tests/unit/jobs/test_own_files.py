@@ -11,6 +11,7 @@ import penstock as ps
 from penstock.errors import CheckpointError, CheckpointMissingError, JobDefinitionError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.own_files import check_checkpoint, mark_begun
+from penstock.jobs.recovery import recover
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
 from penstock.sources.journal import JournalWriter
@@ -134,3 +135,26 @@ def test_a_run_that_must_continue_makes_nothing(tmp_path: Path) -> None:
         RunSettings(must_continue=True, checkpoint="cp", fresh=True)
     with pytest.raises(JobDefinitionError, match="must_continue does not go without a checkpoint"):
         RunSettings(must_continue=True)
+
+
+@pytest.mark.parametrize("note", [b"", b"\0v1", b'\0v1\n{"readings": {"0": 0, "1', None])
+def test_a_torn_note_of_where_a_topic_begins_is_taken_back_with_the_plan(
+    checkpoint: Checkpoint, note: bytes | None
+) -> None:
+    """Before the first micro-batch was begun; Spark would not start, or begin the stream elsewhere."""
+    plan(checkpoint, 0, 0)
+    planned = checkpoint.folder / "offsets" / "0"
+    planned.write_text('v1\n{}\n{"readings":{"0":5,"1":7}}\n-')
+    path = checkpoint.folder / "sources" / "0" / "0"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'\0v1\n{"readings":{"0":0,"1":0}}')
+    assert recover(checkpoint, 100) == ""
+    if note is None:
+        path.unlink()
+    else:
+        path.write_bytes(note)
+    with pytest.raises(CheckpointError, match=f"{path}"):
+        check_checkpoint(checkpoint, 100)
+    assert "no micro-batch was begun" in recover(checkpoint, 100)
+    assert not path.exists()
+    assert not planned.exists()

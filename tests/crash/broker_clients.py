@@ -1,0 +1,331 @@
+"""The clients of confluent_kafka as penstock uses them, without a broker: they talk to `RecordingBrokers`.
+
+They behave as librdkafka's: what can be tried again is, up to the time-out; messages leave the queue while the client
+is polled; a producer that was fenced is of no use any more; a failed transaction has to be aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+from unittest import mock
+
+from broker_model import Change, Message, failed, partition_of
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from recording_broker import RecordingBrokers
+
+from penstock import kafka_topics
+from penstock.sinks import kafka, kafka_groups, kafka_producers, message_sizes
+from penstock.sources import topic_ends, topic_identity
+
+__all__ = ["forget_producers", "patch_clients"]
+
+# Small, so that queues are full now and then.
+_QUEUE = 6
+_MOST_BYTES = 1_048_588
+_NO_OFFSET = -1001
+_PARTITIONS = 2
+
+
+def patch_clients(brokers: RecordingBrokers, patch: Callable[[Any], Any]) -> None:
+    """Let penstock use the model's clients and the clock of its brokers."""
+
+    def producer(settings: Mapping[str, Any]) -> ModelProducer:
+        return ModelProducer(brokers, settings)
+
+    def consumer(settings: Mapping[str, Any]) -> ModelConsumer:
+        return ModelConsumer(brokers, settings)
+
+    def admin(settings: Mapping[str, Any]) -> ModelAdmin:
+        return ModelAdmin(brokers, settings)
+
+    for module in (kafka_topics, kafka_groups, message_sizes, topic_ends, topic_identity):
+        patch(mock.patch.object(module, "AdminClient", admin))
+    for module in (kafka_producers, kafka_groups):
+        patch(mock.patch.object(module, "Consumer", consumer))
+    patch(mock.patch.object(kafka_producers, "Producer", producer))
+    for module in (kafka_topics, kafka_groups, kafka_producers, kafka):
+        patch(mock.patch.object(module, "time", brokers))
+
+
+def forget_producers() -> None:
+    """A process that has ended has no producers; what they had open, the brokers keep."""
+    kafka_producers._producers.clear()
+
+
+class _Client:
+    def __init__(self, brokers: RecordingBrokers, settings: Mapping[str, Any]) -> None:
+        self._brokers = brokers
+        self._settings = settings
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        self._ask(timeout)
+        found = self._brokers.state.topics
+        names = list(found) if topic is None else [topic]
+        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        topics = {
+            name: SimpleNamespace(error=None, partitions=dict(enumerate(found[name].partitions)))
+            if name in found
+            else SimpleNamespace(error=error, partitions={})
+            for name in names
+        }
+        return SimpleNamespace(topics=topics)
+
+    def _ask(self, timeout_s: float, **more: Any) -> None:
+        try:
+            self._brokers.ask(timeout_s, **more)
+        except KafkaException as e:
+            self._settings["error_cb"](e.args[0])
+            raise
+
+    def poll(self, timeout: float = -1) -> int:
+        return 0
+
+
+class _Queued(NamedTuple):
+    topic: str
+    partition: int
+    message: Message
+    at_s: float
+
+
+class ModelProducer(_Client):
+    """A producer, in transactions when it has a transactional id."""
+
+    def __init__(self, brokers: RecordingBrokers, settings: Mapping[str, Any]) -> None:
+        super().__init__(brokers, settings)
+        self._id: str | None = settings.get("transactional.id")
+        self._epoch = -1
+        self._state: Literal["new", "ready", "open", "failed", "fatal"] = "new"
+        self._queue: list[_Queued] = []
+        self._is_begun = False
+        timeout_ms = settings.get("message.timeout.ms", 300_000)
+        if self._id is not None:
+            timeout_ms = min(timeout_ms, settings["transaction.timeout.ms"])
+        self._timeout_s = float(timeout_ms) / 1000
+
+    # Transactions.
+
+    def init_transactions(self, timeout: float) -> None:
+        assert self._id is not None
+        seconds = int(self._settings["transaction.timeout.ms"]) // 1000
+        self._request(Change("init", name=self._id, count=seconds), timeout)
+        self._epoch = self._brokers.state.owners[self._id].epoch
+        self._state = "ready"
+
+    def begin_transaction(self) -> None:
+        self._must_be("ready")
+        self._state = "open"
+        self._is_begun = False
+
+    def send_offsets_to_transaction(
+        self, positions: Sequence[TopicPartition], group: str, timeout: float
+    ) -> None:
+        self._must_be("open")
+        (place,) = positions
+        name = f"{self._id} {group}"
+        self._request(
+            Change("offsets", name=name, epoch=self._epoch, offset=place.offset, note=place.metadata or ""),
+            timeout,
+        )
+        self._is_begun = True
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._must_be("open")
+        deadline_s = self._brokers.monotonic() + timeout
+        if self.flush(timeout):
+            raise failed(KafkaError._TIMED_OUT, "messages are still in the queue")
+        self._must_be("open")
+        if self._is_begun:
+            left_s = max(0.0, deadline_s - self._brokers.monotonic())
+            self._request(Change("commit", name=self._id or "", epoch=self._epoch), left_s)
+        self._state = "ready"
+
+    def abort_transaction(self, timeout: float) -> None:
+        if self._state not in ("open", "failed"):
+            self._must_be("open")
+        self._queue.clear()
+        if self._is_begun:
+            self._request(Change("abort", name=self._id or "", epoch=self._epoch), timeout)
+        self._state = "ready"
+
+    def _must_be(self, state: str) -> None:
+        if self._state == "fatal":
+            raise failed(KafkaError._FATAL, "the producer was fenced", fatal=True)
+        if self._state == "failed" and state == "open":
+            raise failed(KafkaError._STATE, "the transaction has failed", aborts=True)
+        if self._state != state:
+            raise failed(KafkaError._STATE, f"the producer is {self._state}")
+
+    def _request(self, change: Change, timeout_s: float) -> None:
+        try:
+            self._brokers.change(change, timeout_s, coordinator="waits")
+        except KafkaException as e:
+            if e.args[0].fatal():
+                self._state = "fatal"
+            self._settings["error_cb"](e.args[0])
+            raise
+
+    # Messages.
+
+    def produce(self, topic: str, value: bytes, key: bytes | None = None) -> None:
+        if self._id is not None:
+            self._must_be("open")
+        if len(self._queue) >= _QUEUE:
+            raise BufferError("the queue is full")
+        count = len(self._brokers.state.topics[topic].partitions)
+        message = _Queued(topic, partition_of(key, count), (key, value), self._brokers.monotonic())
+        self._queue.append(message)
+
+    def poll(self, timeout: float = -1) -> int:
+        self._brokers.sleep(max(0.0, timeout))
+        # As far as the client's thread happens to be.
+        self._send(-(-len(self._queue) // 2), 0.0)
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        deadline_s = self._brokers.monotonic() + timeout
+        while self._queue and self._brokers.monotonic() < deadline_s:
+            oldest_s = self._queue[0].at_s + self._timeout_s
+            before_s = self._brokers.monotonic()
+            self._send(len(self._queue), max(0.0, min(deadline_s, oldest_s) - before_s))
+            if self._brokers.monotonic() == before_s:
+                self._brokers.sleep(0.1)
+        return len(self._queue)
+
+    def purge(self) -> None:
+        self._queue.clear()
+
+    def _send(self, count: int, timeout_s: float) -> None:
+        """Send the first of the messages, one partition after the other."""
+        for topic, partition in dict.fromkeys(
+            (found.topic, found.partition) for found in self._queue[:count]
+        ):
+            batch = [q for q in self._queue[:count] if (q.topic, q.partition) == (topic, partition)]
+            change = Change(
+                "append",
+                topic,
+                partition,
+                [found.message for found in batch],
+                name=self._id or "",
+                epoch=self._epoch,
+            )
+            try:
+                self._brokers.change(change, timeout_s)
+            except KafkaException as e:
+                self._settings["error_cb"](e.args[0])
+                if e.args[0].fatal():
+                    self._state = "fatal"
+                    self._fail(self._queue, e.args[0])
+                    return
+                late = [q for q in self._queue if self._brokers.monotonic() - q.at_s >= self._timeout_s]
+                if late:
+                    self._fail(late, KafkaError(KafkaError._MSG_TIMED_OUT))
+                return
+            self._is_begun = True
+            sent = set(map(id, batch))
+            count -= len(batch)
+            self._queue = [q for q in self._queue if id(q) not in sent]
+
+    def _fail(self, messages: Sequence[_Queued], error: KafkaError) -> None:
+        lost = set(map(id, messages))
+        self._queue = [q for q in self._queue if id(q) not in lost]
+        if self._id is not None and self._state == "open":
+            self._state = "failed"
+        report = self._settings.get("on_delivery")
+        for message in messages if report is not None else ():
+            report(error, message)
+
+
+class ModelConsumer(_Client):
+    """A consumer that is asked what its group has committed."""
+
+    def consumer_group_metadata(self) -> str:
+        return str(self._settings["group.id"])
+
+    def committed(self, places: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+        self._ask(timeout, coordinator="at once")
+        group = self._settings["group.id"]
+        if self._brokers.state.waits_for(group):
+            self._brokers.sleep(timeout)
+        if self._brokers.state.waits_for(group):
+            raise failed(KafkaError._TIMED_OUT, "an offset is not stable")
+        offset, note = self._brokers.state.groups.get(group, (_NO_OFFSET, ""))
+        (place,) = places
+        return [TopicPartition(place.topic, place.partition, offset, metadata=note)]
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class ModelAdmin(_Client):
+    """An admin client."""
+
+    def create_topics(
+        self, topics: Sequence[Any], operation_timeout: float, request_timeout: float
+    ) -> dict[str, Future[None]]:
+        def make(name: str) -> None:
+            self._brokers.change(Change("topic", name, count=_PARTITIONS), request_timeout)
+
+        return {topic.topic: _future(lambda name=topic.topic: make(name)) for topic in topics}
+
+    def describe_topics(
+        self, topics: TopicCollection, request_timeout: float
+    ) -> dict[str, Future[SimpleNamespace]]:
+        def describe(name: str) -> SimpleNamespace:
+            self._ask(request_timeout)
+            topic = self._brokers.state.topics.get(name)
+            if topic is None:
+                raise failed(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            parts = [SimpleNamespace(id=number) for number in range(len(topic.partitions))]
+            return SimpleNamespace(topic_id=Uuid(1, topic.id), partitions=parts)
+
+        return {name: _future(lambda name=name: describe(name)) for name in topics.topic_names}
+
+    def list_offsets(
+        self,
+        asked: Mapping[TopicPartition, Any],
+        request_timeout: float,
+        isolation_level: Any = None,
+    ) -> dict[TopicPartition, Future[SimpleNamespace]]:
+        def end(place: TopicPartition, which: Any) -> SimpleNamespace:
+            self._ask(request_timeout)
+            at = self._brokers.state.end_of(
+                place.topic, place.partition, committed=isolation_level is not None
+            )
+            return SimpleNamespace(offset=at if which._value == -1 else 0)
+
+        return {place: _future(lambda p=place, w=which: end(p, w)) for place, which in asked.items()}
+
+    def list_consumer_groups(self, request_timeout: float) -> Future[SimpleNamespace]:
+        def groups() -> SimpleNamespace:
+            try:
+                self._ask(request_timeout, coordinator="at once")
+            except KafkaException as e:
+                if e.args[0].code() != KafkaError.NOT_COORDINATOR:
+                    raise
+                error = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+                return SimpleNamespace(valid=[], errors=[error])
+            found = self._brokers.state.known_groups()
+            return SimpleNamespace(valid=[SimpleNamespace(group_id=name) for name in found], errors=[])
+
+        return _future(groups)
+
+    def describe_configs(self, resources: Sequence[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        def settings() -> dict[str, SimpleNamespace]:
+            self._ask(request_timeout)
+            return {"max.message.bytes": SimpleNamespace(value=str(_MOST_BYTES))}
+
+        return {resource: _future(settings) for resource in resources}
+
+
+def _future(ask: Callable[[], Any]) -> Future[Any]:
+    """What an admin client gives: the answer, or why there is none."""
+    found: Future[Any] = Future()
+    try:
+        found.set_result(ask())
+    except KafkaException as e:
+        found.set_exception(e)
+    return found

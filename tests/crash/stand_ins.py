@@ -1,0 +1,96 @@
+"""What stands in a life for threads, processes and gauges, which would make it run otherwise each time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from spark_model import ModelSpark
+
+import penstock.errors
+from penstock.jobs.capturing import Capture, capture
+from penstock.jobs.checkpoint import Checkpoint
+from penstock.local.memory import MemoryUse
+
+__all__ = ["DumpProcess", "LastMoment", "NoGauge", "keep", "nothing"]
+
+
+class DumpProcess:
+    """A process that dumps, without a process."""
+
+    returncode = 0
+
+    def __init__(self, spark: ModelSpark, checkpoint: Checkpoint, wanted: Any) -> None:
+        form: Any = wanted.format
+        try:
+            manifest = capture(
+                spark,
+                checkpoint,
+                Capture("dump", wanted.to, form, batch=wanted.batch),  # type: ignore[arg-type]
+            )
+            self._said = json.dumps({"rows": sum(table.rows for table in manifest.tables)}), ""
+        except penstock.errors.PenstockError as e:
+            self.returncode = 2
+            self._said = "", str(e)
+
+    def poll(self) -> int:
+        return self.returncode
+
+    def wait(self) -> int:
+        return self.returncode
+
+    def communicate(self) -> tuple[str, str]:
+        return self._said
+
+    def kill(self) -> None:
+        """It has ended."""
+
+
+class LastMoment:
+    """In place of threads: what is to be done is done when somebody waits for it, which is the worst moment."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> _Waiting:
+        return _Waiting(lambda: function(*args))
+
+    def map(self, function: Callable[[Any], Any], args: Iterable[Any]) -> Iterator[Any]:
+        return map(function, args)
+
+    def shutdown(self) -> None:
+        """Nothing is under way."""
+
+
+class _Waiting:
+    """What is to be done."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        self._do = do
+        self._is_done = False
+
+    def result(self) -> Any:
+        if not self._is_done:
+            self._is_done = True
+            return self._do()
+        return None
+
+
+class NoGauge:
+    """There is no memory to look at."""
+
+    def __init__(self, session: Any) -> None:
+        pass
+
+    def sample(self) -> MemoryUse:
+        return MemoryUse()
+
+
+def nothing(*_: Any) -> None:
+    """Left to Spark."""
+
+
+def keep(self: Any, value: Any) -> None:
+    """In place of sealing."""
+    self._value = value

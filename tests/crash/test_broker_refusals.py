@@ -1,0 +1,75 @@
+"""Brokers that refuse any request of a job, in each way: the job waits or is started again, and all is there once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from life import Life, Story
+from planted_faults import PLANTED
+from recording_broker import Refusal
+from reliability import note_result
+from schedules import Schedule, live_schedule
+from topic_kinds import MAIN_TOPICS, TOPIC_KINDS
+
+# In make test only every so manieth request.
+_STRIDE = 18
+REFUSALS: dict[str, dict[str, Any]] = {
+    "away for a while": {"kind": "away", "seconds": 5.0},
+    "away for minutes": {"kind": "away", "seconds": 200.0},
+    "coordinators move": {"kind": "moving", "seconds": 20.0},
+    "answer lost": {"kind": "answer lost"},
+    "request lost": {"kind": "request lost"},
+    "fenced": {"kind": "fenced"},
+}
+
+
+def _requests(life: Life, story: Story) -> int:
+    """How many requests a story makes when all is well."""
+    told = live_schedule(life, Schedule(0, story, ()))
+    assert told.outcome.result == "went on", told.outcome.why
+    return life.brokers.requests
+
+
+def _refused(life: Life, story: Story, refusal: str, stride: int, first: int = 1) -> tuple[int, list[str]]:
+    """How often that was met, at some of the requests, and what went wrong."""
+    met, wrong = 0, []
+    for at in range(first, _requests(life, story) + 1, stride):
+        one = Refusal(at=at, **REFUSALS[refusal])
+        told = live_schedule(life, Schedule(0, story, (), (one,)))
+        met += told.faults["broker refuses"]
+        if told.outcome.result != "went on":
+            wrong.append(f"{one}: {told.outcome.why} {told.trace}")
+    return met, wrong
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_some_requests_are_refused(life: Life, refusal: str) -> None:
+    """Of the main kind with topics."""
+    first = 1 + 3 * list(REFUSALS).index(refusal) % _STRIDE
+    met, wrong = _refused(life, TOPIC_KINDS[MAIN_TOPICS], refusal, _STRIDE, first)
+    assert met
+    assert not wrong, wrong[0]
+
+
+def test_a_lost_answer_shows_a_transaction_that_does_not_ask(life: Life) -> None:
+    """A commit of which nobody has heard is not done once more; a task that would do so is found."""
+    (fault,) = (fault for fault in PLANTED if "does not ask" in fault.what)
+    story = TOPIC_KINDS[MAIN_TOPICS]
+    with fault.planted():
+        found = (
+            live_schedule(life, Schedule(0, story, (), (Refusal("answer lost", at),)))
+            for at in range(20, _requests(life, story) + 1)
+        )
+        assert any(told.outcome.result == "violation" for told in found)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("kind", TOPIC_KINDS)
+def test_each_request_is_refused(life: Life, kind: str, refusal: str) -> None:
+    """All of it."""
+    met, wrong = _refused(life, TOPIC_KINDS[kind], refusal, 1)
+    fault = f"broker refuses: {refusal}, at each request of {kind}"
+    note_result("broker refusals", fault, met, len(wrong), "-k test_each_request_is_refused")
+    assert not wrong, "\n".join(wrong)
