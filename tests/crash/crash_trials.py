@@ -107,6 +107,8 @@ def crash(life: Life, recorded: Recorded, crash: Crash, tree: Tree | None = None
     life.go_on(tree, brokers_after(recorded.brokers, recorded.ops, crash.at, outlived=crash.outlived))
     marks = [op.note for op in recorded.ops[: crash.at] if op.kind == "mark"]
     run, action = resumed(recorded.story, marks[-1] if marks else (0, 0))
+    if crash.stops and _left_for_savepoint(recorded.story, run, action):
+        run, action = run + 1, 0
     ended = life.start_and_stop(run) if crash.stops else Ended(finished=True)
     if ended.error is None:
         ended = life.live(run, action)
@@ -119,6 +121,12 @@ def resumed(story: Story, mark: tuple[int, int]) -> tuple[int, int]:
     if run < len(story.runs):
         return run, action
     return len(story.runs) - 1, len(story.runs[-1].actions)
+
+
+def _left_for_savepoint(story: Story, run: int, action: int) -> bool:
+    """Whether all of a run has happened, and the next one begins from its savepoint: then it takes nothing more."""
+    is_over = action >= len(story.runs[run].actions)
+    return is_over and run + 1 < len(story.runs) and story.runs[run + 1].from_savepoint
 
 
 def judge(life: Life, ended: Ended, *, power_failed: bool) -> Outcome:
