@@ -75,6 +75,11 @@ class Setting(_Declared, Generic[T]):
         self._value_type = value_type
         self.default = default
 
+    @property
+    def set_type(self) -> Any:
+        """The type of what a command sets it to."""
+        return self._value_type
+
     def spec(self) -> StateSpec:
         """How the value is stored."""
         return value_spec(self.name, self._value_type)

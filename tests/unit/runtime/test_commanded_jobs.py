@@ -566,3 +566,17 @@ def test_a_payload_has_its_defaults_wherever_it_goes() -> None:
     """Fields that a sender leaves out are kept, stored and replied like others."""
     found = completed(msgspec.json.decode(b'[{"name": "x"}]', type=list[Listed]))
     assert msgspec.to_builtins(found) == [{"name": "x", "weight": 3}]
+
+
+def test_settings_are_told_when_they_change() -> None:
+    """Once, by one slot, as they are in force; a micro-batch that changes none tells none."""
+    driver = Driver()
+
+    def told(result: Any) -> list[Any]:
+        return [msgspec.json.decode(body) for kind, name, _, _, body in result.reports if kind == "settings"]
+
+    assert told(driver.run(readings=[Reading(1, 1), Reading(2, 3)])) == []
+    (found,) = told(driver.run(command("set", {"offset": 4}), readings=[Reading(1, 2)]))
+    assert found["offset"] == 4
+    assert "rules" not in found, "it is a broadcast state"
+    assert told(driver.run(readings=[Reading(1, 2)])) == []
