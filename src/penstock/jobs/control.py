@@ -70,5 +70,8 @@ def _step_entry(step: AcceptedStep) -> StepEntry:
         tuple(step.states),
         tuple(step.settings),
         payloads_of(step),
-        {name: msgspec.to_builtins(one.default, str_keys=True) for name, one in step.settings.items()},
+        {
+            name: msgspec.to_builtins(one.default, str_keys=True, enc_hook=str)
+            for name, one in step.settings.items()
+        },
     )

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.control.commands import DumpRequest
-from penstock.operators.accepting import AcceptedStep
+from penstock.operators.accepting import AcceptedStep, payload_decoder
 
 __all__ = ["SETTINGS", "Payload", "payload_key", "payload_of_type", "payloads_of"]
 
@@ -71,7 +71,7 @@ def payload_of_type(payload_type: Any) -> Payload:
     """The payload that a handler declares.
 
     >>> payload_of_type(dict[str, int])
-    Payload(type='{text: int}', example='{"text":1}')
+    Payload(type='{name: int}', example='{"name":1}')
     >>> payload_of_type(None)
     Payload(type='', example='')
     """
@@ -83,7 +83,13 @@ def payload_of_type(payload_type: Any) -> Payload:
         # A class that says itself how it is read.
         return Payload(_ANYTHING, "")
     words = _Words(parts)
-    return Payload(words.type_of(schema), msgspec.json.encode(words.example_of(schema)).decode())
+    example = msgspec.json.encode(words.example_of(schema))
+    try:
+        payload_decoder(payload_type).decode(example)
+    except msgspec.MsgspecError:
+        # A type may want more than its schema tells, as datetimes do.
+        example = b""
+    return Payload(words.type_of(schema), example.decode())
 
 
 def _by_kind(step: AcceptedStep) -> dict[str, Any]:
@@ -132,7 +138,7 @@ class _Words:
             )
             return f"{{{', '.join(fields)}}}"
         if kind == "object":
-            return f"{{text: {self.type_of(_rest(schema), depth + 1)}}}"
+            return f"{{name: {self.type_of(_rest(schema), depth + 1)}}}"
         if kind == "array":
             items = schema.get("prefixItems") or [_items(schema)]
             return f"[{', '.join(self.type_of(one, depth + 1) for one in items)}]"
@@ -159,7 +165,7 @@ class _Words:
                 if name in required or one.get("default") is not None
             }
         if kind == "object":
-            return {"text": self.example_of(_rest(schema), depth + 1)}
+            return {"name": self.example_of(_rest(schema), depth + 1)}
         if kind == "array":
             items = schema.get("prefixItems") or [_items(schema)]
             return [self.example_of(one, depth + 1) for one in items]

@@ -237,11 +237,11 @@ class SharedStates:
             if isinstance(state, Setting):
                 version = as_of(self.settings[name], None)
                 value = state.default if version is None else version.value
-                found[name] = msgspec.to_builtins(value, str_keys=True)
+                found[name] = msgspec.to_builtins(value, str_keys=True, enc_hook=str)
                 later = [v for v in self.settings[name] if v.at is not None]
                 if later:
                     found[f"{name} from event time"] = [
-                        [str(v.at), msgspec.to_builtins(v.value, str_keys=True)] for v in later
+                        [str(v.at), msgspec.to_builtins(v.value, str_keys=True, enc_hook=str)] for v in later
                     ]
             else:
                 found[name] = len(self._mappings[name])

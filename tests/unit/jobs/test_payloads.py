@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 
 import penstock as ps
 from penstock.jobs.binding import bind_job
@@ -49,7 +51,9 @@ class Node(msgspec.Struct):
         (None, "", ""),
         (Any, "any JSON", "null"),
         (list[int], "[int]", "[1]"),
-        (dict[str, float], "{text: float}", '{"text":1.5}'),
+        (dict[str, float], "{name: float}", '{"name":1.5}'),
+        (dict[int, float], "{name: float}", ""),
+        (dt.datetime, "text", ""),
         (tuple[int, str], "[int, text]", '[1,"text"]'),
         (
             Limits,
@@ -78,6 +82,7 @@ class Watch(ps.ProcessFunction):
     seen = ps.ListState(str)
     factor = ps.Setting(float, 2.5)
     mode = ps.Setting(Mode, Mode.SLOW)
+    about = ps.Setting(StringValue, StringValue(value="x"))
 
     @ps.on_command("limits")
     def set_limits(self, limits: Limits, ctx: ps.CommandContext) -> None: ...
@@ -116,10 +121,10 @@ def test_the_control_entry_has_the_payloads_of_all_commands(entry: StepEntry) ->
     assert found["limits"] == payload_of_type(Limits)
     assert (found["set"].type, found["set"].example) == ("some of {limit: int, seen: [text]}", '{"limit":1}')
     settings = found[payload_key("set", "step")]
-    assert settings.type == 'some of {factor: float, mode: "fast" or "slow"}'
+    assert settings.type == 'some of {factor: float, mode: "fast" or "slow", about: any JSON}'
     assert settings.example == '{"factor":1.5}'
     assert found["reset"].type == found["pause"].type == ""
-    assert entry.defaults == {"factor": 2.5, "mode": "slow"}
+    assert entry.defaults == {"factor": 2.5, "mode": "slow", "about": 'value: "x"\n'}
 
 
 @pytest.mark.parametrize(
@@ -154,11 +159,14 @@ def test_the_form_says_nothing_of_what_no_step_takes(checkpoint: Checkpoint) -> 
 
 def test_settings_in_force_are_defaults_and_what_was_set(checkpoint: Checkpoint) -> None:
     """Of one that holds from an event time on, this too; what the code does not declare any more is left out."""
-    assert settings_in_force(checkpoint.folder) == {"watch": {"factor": 2.5, "mode": "slow"}}
+    assert settings_in_force(checkpoint.folder) == {
+        "watch": {"factor": 2.5, "mode": "slow", "about": 'value: "x"\n'}
+    }
     later = {"factor from event time": [["2026-12-01", 4.5]], "gone": 1}
     checkpoint.save(COUNTS_FILE, {"batch": 3, "settings": {"watch": {"factor": 3.5, **later}}})
     found = settings_in_force(checkpoint.folder)
     assert found["watch"].pop("factor from event time") == [["2026-12-01", 4.5]]
+    assert found["watch"].pop("about")
     assert found == {"watch": {"factor": 3.5, "mode": "slow"}}
     assert [(row["step"], row["setting"], row["value"]) for row in setting_rows(found)] == [
         ("watch", "factor", "3.5"),
