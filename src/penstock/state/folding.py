@@ -206,7 +206,7 @@ class AggregatingState(KeyedState, Generic[V, A, R]):
 
     @property
     def set_type(self) -> Any:
-        """An accumulator."""
+        """The type of what a command sets the state to: an accumulator."""
         return self.accumulator_type
 
     @property

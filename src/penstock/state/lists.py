@@ -73,7 +73,7 @@ class ListState(KeyedState, Generic[T]):
 
     @property
     def set_type(self) -> Any:
-        """A list of items."""
+        """The type of what a command sets the state to: a list of items."""
         item: Any = self._item_type
         return list[item]
 

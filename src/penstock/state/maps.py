@@ -82,7 +82,7 @@ class MapState(KeyedState, Generic[K, V]):
 
     @property
     def set_type(self) -> Any:
-        """A mapping."""
+        """The type of what a command sets the state to: a mapping."""
         key: Any = self._key_type
         value: Any = self._value_type
         return dict[key, value]

@@ -195,7 +195,7 @@ class ValueState(KeyedState, Generic[T]):
 
     @property
     def set_type(self) -> Any:
-        """The same."""
+        """The type of what a command sets the state to: that of its values."""
         return self._value_type
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
