@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import zipfile
@@ -79,6 +80,11 @@ def test_a_command_is_sent_and_applied(place: Turnstiles, visit: Callable[..., V
     expect(page.get_by_label("Kind")).to_be_enabled()
     page.get_by_label("Kind").fill("limit")
     page.get_by_label("Kind").press("Enter")
+    expect(page.get_by_text("For watch/KEY, watch/KEY,KEY, watch/*. Payload: int.")).to_be_visible()
+    page.get_by_role("button", name="Use the example").click()
+    expect(page.get_by_label("Payload (JSON)")).to_have_value("1")
+    settings = page.get_by_role("row").filter(has_text="people-per-gate")
+    expect(settings.filter(has_text="size").first).to_contain_text("5s")
     page.get_by_label("Target").fill("watch/gate-3")
     page.get_by_label("Payload (JSON)").fill("{")
     page.get_by_role("button", name="Send").click()
@@ -96,6 +102,27 @@ def test_a_command_is_sent_and_applied(place: Turnstiles, visit: Callable[..., V
     expect(row).to_contain_text("APPLIED")
     expect(row).to_contain_text("olga")
     await_true(lambda: any((place.root / "crowds").iterdir()), place.served.log)
+
+
+def test_a_narrow_window_shows_all(place: Turnstiles, browser: Browser) -> None:
+    """At 480 pixels no part of the bar lies over another one or the page, and no page is wider than the window."""
+    context = browser.new_context(viewport={"width": 480, "height": 800})
+    context.request.get(f"{place.url}/login?token={OPERATOR}", max_redirects=0)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    job = f"/jobs/{place.job_id}"
+    for path in ("/jobs", "/events", "/savepoints", job, f"{job}/charts", f"{job}/control", f"{job}/state"):
+        page.goto(f"{place.url}/dashboard{path}")
+        expect(page.locator("#content .p-card").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 480, path
+        parts = page.locator("header a, header button, header .p-person, #content").all()
+        boxes = [box for part in parts if (box := part.bounding_box()) is not None]
+        assert len(boxes) > 5
+        for one, other in itertools.combinations(boxes, 2):
+            beside = one["x"] + one["width"] <= other["x"] + 1 or other["x"] + other["width"] <= one["x"] + 1
+            above = one["y"] + one["height"] <= other["y"] + 1 or other["y"] + other["height"] <= one["y"] + 1
+            assert beside or above, (path, one, other)
+    context.close()
 
 
 def test_a_dialog_that_is_dismissed_does_nothing(place: Turnstiles, visit: Callable[..., Visitor]) -> None:

@@ -329,6 +329,7 @@ def _tell(job: dict[str, Any]) -> None:
         stdout.print("")
         stdout.print(_table_of_plan(job["plan"]))
         _tell_limits(job["plan"])
+        _tell_settings(job["plan"])
     _tell_runs(job["runs"])
     if job["savepoints"]:
         stdout.print(
@@ -383,6 +384,15 @@ def _tell_limits(plan: dict[str, Any]) -> None:
     if limits:
         told = "; ".join(f"{name} {text}" for name, text in limits.items())
         stdout.print(f"\nin a micro-batch at most: {escaped(told)}", soft_wrap=True)
+
+
+def _tell_settings(plan: dict[str, Any]) -> None:
+    """The settings of each step, as they are in force."""
+    for node in plan["nodes"]:
+        if node["settings"]:
+            stdout.print(
+                f"\nsettings of {escaped(node['name'])}: {escaped(_pairs(node['settings']))}", soft_wrap=True
+            )
 
 
 def _tell_runs(runs: list[dict[str, Any]]) -> None:

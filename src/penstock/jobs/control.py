@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import urllib.parse
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from penstock.bindings import Binding, FilesBinding, redacted
 from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.payloads import Payload, payloads_of
 from penstock.operators.accepting import AcceptedStep, Accepting
 
 __all__ = ["CONTROL_FILE", "ControlEntry", "StepEntry", "control_entry", "place_uri", "read_control_entry"]
@@ -18,12 +19,18 @@ CONTROL_FILE: Final = "control.json"
 
 
 class StepEntry(msgspec.Struct, frozen=True):
-    """A step: the type of its keys, its states and settings, and the commands that it takes, with their scopes."""
+    """A step: the type of its keys, its states and settings, and the commands that it takes, with their scopes.
+
+    `payloads` says what the payloads of the commands are, by the names of `payload_key`, and `defaults` what its
+    settings are where nobody has set them, as plain values.
+    """
 
     key_type: str
     kinds: dict[str, tuple[str, ...]]
     states: tuple[str, ...]
     settings: tuple[str, ...]
+    payloads: dict[str, Payload] = {}
+    defaults: dict[str, Any] = {}
 
 
 class ControlEntry(msgspec.Struct, frozen=True):
@@ -57,4 +64,14 @@ def place_uri(binding: Binding) -> str:
 
 
 def _step_entry(step: AcceptedStep) -> StepEntry:
-    return StepEntry(str(step.key_type), step.kinds, tuple(step.states), tuple(step.settings))
+    return StepEntry(
+        str(step.key_type),
+        step.kinds,
+        tuple(step.states),
+        tuple(step.settings),
+        payloads_of(step),
+        {
+            name: msgspec.to_builtins(one.default, str_keys=True, enc_hook=str)
+            for name, one in step.settings.items()
+        },
+    )

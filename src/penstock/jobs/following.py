@@ -37,7 +37,8 @@ _stories: Final = msgspec.msgpack.Decoder(list[Story])
 class _StepCounts(msgspec.Struct):
     """What each step did since the checkpoint began, up to a micro-batch.
 
-    Keys, the bytes of the stored state and those of data that wait for a paused step are by slot.
+    `settings` has those that somebody has set, as they are in force. Keys, the bytes of the stored state and those of
+    data that wait for a paused step are by slot.
     """
 
     batch: int = -1
@@ -45,6 +46,7 @@ class _StepCounts(msgspec.Struct):
     held: dict[str, dict[str, int]] = {}
     state_bytes: dict[str, dict[str, int]] = {}
     records: dict[str, int] = {}
+    settings: dict[str, dict[str, Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,8 @@ class Follower:
             elif report.kind in ("keys", "held", "state_bytes"):
                 by_step = getattr(counts, report.kind)
                 by_step.setdefault(report.name, {})[str(report.partition)] = report.total
+            elif report.kind == "settings":
+                counts.settings[report.name] = msgspec.json.decode(bytes(report.body))
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total

@@ -411,7 +411,9 @@ class JobRunner:
             query = self._otherwise(run, query)
 
     def _otherwise(self, run: _Run, query: Query) -> Query:
-        """The query as it is to go on."""
+        """The query as it is to go on, once the one before has ended between two micro-batches."""
+        # It was planned with the bounds of before, and nothing of it was done.
+        run.follower.plans.forget_refused()
         for told in run.follower.bounds.changes():
             run.on_note(told)
         limits = run.follower.bounds.renew()

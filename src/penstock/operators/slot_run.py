@@ -6,8 +6,9 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from penstock.control.commands import COMMANDS
@@ -40,7 +41,7 @@ from penstock.operators.watermarks import END_MS, EventClock, Pace, Progress, Ti
 from penstock.operators.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.operators.window_run import WindowRun
 from penstock.state.group_table import GroupTable
-from penstock.state.shared import SharedStates
+from penstock.state.shared import BroadcastState, SharedStates
 from penstock.state.slot_tables import SlotTables
 from penstock.state.timeline import Domain
 from penstock.state.unions import Unions
@@ -49,6 +50,7 @@ from penstock.state.values import BoundValueState, CheckedValueState
 __all__ = ["Moment", "SlotRun"]
 
 
+_MOST_SETTING_BYTES: Final = 4096
 Greet: TypeAlias = Callable[[int], None]
 
 
@@ -64,7 +66,8 @@ class Moment:
 class SlotRun:
     """A step in one slot, in one micro-batch. `tables` holds the states of its key groups, and is changed.
 
-    `records` counts the data records that were processed, and `counts` those of a step with windows by what became of
+    `changed_shared` tells whether settings or broadcast states were changed, `records` counts the data records that
+    were processed, and `counts` those of a step with windows by what became of
     them; `dead_letters` has what went wrong before the first of them.
     """
 
@@ -93,6 +96,7 @@ class SlotRun:
         self._due: dict[int, Due] = {}
         self._begun: set[int] = set()
         self.records = 0
+        self.changed_shared = False
         self.counts: Counter[str] = Counter()
         self._runs: Final = self._kind_of_runs()
         self.dead_letters = self._cleared_cache()
@@ -150,6 +154,7 @@ class SlotRun:
         self._plain = None
         store_register(self._tables, steering.kept.register)
         if self._shared.changed:
+            self.changed_shared = True
             parts.put(SHARED, self._shared.dump())
             self._shared.changed = False
         if self._standing.changed:
@@ -318,6 +323,16 @@ class SlotRun:
             report_of(order, "applied", key_groups=[], keys=self._tables.keys, trace=trace)
             for order in self._traced
         ]
+
+    def settings(self) -> dict[str, Any]:
+        """The settings in force as plain values; of one that is large, only how large it is."""
+        found = {}
+        for name, value in self._shared.in_force().items():
+            if isinstance(self._core.shared.get(name), BroadcastState):
+                continue
+            size = len(msgspec.json.encode(value))
+            found[name] = value if size <= _MOST_SETTING_BYTES else f"{size:,} bytes of JSON"
+        return found
 
     @property
     def time(self) -> StepTime | None:

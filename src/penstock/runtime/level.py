@@ -192,6 +192,9 @@ class _StepRunner:
             yield from self._packed([(first, result)])
             if reports:
                 yield reports_row(self.node.step, first, work.at, reports)
+        if work.slot.first and (run.changed_shared or work.wakes):
+            told = msgspec.json.encode(run.settings())
+            yield counts_row("settings", self.node.step, 0, first, told)
         held_before = run.header.held_bytes
         run.begin_data()
         if run.header.paused:

@@ -23,6 +23,7 @@ from penstock.jobs.described_graph import (
 )
 from penstock.jobs.described_state import DescribedStep, read_described
 from penstock.jobs.figures import Figures, last_figures, newest_figures
+from penstock.jobs.in_force import settings_in_force
 from penstock.jobs.measuring import measured
 from penstock.jobs.ownership import newest_epoch
 from penstock.jobs.rates import WINDOW_S
@@ -70,10 +71,11 @@ class PlanState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanNode(DescribedNode, frozen=True, kw_only=True):
-    """A part of a job; of a step with its states, and the commands that it takes with their scopes."""
+    """A part of a job; of a step with its states, its settings in force, and the commands that it takes."""
 
     states: tuple[PlanState, ...]
     commands: dict[str, tuple[str, ...]]
+    settings: dict[str, Any]
 
 
 class PlanInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,11 +151,12 @@ class JobReader:
         graph = read_described_graph(checkpoint)
         states = read_described(checkpoint).steps
         takes = read_control_entry(checkpoint).steps
+        settings = settings_in_force(checkpoint)
         return PlanInfo(
             job=graph.job,
             key_groups=graph.key_groups,
             parallelism=graph.parallelism,
-            nodes=tuple(_plan_node(node, states, takes) for node in graph.nodes),
+            nodes=tuple(_plan_node(node, states, takes, settings) for node in graph.nodes),
             edges=graph.edges,
             commands=graph.commands,
             receipts=graph.receipts,
@@ -322,7 +325,10 @@ def _checkpoint_info(commit: Path, figures: Figures | None, batch: int) -> Check
 
 
 def _plan_node(
-    node: DescribedNode, states: Mapping[str, DescribedStep], takes: Mapping[str, StepEntry]
+    node: DescribedNode,
+    states: Mapping[str, DescribedStep],
+    takes: Mapping[str, StepEntry],
+    settings: Mapping[str, dict[str, Any]],
 ) -> PlanNode:
     is_step = node.kind == "step"
     step = states.get(node.name) if is_step else None
@@ -331,6 +337,7 @@ def _plan_node(
         **{name: getattr(node, name) for name in node.__struct_fields__},
         states=() if step is None else _plan_states(step),
         commands={} if entry is None else entry.kinds,
+        settings=settings.get(node.name, {}) if is_step else {},
     )
 
 

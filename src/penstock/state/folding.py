@@ -205,6 +205,11 @@ class AggregatingState(KeyedState, Generic[V, A, R]):
         return hint
 
     @property
+    def set_type(self) -> Any:
+        """The type of what a command sets the state to: an accumulator."""
+        return self.accumulator_type
+
+    @property
     def added_type(self) -> StateSpec | None:
         """The type of what is added, as `add` is annotated; None when it says nothing that can be checked."""
         method = type(self.aggregate).add

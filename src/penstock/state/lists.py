@@ -71,6 +71,12 @@ class ListState(KeyedState, Generic[T]):
         self.ttl = ttl
         self.renamed_from = renamed_from
 
+    @property
+    def set_type(self) -> Any:
+        """The type of what a command sets the state to: a list of items."""
+        item: Any = self._item_type
+        return list[item]
+
     def spec(self) -> StateSpec:
         """How the state is stored: as an Arrow list of its items."""
         item = value_spec(self._checked_name(), self._item_type)

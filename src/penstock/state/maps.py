@@ -80,6 +80,13 @@ class MapState(KeyedState, Generic[K, V]):
         self.ttl = ttl
         self.renamed_from = renamed_from
 
+    @property
+    def set_type(self) -> Any:
+        """The type of what a command sets the state to: a mapping."""
+        key: Any = self._key_type
+        value: Any = self._value_type
+        return dict[key, value]
+
     def spec(self) -> StateSpec:
         """How the state is stored: as an Arrow map, in the order of its entries."""
         key = value_spec(self._checked_name(), self._key_type)

@@ -75,6 +75,11 @@ class Setting(_Declared, Generic[T]):
         self._value_type = value_type
         self.default = default
 
+    @property
+    def set_type(self) -> Any:
+        """The type of what a command sets it to."""
+        return self._value_type
+
     def spec(self) -> StateSpec:
         """How the value is stored."""
         return value_spec(self.name, self._value_type)
@@ -232,11 +237,11 @@ class SharedStates:
             if isinstance(state, Setting):
                 version = as_of(self.settings[name], None)
                 value = state.default if version is None else version.value
-                found[name] = msgspec.to_builtins(value, str_keys=True)
+                found[name] = msgspec.to_builtins(value, str_keys=True, enc_hook=str)
                 later = [v for v in self.settings[name] if v.at is not None]
                 if later:
                     found[f"{name} from event time"] = [
-                        [str(v.at), msgspec.to_builtins(v.value, str_keys=True)] for v in later
+                        [str(v.at), msgspec.to_builtins(v.value, str_keys=True, enc_hook=str)] for v in later
                     ]
             else:
                 found[name] = len(self._mappings[name])

@@ -129,6 +129,11 @@ class KeyedState:
         """What a command sets the state to, from JSON. msgspec.DecodeError when it does not fit."""
         raise NotImplementedError
 
+    @property
+    def set_type(self) -> Any:
+        """The type of what a command sets the state to."""
+        raise NotImplementedError
+
     def spec(self) -> StateSpec:
         """How the state is stored. SchemaError when it cannot be."""
         raise NotImplementedError
@@ -186,6 +191,11 @@ class ValueState(KeyedState, Generic[T]):
     @property
     def value_type(self) -> Any:
         """The type of the values, as declared."""
+        return self._value_type
+
+    @property
+    def set_type(self) -> Any:
+        """The type of what a command sets the state to: that of its values."""
         return self._value_type
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:

@@ -20,6 +20,7 @@ from penstock.jobs.rescaling import rescale
 from penstock.jobs.runner import JobRunner, _Run
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import batch_numbers
+from penstock.runtime.query import Query
 
 FIRST = 7
 LINEAGE = Lineage("abc", "job", 4, 2, ("hits",), first_batch=FIRST)
@@ -203,3 +204,25 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
     assert follower.closing
     plans.forget_refused()
     assert batch_numbers(tmp_path / "offsets") == [0, 1, 2]
+
+
+def test_a_query_that_goes_on_otherwise_plans_anew(tmp_path: Path) -> None:
+    """What was refused since the query was to end had the bounds of before; what was begun stays."""
+    checkpoint = checkpoint_with(tmp_path, planned=3, committed=3)
+    plans = Plans(checkpoint, LINEAGE)
+    plans.begin(LINEAGE.first_batch + 2)
+    log(checkpoint, "offsets", 3)
+    bounds = SimpleNamespace(changes=list, renew=lambda: {"hits": 7})
+    history = SimpleNamespace(is_behind=lambda: False)
+    follower: Any = SimpleNamespace(plans=plans, bounds=bounds, history=history, held_bytes=0)
+    no: Any = None
+    run = _Run(no, follower, checkpoint, no, no, threading.Event(), print, print, print)
+    query = Query(
+        no, [], no, "", 2, bounded=False, batch_interval_ms=0, before_batch=no, on_batch=no, on_rest=no
+    )
+    assert JobRunner(ps.Job("job"), RunSettings())._otherwise(run, query).limits == {"hits": 7}
+    assert batch_numbers(tmp_path / "offsets") == [0, 1, 2]
+    log(checkpoint, "offsets", 3)
+    plans.begin(LINEAGE.first_batch + 3)
+    JobRunner(ps.Job("job"), RunSettings())._otherwise(run, query)
+    assert batch_numbers(tmp_path / "offsets") == [0, 1, 2, 3]

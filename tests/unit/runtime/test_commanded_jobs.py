@@ -605,3 +605,17 @@ def test_values_are_set_plainly_as_they_are_one_by_one(batches: list[list[dict[s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Steering, "_set_plainly", lambda *_: False)
         assert lived() == short
+
+
+def test_settings_are_told_when_they_change() -> None:
+    """Once, by one slot, as they are in force; a micro-batch that changes none tells none."""
+    driver = Driver()
+
+    def told(result: Any) -> list[Any]:
+        return [msgspec.json.decode(body) for kind, name, _, _, body in result.reports if kind == "settings"]
+
+    assert told(driver.run(readings=[Reading(1, 1), Reading(2, 3)])) == []
+    (found,) = told(driver.run(command("set", {"offset": 4}), readings=[Reading(1, 2)]))
+    assert found["offset"] == 4
+    assert "rules" not in found, "it is a broadcast state"
+    assert told(driver.run(readings=[Reading(1, 2)])) == []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.jobs.figures import Figures, Lag, StepFigures, Totals
-from penstock.server.dashboard.series import POINTS, Chart, charts
+from penstock.server.dashboard.live_charts import FORMATS
+from penstock.server.dashboard.series import POINTS, Chart, Unit, charts
 
 BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 
@@ -121,3 +123,12 @@ def test_without_figures_there_are_charts_without_lines() -> None:
     made = charts([], at(0), 60.0)
     assert len(made) == 6
     assert all(chart.lines == [] for chart in made)
+
+
+def test_every_axis_says_its_unit() -> None:
+    """A number alone would not tell whether records or files wait."""
+    shown = {"records/s": "'/s'", "records": "' records'", "files": "' files'", "%": "' %'"}
+    assert set(FORMATS) == set(get_args(Unit))
+    for unit, written in FORMATS.items():
+        # Times and sizes have theirs in the function of the browser.
+        assert shown.get(unit, {"s": "seconds", "bytes": "size"}.get(unit, "-")) in written

@@ -115,6 +115,9 @@ class PlanNode(_Read):
     commands: dict[str, list[str]] = Field(
         description="The kinds of commands that it takes, with their scopes."
     )
+    settings: dict[str, Any] = Field(
+        description="The settings of a step as they are in force, with what holds from an event time on."
+    )
 
 
 class PlanEdge(_Read):

@@ -13,6 +13,8 @@ from nicegui import ui
 from penstock.control.receipts import FINAL
 from penstock.jobs.control import ControlEntry, read_control_entry
 from penstock.jobs.history import Story, newest_stories, story_of
+from penstock.jobs.in_force import settings_in_force
+from penstock.jobs.payloads import Payload, payload_key
 from penstock.jobs.receipt_segments import newest_mark
 from penstock.jobs.receipts import plain
 from penstock.jobs.targeting import TARGET_FORMS
@@ -26,7 +28,15 @@ from penstock.server.dashboard.registry import job_tab
 from penstock.server.dashboard.same_commands import SentControl
 from penstock.server.dashboard.visits import JobVisit
 
-__all__ = ["StoriesTail", "command_of", "control", "story_row"]
+__all__ = [
+    "CommandHelp",
+    "StoriesTail",
+    "command_help",
+    "command_of",
+    "control",
+    "setting_rows",
+    "story_row",
+]
 
 _MOST_STORIES: Final = 200
 _LEVELS: Final = {
@@ -35,6 +45,8 @@ _LEVELS: Final = {
     "DEGRADED": (Level.WARNING, "warning"),
     "SENT": (Level.BUSY, "outbox"),
 }
+# How targets are written, by scope.
+_FORMS: Final = {"key": ("{}/KEY",), "keys": ("{}/KEY,KEY",), "all": ("{}/*",), "step": ("{}",)}
 _UNDER_WAY: Final = (Level.BUSY, "pending")
 
 
@@ -44,6 +56,7 @@ class _Control:
 
     entry: ControlEntry
     stories: list[Story]
+    settings: dict[str, dict[str, Any]]
 
 
 class StoriesTail:
@@ -94,6 +107,49 @@ def story_row(story: Story) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class CommandHelp:
+    """What there is to say of a kind of commands: in words, an example of its payload, and the targets it may have."""
+
+    text: str
+    example: str
+    targets: tuple[str, ...]
+
+
+def command_help(entry: ControlEntry, said: SentControl) -> CommandHelp | None:
+    """Help for the command that a form has so far; None when no step takes its kind."""
+    takers = {name: step for name, step in entry.steps.items() if said.kind in step.kinds}
+    if not takers:
+        return None
+    targets: list[str] = []
+    for name, step in takers.items():
+        targets += [form.format(name) for scope in step.kinds[said.kind] for form in _FORMS.get(scope, ())]
+    if any("job" in step.kinds[said.kind] for step in takers.values()):
+        targets.append("*")
+    name = said.target.partition("/")[0]
+    step = takers.get(name) or next(iter(takers.values()))
+    is_for_step = said.target == name or set(step.kinds[said.kind]) == {"step"}
+    payload = step.payloads.get(payload_key(said.kind, "step" if is_for_step and name in takers else "key"))
+    # A step without states has the payload for settings alone, and the other way round.
+    payload = payload or step.payloads.get(payload_key(said.kind, "step")) or Payload("", "")
+    words = f"Payload: {payload.type}" if payload.type else "Without a payload"
+    return CommandHelp(f"For {', '.join(targets)}. {words}.", payload.example, tuple(targets))
+
+
+def setting_rows(settings: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Settings in force, as rows of the table."""
+    return [
+        {
+            "key": f"{step} {name}",
+            "step": step,
+            "setting": name,
+            "value": json.dumps(value, ensure_ascii=False),
+        }
+        for step, found in settings.items()
+        for name, value in found.items()
+    ]
+
+
 @job_tab("control", "Control", icon="tune", role=Role.VIEWER)
 def control(visit: JobVisit) -> None:
     """The commands of a job."""
@@ -105,6 +161,7 @@ class _ControlPage:
         self._visit = visit
         self._entry: ControlEntry | None = None
         self._followed: str | None = None
+        self._example = ""
         with ui.element("div").classes("p-columns"):
             with pieces.card("Send a command"), ui.element("div").classes("p-body"):
                 self._form()
@@ -113,6 +170,16 @@ class _ControlPage:
                 ui.element("div").classes("p-body"),
             ):
                 self._receipts()
+        with pieces.card("Settings", about="as they are in force; set changes them") as self._settings_card:
+            self._settings = pieces.Table(
+                [
+                    pieces.Column("step", "Step"),
+                    pieces.Column("setting", "Setting"),
+                    pieces.Column("value", "Value", slot=pieces.WRAP_SLOT),
+                ],
+                key="key",
+                page_rows=0,
+            )
         with pieces.card("History", about="the newest commands that the job has read"):
             self._table = pieces.Table(
                 [
@@ -139,15 +206,17 @@ class _ControlPage:
         job_id = self._visit.job_id
         checkpoint = self._visit.service.checkpoint(job_id)
         tail = self._visit.readings.keep(("stories", job_id), lambda: StoriesTail(checkpoint))
-        return _Control(read_control_entry(checkpoint), tail.read())
+        return _Control(read_control_entry(checkpoint), tail.read(), settings_in_force(checkpoint))
 
     def _show(self, found: _Control) -> None:
         if found.entry != self._entry:
             self._entry = found.entry
             kinds = {kind: None for step in found.entry.steps.values() for kind in step.kinds}
             self._kind.set_options(sorted(kinds), value=self._kind.value)
-            self._target.set_autocomplete(["*", *found.entry.steps, *(f"{s}/*" for s in found.entry.steps)])
+            self._say_help()
         self._table.show([story_row(story) for story in found.stories])
+        self._settings_card.set_visibility(bool(found.settings))
+        self._settings.show(setting_rows(found.settings))
 
     # The form
 
@@ -159,11 +228,18 @@ class _ControlPage:
             self._payload = ui.textarea("Payload (JSON)", placeholder='{"desired": 21.5}').props(
                 "rows=4 autogrow"
             )
+            self._help = ui.label("").classes("p-muted").props("id=about-command aria-live=polite")
+            self._payload.props("aria-describedby=about-command")
+            self._take = ui.button("Use the example", color=None, on_click=self._take_example)
+            self._take.props("no-caps flat dense").classes("p-button p-plain")
+            self._take.set_visibility(False)
             with ui.element("div").classes("p-row"):
                 self._version = ui.number("Version", min=0, precision=0)
                 self._expires = ui.number("Expires in seconds", min=1, precision=0)
             for field in (self._kind, self._target, self._payload, self._version, self._expires):
                 field.props("outlined dense").on_value_change(self._say_same)
+            for field in (self._kind, self._target):
+                field.on_value_change(self._say_help)
             button = pieces.action_button(self._visit, "Send", "send", Role.OPERATOR, None, primary=True)
             button.props("type=submit")
         self._same = pieces.same("")
@@ -180,6 +256,20 @@ class _ControlPage:
 
     def _say_same(self) -> None:
         self._same.set_text(same_commands.send_control(self._visit.job_id, self._said()))
+
+    def _say_help(self) -> None:
+        """Say whom the chosen command is for and what its payload is, with an example to take."""
+        found = None if self._entry is None else command_help(self._entry, self._said())
+        self._help.set_text("" if found is None else found.text)
+        self._example = "" if found is None else found.example
+        self._take.set_visibility(bool(self._example))
+        self._payload.props(f"placeholder={json.dumps(self._example)}")
+        steps = () if self._entry is None else self._entry.steps
+        every = ["*", *steps, *(f"{step}/*" for step in steps)]
+        self._target.set_autocomplete(every if found is None else list(found.targets))
+
+    def _take_example(self) -> None:
+        self._payload.set_value(self._example)
 
     async def _send(self) -> None:
         said, visit = self._said(), self._visit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -105,6 +106,8 @@ def about_node(node: PlanNode) -> list[dict[str, str]]:
         told[f"state {state.name}"] = f"{state.kind} of {state.type}" + (
             "" if state.keyed else ", once for the step"
         )
+    for name, value in node.settings.items():
+        told[f"setting {name}"] = json.dumps(value)
     for kind, scopes in node.commands.items():
         told[f"command {kind}"] = f"for {', '.join(scopes)}"
     for output, fields in node.records.items():

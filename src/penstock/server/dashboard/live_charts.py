@@ -15,7 +15,7 @@ from penstock.server.dashboard import pieces
 from penstock.server.dashboard.series import Chart, Unit, charts
 from penstock.server.dashboard.visits import JobVisit
 
-__all__ = ["WINDOWS", "FiguresTail", "show_charts"]
+__all__ = ["FORMATS", "WINDOWS", "FiguresTail", "show_charts"]
 
 WINDOWS: Final = {120: "2 min", 600: "10 min", 3600: "1 h"}
 """How far back charts may go, in seconds, and how that is called."""
@@ -24,15 +24,15 @@ _MOST_KEPT: Final = 7200
 _COLOURS: Final = ["#3b82f6", "#10b981", "#f59e0b", "#a855f7", "#ef4444", "#06b6d4", "#84cc16", "#ec4899"]
 _GREY: Final = "#8592a6"
 _GRID: Final = "rgba(133, 146, 166, 0.18)"
-# How numbers of each unit are written, by a function of dashboard.js.
-_FORMATS: Final[dict[Unit, str]] = {
+FORMATS: Final[dict[Unit, str]] = {
     "records/s": "(value) => window.penstock.amount(value) + '/s'",
-    "records": "(value) => window.penstock.amount(value)",
-    "files": "(value) => window.penstock.amount(value)",
+    "records": "(value) => window.penstock.amount(value) + ' records'",
+    "files": "(value) => window.penstock.amount(value) + ' files'",
     "bytes": "(value) => window.penstock.size(value)",
     "s": "(value) => window.penstock.seconds(value)",
     "%": "(value) => window.penstock.amount(value) + ' %'",
 }
+"""How numbers of each unit are written, with the unit, by a function of dashboard.js."""
 
 
 class FiguresTail:
@@ -118,7 +118,7 @@ def _options(chart: Chart) -> dict[str, Any]:
             "backgroundColor": "var(--p-surface)",
             "borderColor": "var(--p-line)",
             "textStyle": {"color": "var(--p-text)", "fontSize": 12},
-            ":valueFormatter": _FORMATS[chart.unit],
+            ":valueFormatter": FORMATS[chart.unit],
         },
         "xAxis": {
             "type": "time",
@@ -138,7 +138,7 @@ def _options(chart: Chart) -> dict[str, Any]:
 
 
 def _y_axis(unit: Unit) -> dict[str, Any]:
-    label = {"color": _GREY, ":formatter": _FORMATS[unit]}
+    label = {"color": _GREY, ":formatter": FORMATS[unit]}
     return {"axisLabel": label, "max": 100} if unit == "%" else {"axisLabel": label}
 
 
