@@ -212,14 +212,14 @@ def epoch_of(feed: Feed) -> int:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_runs_that_lose_their_checkpoint_write_nothing(tmp_path: Path, spark: SparkSession) -> None:
-    """Nine times, at any moment of the next run."""
+    """Six times, at any moment of the next run."""
     feed, seed, stop = Feed(tmp_path), 19, threading.Event()
     feed.write(2)
     feeding = threading.Thread(target=feed_until, args=(feed, stop))
     with noting("lost leases", "-k runs_that_lose_their_checkpoint", str(seed)) as injected:
         feeding.start()
         try:
-            take_over(feed, tmp_path, random.Random(seed), injected, rounds=9)
+            take_over(feed, tmp_path, random.Random(seed), injected, rounds=6)
         finally:
             stop.set()
             feeding.join()
