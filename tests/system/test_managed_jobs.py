@@ -113,7 +113,7 @@ def test_runs_whose_lease_is_taken_end_and_another_begins(managed: Managed) -> N
             if stands:
                 kill(pid, signal.SIGSTOP)
             injected.add(f"lease of a run taken while it {'stands still' if stands else 'works'}")
-            taken = Lease(job="another", run=1, host="elsewhere", home="/elsewhere")
+            taken = Lease(job="another", run=number + 1, host="elsewhere", home="/elsewhere")
             offer(managed.service.checkpoint(job_id), taken)
             time.sleep(chance.uniform(0, 5))
             managed.send()
