@@ -22,13 +22,15 @@ def test_a_stop_during_start_up_leaves_a_half_done_micro_batch_as_it_was_planned
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("kind", "seed"), [("folders", 2), ("topics", 3)])
+@pytest.mark.parametrize(
+    ("kind", "seed", "rounds"), [("folders", 2, 20), ("topics", 3, 7), ("topics", 4, 7), ("topics", 5, 7)]
+)
 def test_twenty_half_done_micro_batches(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, seed: int
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, seed: int, rounds: int
 ) -> None:
     """As above, at each moment behind a sink and behind the counts; with topics, some transactions were committed."""
     with noting("half-done micro-batches", f'-k "twenty_half_done and {kind}"', str(seed)) as injected:
         pipes: Pipes = FolderPipes(tmp_path)
         if kind == "topics":
             pipes = TopicPipes(request.getfixturevalue("kafka"))
-        check(run_rounds(pipes, tmp_path, seed, rounds=20, injected=injected))
+        check(run_rounds(pipes, tmp_path, seed, rounds, injected))

@@ -15,7 +15,7 @@ from penstock.server.statuses import JobStatus
 
 SEED = 9
 PATIENCE_S = 400.0
-LEFT = [n << 10 for n in (0, 4, 12, 20, 32, 40, 64, 100)]
+LEFT = [n << 10 for n in (0, 8, 20, 40, 64, 100)]
 
 
 def keep_full(managed: Managed, disk: SmallDisk, left: int, seconds: float) -> None:
@@ -37,7 +37,7 @@ def fill_again_and_again(managed: Managed, disk: SmallDisk, injected: Injected) 
     managed.await_tallies(PATIENCE_S)
     for left in LEFT:
         injected.add("disk of home, checkpoint and output full under a managed job")
-        keep_full(managed, disk, left, chance.choice((3, 10, 30)))
+        keep_full(managed, disk, left, chance.choice((3, 10, 20)))
         disk.free()
         managed.await_tallies(PATIENCE_S)
         managed.until(job_id, JobStatus.RUNNING, PATIENCE_S)

@@ -191,17 +191,34 @@ def take_over(feed: Feed, folder: Path, chance: random.Random, injected: Injecte
             what = "standing still, and going on under the next run" if stands else "at work"
             injected.add(f"run that loses its checkpoint {what}")
             (feed.checkpoint / LOCK).unlink()
+            epoch = epoch_of(feed)
             after = runs.enter_context(JobProcess(feed.arguments, folder))
-            epoch = number + 2
-            await_true(lambda epoch=epoch: epoch_of(feed) == epoch, lambda after=after: after.err)
+            await_true(lambda epoch=epoch: epoch_of(feed) > epoch, lambda after=after: after.err)
             # Now it goes on while the next one starts, now while that works.
             time.sleep(chance.uniform(0, 15))
             go_on(family)
             check_was_fenced(job)
-            feed.await_files(after, feed.files + 1)
+            if not works_on(feed, after):
+                after = runs.enter_context(JobProcess(feed.arguments, folder))
+                feed.await_files(after, feed.files + 1)
             job = after
         job.signal(signal.SIGTERM)
         assert job.wait().code == 0
+
+
+def works_on(feed: Feed, job: JobProcess) -> bool:
+    """Wait until a run has done more; it may have ended, where the run before stood right before Spark's commit."""
+    try:
+        feed.await_files(job, feed.files + 1)
+    except AssertionError:
+        if job.running:
+            raise
+        result = job.wait()
+        assert result.code == 1, result
+        assert "CONCURRENT_STREAM_LOG_UPDATE" in result.err
+        job.await_end_of_family()
+        return False
+    return True
 
 
 def epoch_of(feed: Feed) -> int:
@@ -212,14 +229,14 @@ def epoch_of(feed: Feed) -> int:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_runs_that_lose_their_checkpoint_write_nothing(tmp_path: Path, spark: SparkSession) -> None:
-    """Nine times, at any moment of the next run."""
+    """Four times, at any moment of the next run."""
     feed, seed, stop = Feed(tmp_path), 19, threading.Event()
     feed.write(2)
     feeding = threading.Thread(target=feed_until, args=(feed, stop))
     with noting("lost leases", "-k runs_that_lose_their_checkpoint", str(seed)) as injected:
         feeding.start()
         try:
-            take_over(feed, tmp_path, random.Random(seed), injected, rounds=9)
+            take_over(feed, tmp_path, random.Random(seed), injected, rounds=4)
         finally:
             stop.set()
             feeding.join()

@@ -130,10 +130,10 @@ def rendered(results: list[dict[str, Any]]) -> str:
 
 def _seeds(found: list[str]) -> str:
     """Seeds of several rows as one stretch."""
-    numbers = [int(word) for text in found for word in text.split(" to ")]
+    numbers = {int(word) for text in found for word in text.split(" to ")}
     if not numbers:
         return ""
-    return f"{min(numbers)} to {max(numbers)}" if len(numbers) > 1 else str(numbers[0])
+    return f"{min(numbers)} to {max(numbers)}" if len(numbers) > 1 else str(min(numbers))
 
 
 if __name__ == "__main__":

@@ -231,9 +231,9 @@ class TransactionalProducer:
     def _error(self, error: KafkaError) -> ExternalSystemError:
         return ExternalSystemError(
             f"Sink {self._binding.stream!r}: the transaction {self._id} cannot be started on "
-            f"{self._binding.servers} ({self._errors.after(error)}). Transactions need the broker's topics "
-            "__transaction_state and __consumer_offsets; on a single broker set their replication factors to 1. "
-            "Or bind the sink with delivery=at-least-once."
+            f"{self._binding.servers} ({self._errors.after(error)}). If the broker is away, start the job again "
+            "when it is back. If not, transactions need its topics __transaction_state and __consumer_offsets; on a "
+            "single broker set their replication factors to 1, or bind the sink with delivery=at-least-once."
         )
 
 

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from free_ports import free_port
 
-from penstock.sinks.kafka_producers import committed_offset
+from penstock.bindings import KafkaBinding, parse_binding
+from penstock.errors import ExternalSystemError
+from penstock.sinks import kafka_producers
+from penstock.sinks.kafka_producers import TransactionalProducer, committed_offset
 
 
 class Consumer:
@@ -46,3 +50,15 @@ def test_what_does_not_pass_is_raised(error: int, timeout_s: float) -> None:
     """When the time is over, or at once."""
     with pytest.raises(KafkaException):
         asked(error, timeout_s=timeout_s)
+
+
+def test_a_broker_that_is_away_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than only what may be wrong with one that is there."""
+    monkeypatch.setattr(kafka_producers, "_ANSWER_TIMEOUT_S", 0.2)
+    uri = f"kafka://127.0.0.1:{free_port()}/heaters?delivery=exactly-once"
+    binding = parse_binding("heaters", uri, "sink")
+    assert isinstance(binding, KafkaBinding)
+    with pytest.raises(
+        ExternalSystemError, match="If the broker is away, start the job again when it is back"
+    ):
+        TransactionalProducer(binding, "heaters-0")
