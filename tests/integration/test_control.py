@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from integration_support import read_lines, write_lines
-from reliability import noting
 
 import penstock as ps
 from penstock.jobs.receipts import read_receipts
@@ -204,6 +203,9 @@ def test_a_broadcast_command_is_one_cut_and_replays_give_the_same_bytes(run_job:
 @pytest.mark.timeout(3600)
 def test_a_hundred_replays_give_the_same_bytes(run_job: Any, tmp_path: Path) -> None:
     """The same a hundred times."""
+    # Workers import this module for its job, and have only those of its folder.
+    from reliability import noting
+
     with noting("replays", "-k a_hundred_replays") as injected:
         injected.add("crash behind the plan of a micro-batch", 100)
         replays(run_job, tmp_path, 100)
