@@ -334,20 +334,6 @@ def test_a_savepoint_is_taken_begun_with_and_deleted(
     assert not list((place.served.home / "savepoints").glob("*/manifest.json"))
 
 
-def test_what_could_not_be_processed_is_shown(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """With its reason and what the source had."""
-    hidden = place.root / "visits" / ".bad.jsonl"
-    hidden.write_text('{"gate": "gate-1", "at": "noon"}\n')
-    hidden.rename(place.root / "visits" / "bad.jsonl")
-    page = job_page(place, visit(), "/errors")
-    expect(page.get_by_text("No run has failed")).to_be_visible()
-    row = page.get_by_role("row").filter(has_text="noon")
-    expect(row).to_have_count(1, timeout=PATIENCE_MS)
-    row.get_by_role("button").click()
-    picture(page, "errors")
-    expect(page.locator("pre")).to_contain_text('{"gate": "gate-1", "at": "noon"}')
-
-
 def test_the_log_is_followed(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
     """The newest run's, or that of a run which is chosen."""
     page = job_page(place, visit(), "/log")
@@ -371,7 +357,7 @@ def test_checkpoints_come_as_they_are_committed(place: Turnstiles, visit: Callab
 
 
 def test_pictures_for_the_docs(place: Turnstiles, browser: Browser) -> None:
-    """Light and dark, of pages with something on them; only when they are asked for."""
+    """Light and dark, of pages with something on them, before the job has any dead letters; only when asked for."""
     if not PICTURES:
         pytest.skip("PENSTOCK_DOCS_IMAGES says no folder")
     folder = Path(PICTURES).absolute()
@@ -416,6 +402,20 @@ def others(place: Turnstiles) -> None:
     asked = place.served.client.post("/v1/jobs", json={"definition": "archive"})
     job_id = asked.raise_for_status().json()["job"]
     await_true(lambda: place.served.job(job_id)["status"] == "FAILED", place.served.log)
+
+
+def test_what_could_not_be_processed_is_shown(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
+    """With its reason and what the source had."""
+    hidden = place.root / "visits" / ".bad.jsonl"
+    hidden.write_text('{"gate": "gate-1", "at": "noon"}\n')
+    hidden.rename(place.root / "visits" / "bad.jsonl")
+    page = job_page(place, visit(), "/errors")
+    expect(page.get_by_text("No run has failed")).to_be_visible()
+    row = page.get_by_role("row").filter(has_text="noon")
+    expect(row).to_have_count(1, timeout=PATIENCE_MS)
+    row.get_by_role("button").click()
+    picture(page, "errors")
+    expect(page.locator("pre")).to_contain_text('{"gate": "gate-1", "at": "noon"}')
 
 
 def test_the_keyboard_is_enough(place: Turnstiles, visit: Callable[..., Visitor], browser: Browser) -> None:
