@@ -189,6 +189,7 @@ class Life:
     def begin(self, story: Story) -> None:
         """Begin with an empty disk."""
         self.story = story
+        self._uuids = 0
         if story.job.name not in self._jobs:
             self._jobs[story.job.name] = story.job.make()
         with self.disk.durably():
