@@ -309,7 +309,7 @@ class SlotTables:
 
     def _store_version(self, head: Head) -> list[bytes]:
         parts = {group: _together(parts) for group, parts in sorted(self._changes.items())}
-        changed_bytes = sum(part.nbytes for part in parts.values())
+        changed_bytes = sum(map(_stored_bytes, parts.values()))
         for group in parts:
             head.groups.setdefault(group, _Group()).changed = head.number
         # Where most of a table has changed, all of it takes hardly more room than the changes.
@@ -322,7 +322,7 @@ class SlotTables:
             self._entries.put(piece_name(head.number, number), piece)
         for group in whole:
             known = head.groups[group]
-            known.whole, known.size = head.number, parts[group].nbytes
+            known.whole, known.size = head.number, _stored_bytes(parts[group])
             if not self._tables[group].keys:
                 del head.groups[group], self._tables[group]
         head.versions.append(_Version(head.number, len(pieces), sum(map(len, pieces))))
@@ -354,7 +354,7 @@ class SlotTables:
             if budget <= 0:
                 break
             due.add(group)
-            budget -= self._tables[group].all_rows().nbytes
+            budget -= _stored_bytes(self._tables[group].all_rows())
         return due
 
     def _forget(self, head: Head) -> None:
@@ -448,20 +448,30 @@ def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return rows.take(pa.array(sorted(last.values())))
 
 
+def _stored_bytes(rows: pa.RecordBatch) -> int:
+    """The bytes of rows as they are stored, by which a replay must decide as before.
+
+    What they take in memory depends on where they come from: a table that was kept may say which values are null where
+    one that was loaded knows that none is.
+    """
+    return int(pa.ipc.get_record_batch_size(rows))
+
+
 def _pieces(parts: Mapping[int, pa.RecordBatch], whole: set[int]) -> Iterator[list[_Part]]:
     """The rows of key groups, some of them whole, in pieces that are not too large."""
     waiting: list[_Part] = []
     size = 0
     for group, rows in sorted(parts.items()):
-        fits = max(1, rows.num_rows * _PIECE_BYTES // max(rows.nbytes, 1))
+        fits = max(1, rows.num_rows * _PIECE_BYTES // max(_stored_bytes(rows), 1))
         for start in range(0, max(rows.num_rows, 1), fits):
             part = rows.slice(start, fits)
-            if size and size + part.nbytes > _PIECE_BYTES:
+            part_bytes = _stored_bytes(part)
+            if size and size + part_bytes > _PIECE_BYTES:
                 yield waiting
                 waiting, size = [], 0
             # What follows a first slice is put behind it.
             waiting.append(_Part(group, group in whole and start == 0, part))
-            size += part.nbytes
+            size += part_bytes
     yield waiting
 
 
