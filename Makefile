@@ -38,9 +38,10 @@ $(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/local/jars.py src/pens
 demo: setup ## the temperature-control job with simulated rooms and a live view (ARGS="--kafka")
 	@$(BIN)/penstock demo $(ARGS)
 
+# Three on two cores: many tests wait, for a lease that ends or a process that starts.
 test: setup ## all tests but the long ones
 	@$(BIN)/python -m compileall -q -x /template/ src tests/unit
-	@$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, types, imports
 	@$(BIN)/ruff check .

@@ -27,7 +27,7 @@ from benchmarks.command import option, run_command
 from benchmarks.report import Column, print_table
 from penstock.bindings import FilesBinding, parse_binding
 from penstock.control.commands import Command, Target
-from penstock.control.receipts import Batch, Story, stories
+from penstock.control.stories import Batch, BatchStories, stories
 from penstock.jobs.control import CONTROL_FILE, control_entry
 from penstock.jobs.history import newest_stories, story_of
 from penstock.jobs.receipts import ReceiptWriter
@@ -41,6 +41,7 @@ from penstock.runtime.packing import (
     STORIES,
     packed_batches,
     reports_of,
+    runs_of_bytes,
 )
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.slots import slot_keys
@@ -54,8 +55,8 @@ from penstock.streams.graph import COMMANDS
 __all__ = ["Sizes", "main", "measure"]
 
 _PARTITIONS: Final = 2
+_TURN: Final = 100
 _START: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-_stories: Final = msgspec.msgpack.Decoder(list[Story])
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,10 @@ class _Job:
             passed = self._forwarder.rows(packed_batches(made, self.plan.slots))
             for batch in self._writer.batches(passed, self._batch, partition, attempt=0):
                 reports += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        told = [story for kind, *_, body in reports if kind == STORIES for story in _stories.decode(body)]
-        together = [reports_of(body) for kind, *_, body in reports if kind == REPORTS]
-        told += stories((one for _, some in together for one in some), Batch(self._batch, now))
+        runs = [run for kind, *_, body in reports if kind == STORIES for run in runs_of_bytes(body)]
+        slots = [reports_of(body) for kind, *_, body in reports if kind == REPORTS]
+        together = stories((one for _, some, _ in slots for one in some), Batch(self._batch, now))
+        told = BatchStories.of(runs, together)
         self._receipts.write(self._batch, told)
         # Spark says so when it plans the next micro-batch.
         self._log.forget(self._end)
@@ -192,9 +194,11 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     young = _Job(work / "young", sizes.receipts_mb)
     _send(young, sizes, range(sizes.keys), 1)
     first, last = [], []
-    for number in range(sizes.timed):
-        first += _send(young, sizes, range(sizes.keys + number, sizes.keys + number + 1), 1)
-        last += _send(job, sizes, range(last_begins + number, last_begins + number + 1), 1)
+    # By turns, so that a busy machine slows both; many at a time, since a worker keeps the state of one job in memory.
+    for begin in range(0, sizes.timed, _TURN):
+        turn = range(begin, min(begin + _TURN, sizes.timed))
+        first += _send(young, sizes, range(sizes.keys + turn.start, sizes.keys + turn.stop), 1)
+        last += _send(job, sizes, range(last_begins + turn.start, last_begins + turn.stop), 1)
     newest = f"c{sizes.commands - 1}"
     if story_of(job.folder, newest) is None:
         raise RuntimeError(f"The newest command {newest} has no receipt in the end.")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 __all__ = [
     "EXAMPLE",
@@ -30,6 +30,7 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 EXAMPLE: Final = _ROOT / "examples" / "temperature_control"
 _SAMPLE_S: Final = 0.25
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ContestantError(RuntimeError):
@@ -109,28 +110,36 @@ class MemoryWatch:
 
 @dataclass(frozen=True)
 class TreeUsage:
-    """What a process and its descendants use at one moment: resident memory, open files, and how many they are."""
+    """What a process and its descendants use at one moment: resident memory and open files, and how many they are.
+
+    `cpu_s` is what they have used since they began, with those of them that have ended.
+    """
 
     memory_bytes: int
     open_files: int
     processes: int
+    cpu_s: float
 
     @classmethod
     def of(cls, root: int) -> TreeUsage:
         """The usage of a process and its descendants, read from /proc."""
         children: dict[int, list[int]] = {}
-        resident: dict[int, int] = {}
-        for pid, parent, size in _processes():
-            children.setdefault(parent, []).append(pid)
-            resident[pid] = size
-        waiting, memory_bytes, open_files, count = [root], 0, 0, 0
+        found: dict[int, _Process] = {}
+        for process in _processes():
+            children.setdefault(process.parent, []).append(process.pid)
+            found[process.pid] = process
+        waiting, family = [root], []
         while waiting:
             pid = waiting.pop()
             waiting += children.get(pid, [])
-            memory_bytes += resident.get(pid, 0)
-            open_files += _open_files(pid)
-            count += 1
-        return cls(memory_bytes, open_files, count)
+            family.append(pid)
+        known = [found[pid] for pid in family if pid in found]
+        return cls(
+            sum(process.memory_bytes for process in known),
+            sum(map(_open_files, family)),
+            len(family),
+            sum(process.cpu_s for process in known),
+        )
 
 
 def _open_files(pid: int) -> int:
@@ -141,10 +150,20 @@ def _open_files(pid: int) -> int:
         return 0
 
 
-def _processes() -> Iterator[tuple[int, int, int]]:
-    """Process id, parent and resident bytes of every process."""
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    memory_bytes: int
+    cpu_s: float
+
+
+def _processes() -> Iterator[_Process]:
+    """Every process; its CPU time is also that of its children that have ended."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-                yield int(entry.name), int(fields[1]), int(fields[21]) * _PAGE_BYTES
+                ticks = sum(map(int, fields[11:15]))
+                yield _Process(
+                    int(entry.name), int(fields[1]), int(fields[21]) * _PAGE_BYTES, ticks / _TICKS_PER_S
+                )

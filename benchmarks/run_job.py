@@ -1,7 +1,8 @@
 """Run a penstock job in this process and report, as a JSON line, what each micro-batch spent.
 
-Not a benchmark of its own: the benchmarks start it, so that each run has a fresh JVM and fresh workers. It runs a job
-as `penstock run` does, and listens to Spark's own account of each micro-batch besides.
+Not a benchmark of its own: the benchmarks start it, so that each run has a fresh JVM and fresh workers; tests of their
+small forms call `run`. It runs a job as `penstock run` does, and listens to Spark's own account of each micro-batch
+besides.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import argparse
 import dataclasses
 import json
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -21,32 +26,44 @@ from penstock.bindings import split_definition
 from penstock.jobs.loading import load_job
 from penstock.jobs.runner import JobRunner, Progress
 from penstock.jobs.settings import RunSettings
+from penstock.runtime.query import Query, start_query
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 # Asking more often would take time from the job; Spark keeps the accounts of the last 100 micro-batches.
 _LOOK_EVERY_S: Final = 2.0
 
 
 class _Accounts:
-    """Spark's own account of each micro-batch."""
+    """Spark's own account of each micro-batch, of all queries that a run has one after the other."""
 
     def __init__(self) -> None:
         self.batches: dict[int, dict[str, Any]] = {}
         self._query: StreamingQuery | None = None
         self._looked = 0.0
 
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """While each query that is started is known."""
+
+        def start(session: SparkSession, query: Query) -> StreamingQuery:
+            self._take()
+            self._query = start_query(session, query)
+            return self._query
+
+        with mock.patch("penstock.jobs.runner.start_query", start):
+            yield
+
     def look(self, progress: Progress) -> None:
         """Take the newest accounts; called while the job runs, and once behind its last micro-batch."""
-        session = SparkSession.getActiveSession()
-        if session is not None and self._query is None:
-            # Kept, since a query that has ended is no longer among the active ones.
-            self._query = next(iter(session.streams.active), None)
         if self._query is None or (self._query.isActive and time.monotonic() - self._looked < _LOOK_EVERY_S):
             return
         self._looked = time.monotonic()
         print(f"batch {progress.batch_id}, {progress.rows_per_s:,.0f} rows/s", file=sys.stderr, flush=True)
-        for report in self._query.recentProgress:
+        self._take()
+
+    def _take(self) -> None:
+        for report in self._query.recentProgress if self._query is not None else ():
             states = report["stateOperators"]
             self.batches[report["batchId"]] = {
                 "batch": report["batchId"],
@@ -57,8 +74,8 @@ class _Accounts:
             }
 
 
-def main() -> None:
-    """Run the job of the arguments."""
+def run(given: Sequence[str], stop: threading.Event | None = None) -> dict[str, Any]:
+    """Run the job of the arguments, to its end or until it is to stop; gives its account."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job")
     parser.add_argument("-D", dest="bindings", action="append", default=[])
@@ -66,9 +83,10 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True, type=Path)
     parser.add_argument("--cores", type=int, help="default: as for penstock run")
     parser.add_argument("--state-memory-mb", type=int, help="default: as for penstock run")
+    parser.add_argument("--receipts-mb", type=int, help="default: as for penstock run")
     parser.add_argument("--batch-interval-ms", type=int, default=0)
     parser.add_argument("--spark", action="append", default=[], help="NAME=VALUE, a Spark setting")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     loaded = load_job(arguments.job)
     settings = RunSettings(
         bindings=dict(split_definition(text) for text in arguments.bindings),
@@ -80,15 +98,22 @@ def main() -> None:
     )
     if arguments.state_memory_mb is not None:
         settings = dataclasses.replace(settings, state_memory_mb=arguments.state_memory_mb)
+    if arguments.receipts_mb is not None:
+        settings = dataclasses.replace(settings, receipts_mb=arguments.receipts_mb)
     accounts = _Accounts()
-    summary = JobRunner(loaded.job, settings, loaded.code).run(on_progress=accounts.look)
-    result = {
+    with accounts.kept():
+        summary = JobRunner(loaded.job, settings, loaded.code).run(stop, accounts.look)
+    return {
         "records_in": summary.records_in,
         "records_out": summary.records_out,
         "dead_letters": summary.dead_letters,
         "batches": [accounts.batches[number] for number in sorted(accounts.batches)],
     }
-    print(json.dumps(result), flush=True)
+
+
+def main() -> None:
+    """Run the job of the command line, and print its account."""
+    print(json.dumps(run(sys.argv[1:])), flush=True)
 
 
 if __name__ == "__main__":

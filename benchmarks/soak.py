@@ -3,9 +3,9 @@
 The temperature-control job reads a file of readings and takes one command at a time, for as long as it is told. Before
 that it gets as many commands as it may remember, and it keeps few receipts and figures and little of its log, so that
 what is bounded has reached its bound. What it uses (memory of driver, JVM and workers, their open files, the size and
-the files of the checkpoint) and how long a micro-batch and a command take is noted all the while. The median of the
-last tenth of the time is compared with that of the second tenth. Inputs that were read and outputs are deleted, as the
-job's owner would; every command must be applied.
+the files of the checkpoint), how much CPU time a micro-batch costs all processes, and how long a micro-batch and a
+command take is noted all the while. The median of the last tenth of the time is compared with that of the second tenth.
+Inputs that were read and outputs are deleted, as the job's owner would; every command must be applied.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import statistics
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +53,7 @@ _UNITS: Final = {
     "open_files": "open files",
     "checkpoint_mb": "checkpoint, MB",
     "checkpoint_files": "files in the checkpoint",
+    "cpu_ms": "CPU time of all processes for each micro-batch, ms",
     "batch_ms": "micro-batch, ms",
     "command_ms": "command, from sending to its receipt, ms",
 }
@@ -66,6 +69,9 @@ class Sizes:
     period_s: float = option(0.5, "time between two files, and between two commands; default: %(default)s")
     remembered: int = option(110_000, "commands before the clock starts; default: %(default)s")
     samples: int = option(200, "how often memory, files and disk are looked at; default: %(default)s")
+    part: float = option(
+        0.1, "how much of the time is compared, its second part with its last; default: %(default)s"
+    )
     cores: int = 2
 
 
@@ -85,13 +91,13 @@ class Series:
         """The median of what was noted within a part of the time."""
         within = [value for at, value in zip(self.at, self.values, strict=True) if begin <= at <= end]
         if not within:
-            raise RuntimeError("The soak is too short: a tenth of it has no value. Give it more --seconds.")
+            raise RuntimeError("The soak is too short: a part of it has no value. Give it more --seconds.")
         return statistics.median(within)
 
 
-def growth(series: Series) -> tuple[float, float, float]:
-    """The medians of the second and of the last tenth, and by how many percent the latter is larger."""
-    early, late = series.median(0.1, 0.2), series.median(0.9, 1.0)
+def growth(series: Series, part: float = 0.1) -> tuple[float, float, float]:
+    """The medians of the second and of the last part, a tenth; and by how many percent the latter is larger."""
+    early, late = series.median(part, 2 * part), series.median(1 - part, 1.0)
     return early, late, (late / early - 1) * 100
 
 
@@ -133,36 +139,49 @@ class _Beside(threading.Thread):
 class _Usage(_Beside):
     """Notes again and again what a job uses; a context manager."""
 
-    def __init__(self, job: RunningJob, clock: _Clock, interval_s: float) -> None:
+    def __init__(self, job: RunningJob, clock: _Clock, interval_s: float, batches: Callable[[], int]) -> None:
         super().__init__()
         self._job: Final = job
+        self._batches: Final = batches
         self._clock: Final = clock
         self._interval_s: Final = interval_s
         self.series: Final = {
-            name: Series() for name in ("memory_mb", "open_files", "checkpoint_mb", "checkpoint_files")
+            name: Series()
+            for name in ("memory_mb", "open_files", "checkpoint_mb", "checkpoint_files", "cpu_ms")
         }
+        self.folders: Final[list[tuple[float, Counter[str]]]] = []
 
     def run(self) -> None:
         """Look until the end."""
+        cpu_s, batches = TreeUsage.of(self._job.pid).cpu_s, self._batches()
         while not self._ended.wait(self._interval_s):
             at = self._clock.part()
             used = TreeUsage.of(self._job.pid)
-            size, files = _size_of(self._job.checkpoint)
+            sizes, files = _sizes_of(self._job.checkpoint)
             self.series["memory_mb"].add(at, used.memory_bytes / (1 << 20))
             self.series["open_files"].add(at, used.open_files)
-            self.series["checkpoint_mb"].add(at, size / (1 << 20))
+            self.series["checkpoint_mb"].add(at, sum(sizes.values()) / (1 << 20))
             self.series["checkpoint_files"].add(at, files)
+            self.folders.append((at, sizes))
+            done = self._batches()
+            if done > batches:
+                self.series["cpu_ms"].add(at, (used.cpu_s - cpu_s) * 1000 / (done - batches))
+                cpu_s, batches = used.cpu_s, done
 
 
-def _size_of(folder: Path) -> tuple[int, int]:
-    """The bytes and the number of the files in a folder. Files may come and go meanwhile."""
-    size = files = 0
+def _sizes_of(folder: Path) -> tuple[Counter[str], int]:
+    """The bytes in each folder and file of a folder, and the number of all files. Files may come and go meanwhile."""
+    sizes: Counter[str] = Counter()
+    files = 0
     for parent, _, names in os.walk(folder):
+        inside = Path(parent).relative_to(folder).parts
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                size += os.stat(os.path.join(parent, name)).st_size  # noqa: PTH116, PTH118  # thousands of files
+                size = os.stat(os.path.join(parent, name)).st_size  # noqa: PTH116, PTH118  # thousands of files
+                # What is about to take a file's place has a name of its own each time.
+                sizes[inside[0] if inside else ".*" if name.startswith(".") else name] += size
                 files += 1
-    return size, files
+    return sizes, files
 
 
 class _Feed(_Beside):
@@ -288,15 +307,18 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         clock = _Clock(sizes.seconds)
         command_ms = Series()
         feed = _Feed(work, sizes, NewFigures(job.checkpoint), clock)
-        with _Usage(job, clock, sizes.seconds / sizes.samples) as usage, feed:
+        usage = _Usage(job, clock, sizes.seconds / sizes.samples, lambda: len(feed.batch_ms.values))
+        with feed, usage:
             while clock.part() < 1:
                 at_s = time.monotonic()
                 command_ms.add(clock.part(), commands.send_one() * 1000)
                 time.sleep(max(0.0, at_s + sizes.period_s - time.monotonic()))
     finally:
         summary = job.end()
+    if summary["status"] != "stopped":
+        raise RuntimeError(f"The job was to run until it is stopped, but it has {summary['status']}.")
     series = {**usage.series, "batch_ms": feed.batch_ms, "command_ms": command_ms}
-    found = {name: growth(one) for name, one in series.items()}
+    found = {name: growth(one, sizes.part) for name, one in series.items()}
     return {
         "seconds": sizes.seconds,
         "commands": len(command_ms.values),
@@ -304,8 +326,19 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         "batches": len(feed.batch_ms.values),
         "early": {name: round(early, 2) for name, (early, _, _) in found.items()},
         "late": {name: round(late, 2) for name, (_, late, _) in found.items()},
+        "units": _UNITS,
         "growth_percent": {name: round(percent, 1) for name, (_, _, percent) in found.items()},
+        "checkpoint_folders_mb": _by_folder(usage.folders, sizes.part),
     }
+
+
+def _by_folder(seen: list[tuple[float, Counter[str]]], part: float) -> dict[str, tuple[float, float]]:
+    """What each folder of the checkpoint held in the second and in the last part, those that grew most first."""
+    found = {}
+    for name in sorted({name for _, sizes in seen for name in sizes}):
+        series = Series([at for at, _ in seen], [sizes[name] / (1 << 20) for _, sizes in seen])
+        found[name] = (round(series.median(part, 2 * part), 2), round(series.median(1 - part, 1.0), 2))
+    return dict(sorted(found.items(), key=lambda item: item[1][0] - item[1][1]))
 
 
 def show(result: dict[str, Any]) -> None:
@@ -325,6 +358,11 @@ def show(result: dict[str, Any]) -> None:
     ]
     columns = [Column("", left=True), Column("second tenth"), Column("last tenth"), Column("growth")]
     print_table(title, columns, rows)
+    folders = [
+        [name, f"{early:,.2f}", f"{late:,.2f}", f"{late - early:+.2f} MB"]
+        for name, (early, late) in result["checkpoint_folders_mb"].items()
+    ]
+    print_table("The checkpoint by folder, MB", columns, folders)
 
 
 def main() -> int:

@@ -137,6 +137,8 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         for number in range(sizes.dumps):
             dumps.append(take_dump(job.checkpoint, work / f"dump-{number}", sizes))
             print(dumps[-1].told, file=sys.stderr, flush=True)
+        beside = last_batch(job.checkpoint) + 1
+        job.await_true("the micro-batch beside the last dump", lambda: last_batch(job.checkpoint) >= beside)
     finally:
         account = job.end()
     if account["records_in"]["readings"] >= sizes.files * sizes.batch_rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from property_examples import register_profiles
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 register_profiles()
 
+# Of Spark's log in the session; a test fills it.
+_LOG_BYTES = 1 << 18
+
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker]:
@@ -25,10 +29,20 @@ def kafka() -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark session with two cores, for the whole session of tests."""
+    """A local Spark session with two cores, for the whole session of tests; runs in it find it warm."""
     # Most tests do without PySpark, which takes a second to load.
     from penstock.runtime.session import SessionSettings, open_session
+    from penstock.runtime.warm_up import warm_up
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    with open_session(SessionSettings("tests", "local[2]", 2, needs_kafka=True, log_file=log)) as session:
+    with (
+        open_session(
+            SessionSettings("tests", "local[2]", 2, needs_kafka=True, log_file=log, log_bytes=_LOG_BYTES)
+        ) as session,
+        # A run that does not start Spark itself has nothing to gain by it, but each would do it again.
+        mock.patch("penstock.jobs.runner.warm_up"),
+        # Many runs are short, and their end is seen at the next look.
+        mock.patch("penstock.jobs.runner._POLL_S", 0.05),
+    ):
+        warm_up(session)
         yield session

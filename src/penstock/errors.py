@@ -143,6 +143,10 @@ class CheckpointMissingError(CheckpointError):
     retryable = True
 
 
+class CheckpointMovedError(CheckpointError):
+    """The checkpoint is not where it was made, and Spark finds a part of it only there."""
+
+
 class FencedError(CheckpointError):
     """Another run has taken over the checkpoint; this one has ended before it wrote more."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -83,8 +83,9 @@ def check_topic(
     partitions = _partitions(admin, binding, errors, timeout_s)
     if partitions is None and binding.create_topic:
         _create(admin, binding, errors, timeout_s)
+    if partitions is None and (binding.create_topic or binding.topic in _names(admin, timeout_s)):
         deadline = time.monotonic() + timeout_s
-        # The broker that is asked hears of it a moment after the one that has made it.
+        # The broker that is asked hears of a new topic a moment after the one that has made it.
         while (partitions := _partitions(admin, binding, errors, timeout_s)) is None:
             if time.monotonic() >= deadline:
                 break
@@ -92,7 +93,7 @@ def check_topic(
     if partitions is None:
         raise PlaceMissingError(
             f"Stream {binding.stream!r}: the topic {binding.topic!r} does not exist on {binding.servers}"
-            f"{_similar(admin, binding.topic, timeout_s)}. Create it, or add create_topic=true to the URI."
+            f"{_similar(binding.topic, _names(admin, timeout_s))}. Create it, or add create_topic=true to the URI."
         )
     return partitions
 
@@ -131,9 +132,14 @@ def _create(admin: AdminClient, binding: KafkaBinding, errors: LastError, timeou
             ) from e
 
 
-def _similar(admin: AdminClient, topic: str, timeout_s: float) -> str:
+def _names(admin: AdminClient, timeout_s: float) -> list[str]:
+    """The names of all topics, as far as the brokers tell them."""
     try:
-        found = difflib.get_close_matches(topic, admin.list_topics(timeout=timeout_s).topics, 1)
+        return list(admin.list_topics(timeout=timeout_s).topics)
     except KafkaException:
-        return ""
+        return []
+
+
+def _similar(topic: str, names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(topic, names, 1)
     return f" (there is {found[0]!r})" if found else ""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from model_topics import ModelTopic
 from pyspark import TaskContext
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from recording_broker import RecordingBrokers
 from spark_files import SparkLogFolder, StateFolder, write_description, write_spark_file
@@ -31,7 +31,7 @@ from penstock.runtime.level import Level
 from penstock.runtime.packing import PackedRow, packed_batches
 from penstock.runtime.query import Query, _packed
 from penstock.runtime.slots import slot_keys
-from penstock.runtime.stored_state import SlotReader, _operator_of
+from penstock.runtime.stored_state import SlotReader, _failure, _operator_of
 from penstock.runtime.writing import Forwarder, unpacked_rows
 from penstock.state.kept_slots import kept_slots
 
@@ -468,10 +468,13 @@ def model_read_slots(
     operator = _operator_of(folder, node)
     found: list[bytes] = []
     slots: set[int] = set()
-    ids = _unique_ids(SparkLogFolder(folder / "commits"), batch_id)[str(operator)]
-    for partition, (unique_id,) in enumerate(ids):
-        place = StateFolder(folder / "state" / str(operator) / str(partition))
-        state = place.load(batch_id + 1, unique_id)
+    try:
+        ids = _unique_ids(SparkLogFolder(folder / "commits"), batch_id)[str(operator)]
+        places = (StateFolder(folder / "state" / str(operator) / str(number)) for number in range(len(ids)))
+        states = [place.load(batch_id + 1, known) for place, (known,) in zip(places, ids, strict=True)]
+    except PySparkException as e:
+        raise _failure(str(e), folder, batch_id) from e
+    for partition, state in enumerate(states):
         entries = {name: data for (owner, name), data in state.items() if owner == node}
         if entries:
             slots.add(partition)

@@ -1,7 +1,7 @@
 """Benchmarks: each one runs in its small form, its outputs agree, and its JSON has what is documented.
 
 Small forms start each kind of contestant once: penstock with keyed state runs for state growth, with windows for open
-windows.
+windows. The soak starts a process, as benchmarks do; contestants of the others run in the session that tests share.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks import (
     latency,
     open_windows,
     power_loss,
+    running,
     soak,
     state_dump,
     state_growth,
@@ -26,12 +27,20 @@ from benchmarks import (
     windows,
 )
 from benchmarks import kafka as kafka_to_kafka
+from benchmarks.processes import ContestantError, run_module
 from benchmarks.workload import OFF, ON, Commands, Mismatch, Readings, Rooms, expected_commands, mismatch
+from contestants import contestants_here
 from in_process_job import InProcessJob
 from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.local.kafka import KafkaBroker
+
+
+@pytest.fixture
+def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contestants run in the shared session."""
+    contestants_here(spark, monkeypatch, keyed_state, kafka_to_kafka, latency, running, state_dump, windows)
 
 
 def commands(*pairs: tuple[int, int]) -> Commands:
@@ -79,7 +88,16 @@ def test_alternating_readings_all_cause_a_command() -> None:
     assert len(expected_commands(rooms, [readings])) == len(readings) == 40
 
 
-def test_keyed_state_in_its_small_form(tmp_path: Path) -> None:
+def test_a_contestant_is_a_process_that_ends_with_json(tmp_path: Path) -> None:
+    """What it says last is its result; one that fails is told with what it wrote."""
+    (tmp_path / "said.json").write_text('{"rows": 3}')
+    said, memory_mb = run_module("json.tool", ["--compact", str(tmp_path / "said.json")], tmp_path / "log")
+    assert (said, memory_mb >= 0) == ({"rows": 3}, True)
+    with pytest.raises(ContestantError, match=r"ended with 1:\n[\s\S]*Expecting"):
+        run_module("json.tool", [str(tmp_path / "log")], tmp_path / "log")
+
+
+def test_keyed_state_in_its_small_form(tmp_path: Path, here: None) -> None:
     """PySpark emits the fold's commands (`measure` raises otherwise), and the JSON has its keys."""
     sizes = keyed_state.Sizes(
         rows=2_000,
@@ -110,10 +128,8 @@ def test_keyed_state_reports_how_much_faster_penstock_is(tmp_path: Path) -> None
     keyed_state.show([result])
 
 
-def test_kafka_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None) -> None:
     """Every command is there exactly once, and the report says where the time went."""
-    # The JVM's optimising compiler, which a bounded run from Kafka has, pays off only in a long one.
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     sizes = kafka_to_kafka.Sizes(
         readings=4_000,
         sensors=300,
@@ -131,7 +147,7 @@ def test_kafka_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, monkeypatch
     kafka_to_kafka.show(result)
 
 
-def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker) -> None:
+def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None) -> None:
     """Each reading has exactly one command, and the percentiles are there by both clocks."""
     # Time is not what is tested: readings count from the first command on, however late that is.
     sizes = latency.Sizes(records=50, warm_up=10, rate_per_s=50, settled_s=30, partitions=2)
@@ -144,14 +160,14 @@ def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker) -> None:
 
 def test_power_loss_in_its_small_form(tmp_path: Path, spark: SparkSession) -> None:  # the session it runs in
     """Pairs of micro-batches without and with sync, which count alike."""
-    result = power_loss.measure(power_loss.Sizes(batches=16, warm_up=4, records=5), tmp_path)
-    assert result["pairs"] == 6
+    result = power_loss.measure(power_loss.Sizes(batches=8, warm_up=2, records=5), tmp_path)
+    assert result["pairs"] == 3
     assert result["sync_ms"] > 0
     assert result["without_ms"] > 0
     power_loss.show(result)
 
 
-def test_control_in_its_small_form(tmp_path: Path, kafka: KafkaBroker) -> None:
+def test_control_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None) -> None:
     """Every command is applied (`measure` raises otherwise), and the JSON has its keys."""
     sizes = control.Sizes(
         keys=300,
@@ -169,7 +185,7 @@ def test_control_in_its_small_form(tmp_path: Path, kafka: KafkaBroker) -> None:
     assert result["lost"] == 0
 
 
-def test_state_growth_in_its_small_form(tmp_path: Path) -> None:
+def test_state_growth_in_its_small_form(tmp_path: Path, here: None) -> None:
     """The job emits the fold's commands (`measure` raises otherwise), with settings that come in two micro-batches."""
     sizes = state_growth.Sizes(
         keys=(600,), batch_rows=200, batches=3, counted=2, warm_up=1, settings_rows=300
@@ -181,10 +197,11 @@ def test_state_growth_in_its_small_form(tmp_path: Path) -> None:
     state_growth.show(result)
 
 
-def test_state_dump_in_its_small_form(tmp_path: Path) -> None:
+def test_state_dump_in_its_small_form(tmp_path: Path, here: None) -> None:
     """The dump is sound and has every room (`measure` raises otherwise), and micro-batches ran beside it."""
+    # A dump of so little takes a moment, so micro-batches follow each other at once.
     sizes = state_dump.Sizes(
-        keys=600, batch_rows=200, interval_ms=1_000, warm_up=1, before=2, dumps=1, settings_rows=300
+        keys=600, batch_rows=200, interval_ms=100, warm_up=1, before=2, dumps=1, settings_rows=300
     )
     result = json.loads(json.dumps(state_dump.measure(sizes, tmp_path)))
     assert 600 < result["rows"] <= 1_200
@@ -195,7 +212,7 @@ def test_state_dump_in_its_small_form(tmp_path: Path) -> None:
     state_dump.show(result)
 
 
-def test_windows_in_their_small_form(tmp_path: Path) -> None:
+def test_windows_in_their_small_form(tmp_path: Path, here: None) -> None:
     """Spark emits the fold's windows (`measure` raises otherwise), and the JSON has its keys."""
     sizes = windows.Sizes(
         keys=100, files=2, file_rows=2_000, span_ms=30_000, rounds=1, contestants=("spark",)
@@ -238,7 +255,7 @@ def test_each_window_job_emits_the_windows_of_the_fold(name: str, tmp_path: Path
         windows.check(name, tmp_path / "out", expected)
 
 
-def test_open_windows_in_their_small_form(tmp_path: Path) -> None:
+def test_open_windows_in_their_small_form(tmp_path: Path, here: None) -> None:
     """The windows, opened in two micro-batches, emit the fold's means (`measure` raises otherwise) when they end."""
     sizes = open_windows.Sizes(
         windows=(600,),
@@ -279,11 +296,12 @@ def test_growth_compares_the_last_tenth_with_the_second() -> None:
 
 def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
     """Commands are applied one by one (`measure` raises otherwise), and no micro-batch leaves a socket open."""
-    sizes = soak.Sizes(seconds=20, keys=300, rows=100, period_s=0.1, remembered=200, samples=100)
+    sizes = soak.Sizes(seconds=16, keys=300, rows=100, period_s=0.4, remembered=200, samples=100, part=0.25)
     result = json.loads(json.dumps(soak.measure(sizes, tmp_path)))
-    assert result["commands"] > 10
+    assert result["commands"] > 3
     assert result["records"] > 0
     assert set(result["growth_percent"]) == set(result["early"]) == set(result["late"])
     # Each task of a micro-batch connects to the JVM for its state: two in each of these.
     assert result["late"]["open_files"] - result["early"]["open_files"] < result["batches"]
+    assert {"commits", "offsets", "state"} <= set(result["checkpoint_folders_mb"])
     soak.show(result)

@@ -6,14 +6,13 @@ One short run records the checkpoint. It is damaged where it was made, since Spa
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import random
 import re
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,12 @@ from penstock.doctor.checkpoints import examine_checkpoint
 from penstock.doctor.finding import Finding
 from penstock.errors import CheckpointError, PenstockError
 from penstock.jobs.checkpoint import Checkpoint
+from penstock.jobs.described_state import read_described
 from penstock.jobs.own_files import check_checkpoint
 from penstock.jobs.ownership import LOCK_FILE
+from penstock.jobs.runner import JobRunner
+from penstock.jobs.settings import RunSettings
+from penstock.runtime.stored_state import read_slots
 
 BATCHES = 9
 SENSORS = 4
@@ -55,20 +58,55 @@ class Recorded:
         check_checkpoint(Checkpoint.open(str(self.checkpoint)), 100)
 
 
+# Snapshots of the state often and soon, which Spark otherwise makes each minute.
+SNAPSHOTS = {
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "3",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "200ms",
+}
+
+
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """What a run of nine micro-batches has left."""
+def recording(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Recorded:
+    """What a run of nine micro-batches has left, each partition with a second snapshot."""
     folder = tmp_path_factory.mktemp("recorded")
     for number in range(BATCHES):
         readings = ({"sensor": sensor, "number": number} for sensor in range(SENSORS))
         write_lines(folder / "readings", f"{number}.jsonl", readings)
-    arguments = [folder / "readings", folder / "seen", folder / "checkpoint"]
-    subprocess.run(
-        [sys.executable, recorded_job.__file__, *arguments], check=True, capture_output=True, timeout=200
+    settings = RunSettings(
+        bindings=bindings_in(folder),
+        bounded=True,
+        checkpoint=str(folder / "checkpoint"),
+        parallelism=2,
+        spark_settings=SNAPSHOTS,
     )
+    with maintenance_anew(spark):
+        JobRunner(recorded_job.job, settings, (Path(recorded_job.__file__),)).run()
+        partitions = [folder / "checkpoint" / "state" / "0" / str(number) for number in range(2)]
+        deadline = time.monotonic() + 60
+        while any(len(list(partition.glob("*.zip"))) < 2 for partition in partitions):
+            assert time.monotonic() < deadline, "no snapshots"
+            time.sleep(0.1)
     copy = folder.with_name(folder.name + "-copy")
     shutil.copytree(folder, copy)
     return Recorded(folder, copy)
+
+
+def bindings_in(folder: Path) -> dict[str, str]:
+    return {
+        "readings": f"jsonl:{folder / 'readings'}?max_files_per_batch=1",
+        "seen": f"jsonl:{folder / 'seen'}",
+    }
+
+
+@contextlib.contextmanager
+def maintenance_anew(spark: SparkSession) -> Iterator[None]:
+    """Spark looks after state at the interval of whoever is the first, until it is stopped."""
+    stores = spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore  # type: ignore[union-attr]
+    stores.stop()
+    try:
+        yield
+    finally:
+        stores.stop()
 
 
 @pytest.fixture
@@ -253,6 +291,17 @@ def test_a_moved_checkpoint_is_told_where_it_was(recorded: Recorded, tmp_path: P
     assert str(recorded.checkpoint) in str(caught.value)
 
 
+def test_the_state_after_a_micro_batch_that_is_not_there_is_told(
+    recorded: Recorded, spark: SparkSession
+) -> None:
+    """Spark notices that before it reads anything."""
+    (step,) = read_described(recorded.checkpoint).steps.values()
+    with pytest.raises(
+        CheckpointError, match=r"after micro-batch 999 in .* cannot be read: .*COMMITTED_BATCH"
+    ):
+        read_slots(spark, recorded.checkpoint, 999, step.node, lambda *_: [])
+
+
 def lose_newest_snapshots(checkpoint: Path) -> None:
     """That of one partition is not there, that of the other is empty."""
     delete(versions(checkpoint, "zip", 0)[-1])
@@ -280,11 +329,7 @@ def run_on(recorded: Recorded, run_job: Any) -> list[dict[str, int]]:
     """Run the job on two more files, and give all that it has written."""
     for number in (BATCHES, BATCHES + 1):
         write_readings(recorded.folder, number)
-    bindings = {
-        "readings": f"jsonl:{recorded.folder / 'readings'}?max_files_per_batch=1",
-        "seen": f"jsonl:{recorded.folder / 'seen'}",
-    }
-    run_job(recorded_job.job, bindings, checkpoint=str(recorded.checkpoint))
+    run_job(recorded_job.job, bindings_in(recorded.folder), checkpoint=str(recorded.checkpoint))
     return read_lines(recorded.folder / "seen")
 
 

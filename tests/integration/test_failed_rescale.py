@@ -49,15 +49,21 @@ job.data_stream("hits", schema=Hit).key_by("page").process("count", Count(), out
 """
 
 
+def job_of_hits(folder: Path, module: str) -> tuple[Path, RunSettings]:
+    """The job's file, and the settings with which it counts the 20 pages that are there."""
+    code = folder / f"{module}.py"
+    code.write_text(JOB)
+    write_lines(folder / "hits", "1.jsonl", [{"page": n} for n in range(20)])
+    bindings = {"hits": f"jsonl:{folder}/hits", "seen": f"jsonl:{folder}/seen"}
+    return code, RunSettings(bindings=bindings, checkpoint=str(folder / "cp"), parallelism=2)
+
+
 def test_a_job_whose_rescaling_fails_goes_on(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers with what went wrong, whatever that is, counts on, and is rescaled when it is asked again."""
-    (tmp_path / "failing_rescale_hits.py").write_text(JOB)
-    checkpoint, folder = tmp_path / "cp", tmp_path / "hits"
-    write_lines(folder, "1.jsonl", [{"page": n} for n in range(20)])
-    bindings = {"hits": f"jsonl:{folder}", "seen": f"jsonl:{tmp_path}/seen"}
-    settings = RunSettings(bindings=bindings, checkpoint=str(checkpoint), parallelism=2)
+    code, settings = job_of_hits(tmp_path, "failing_rescale_hits")
+    checkpoint, folder = Path(settings.checkpoint), tmp_path / "hits"
     write_seed = rescaling.write_seed
 
     def full(*arguments: Any) -> Any:
@@ -77,7 +83,7 @@ def test_a_job_whose_rescaling_fails_goes_on(
         assert found is not None
         return found
 
-    with JobInSession(spark, tmp_path / "failing_rescale_hits.py", settings) as job:
+    with JobInSession(spark, code, settings) as job:
         job.await_true(lambda: committed(20))
         monkeypatch.setattr(rescaling, "write_seed", full)
         told = answered(3).error
@@ -105,11 +111,8 @@ def test_a_job_is_rescaled_before_its_first_micro_batch(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That micro-batch was planned, and is refused; what Spark has written for it is in nobody's way."""
-    (tmp_path / "early_rescale_hits.py").write_text(JOB)
-    checkpoint, folder = tmp_path / "cp", tmp_path / "hits"
-    write_lines(folder, "1.jsonl", [{"page": n} for n in range(20)])
-    bindings = {"hits": f"jsonl:{folder}", "seen": f"jsonl:{tmp_path}/seen"}
-    settings = RunSettings(bindings=bindings, checkpoint=str(checkpoint), parallelism=2)
+    code, settings = job_of_hits(tmp_path, "early_rescale_hits")
+    checkpoint = Path(settings.checkpoint)
     request = new_request("rescale", parallelism=4)
     before_batch = Follower.before_batch
 
@@ -121,7 +124,7 @@ def test_a_job_is_rescaled_before_its_first_micro_batch(
         before_batch(follower, batch_id)
 
     monkeypatch.setattr(Follower, "before_batch", ask_first)
-    with JobInSession(spark, tmp_path / "early_rescale_hits.py", settings) as job:
+    with JobInSession(spark, code, settings) as job:
         job.await_true(lambda: answer_to(checkpoint, request.id) is not None)
         monkeypatch.undo()
         job.await_true(lambda: any((tmp_path / "seen").glob("*.jsonl")))

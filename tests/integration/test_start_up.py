@@ -1,8 +1,9 @@
-"""What lets a job start soon is in use: archived classes, and processes forked from one that has imported all."""
+"""How the session of jobs is set up: archived classes, processes forked of one that imported all, a log in bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -37,3 +38,23 @@ def test_workers_have_what_they_need_imported(spark: SparkSession) -> None:
     rows = spark.range(1, numPartitions=1).mapInArrow(modules, "there BOOLEAN, parent LONG").collect()
     assert [row.there for row in rows] == [True]
     assert rows[0].parent in fork_server_processes()
+
+
+def test_spark_s_log_has_a_bound(spark: SparkSession) -> None:
+    """It begins anew when it is that large, and what it had is kept once."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    properties = jvm.java.lang.System
+    log = Path(properties.getProperty("penstock.log"))
+    bound = int(properties.getProperty("penstock.log.bytes"))
+    logger = jvm.org.apache.logging.log4j.LogManager.getLogger("filler")
+    filling = "x" * 1000
+    count = 4 * bound // len(filling)
+    for number in range(count):
+        logger.warn(f"warning {number} of many {filling}")
+    logs = {path.name: path for path in log.parent.glob(f"{log.name}*")}
+    assert set(logs) == {"spark.log", "spark.log.1"}
+    assert all(path.stat().st_size < bound + 2 * len(filling) for path in logs.values())
+    kept = logs["spark.log.1"].read_text() + logs["spark.log"].read_text()
+    assert f"warning {count - 1} of many" in kept
+    assert "warning 0 of many" not in kept

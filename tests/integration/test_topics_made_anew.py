@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from integration_support import read_lines
+from kept_numbers import keep_job, write_numbers
 from pyspark.sql import SparkSession
 
-import penstock as ps
 from penstock.bindings import KafkaBinding, parse_binding
 from penstock.errors import CheckpointError, ExternalSystemError
 from penstock.jobs.capturing import Capture, capture
@@ -26,41 +23,11 @@ from penstock.local.kafka import KafkaBroker
 from penstock.sources.topic_identity import TopicIdentity
 
 
-@dataclass
-class Number:
-    """A number."""
-
-    n: int
-
-
-class Keep(ps.ProcessFunction):
-    """Keeps how many records there were."""
-
-    seen = ps.ValueState(int)
-
-    def process_record(self, number: Number, ctx: ps.Context) -> Iterator[Number]:
-        self.seen.set((self.seen.get() or 0) + 1)
-        yield number
-
-
-def keep_job() -> ps.Job:
-    job = ps.Job("keep", key_groups=2)
-    job.data_stream("numbers", schema=Number).key_by("n").process("keep", Keep()).sink_to("kept")
-    return job
-
-
 @pytest.fixture
 def topic(kafka: KafkaBroker) -> str:
     name = f"numbers-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(name, 1)
     return name
-
-
-def write(kafka: KafkaBroker, topic: str, values: Iterable[int]) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    for value in values:
-        producer.produce(topic, json.dumps({"n": value}).encode(), partition=0)
-    assert producer.flush(30) == 0
 
 
 def delete(kafka: KafkaBroker, topic: str) -> None:
@@ -76,7 +43,7 @@ def delete(kafka: KafkaBroker, topic: str) -> None:
 def make_anew(kafka: KafkaBroker, topic: str, values: Iterable[int]) -> None:
     delete(kafka, topic)
     kafka.create_topic(topic, 1)
-    write(kafka, topic, values)
+    write_numbers(kafka, topic, values)
 
 
 def binding(kafka: KafkaBroker, topic: str, stream: str = "numbers") -> KafkaBinding:
@@ -90,9 +57,9 @@ def test_a_topic_that_has_outgrown_the_old_offset_is_refused(
 ) -> None:
     """With both ids and what to do; also by a job that begins from a savepoint, unless it leaves the positions."""
     bindings = {"numbers": binding(kafka, topic).uri, "kept": f"jsonl:{tmp_path}/kept"}
-    write(kafka, topic, range(10))
+    write_numbers(kafka, topic, range(10))
     run_job(keep_job(), bindings)
-    write(kafka, topic, range(10, 12))
+    write_numbers(kafka, topic, range(10, 12))
     assert run_job(keep_job(), bindings).records_in == {"numbers": 2}, "the same topic is read on"
     checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
     known = msgspec.json.decode((checkpoint.folder / "sources" / "numbers.topic").read_bytes())
@@ -119,7 +86,7 @@ def test_commands_of_a_topic_that_was_made_anew_are_not_read_on(
     (tmp_path / "numbers").mkdir()
     bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("numbers", "kept")}
     bindings["commands"] = binding(kafka, topic, "commands").uri
-    write(kafka, topic, range(2))
+    write_numbers(kafka, topic, range(2))
     run_job(keep_job(), bindings)
     make_anew(kafka, topic, range(5))
     with pytest.raises(CheckpointError, match=rf"'commands': the topic '{topic}' .* made anew"):
@@ -130,7 +97,7 @@ def test_a_topic_that_is_made_anew_while_the_job_reads_is_not_committed(
     run_job: Any, kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read of it reaches no sink, since the topic is looked at behind the last record of a micro-batch."""
-    write(kafka, topic, range(3))
+    write_numbers(kafka, topic, range(3))
     check = TopicIdentity.check
 
     def made_anew_before(topics: TopicIdentity) -> None:
@@ -152,7 +119,7 @@ def test_a_topic_without_an_id_is_still_refused_when_it_is_too_short(
     kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers before 2.8 give none, which the user is told."""
-    write(kafka, topic, range(3))
+    write_numbers(kafka, topic, range(3))
     monkeypatch.setattr("penstock.sources.topic_identity._id_of", lambda _: "")
     told = begin(kafka, topic, tmp_path, None)
     assert told is not None

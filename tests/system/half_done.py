@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import standing_job
+from job_in_session import JobInSession
 from job_process import JobProcess, await_true, kill
+from pyspark.sql import SparkSession
 from reliability import Injected
 
+from penstock.jobs.settings import RunSettings
 from penstock.local.kafka import KafkaBroker
 from penstock.runtime.cuts import batch_numbers, read_cut
 from topics import producer, read_topic
@@ -219,13 +222,20 @@ class HalfDone:
         with JobProcess(arguments, self._folder, {standing_job.FOLDER: str(self._stand)}) as job:
             yield job
 
-    def await_rest(self, job: JobProcess) -> None:
+    def job_in(self, session: SparkSession) -> JobInSession:
+        """The job at work in a session of this process, where nothing stands still."""
+        settings = RunSettings(
+            bindings=self._pipes.bindings(), checkpoint=str(self.checkpoint), parallelism=2
+        )
+        return JobInSession(session, JOB, settings)
+
+    def await_rest(self, job: JobProcess | JobInSession) -> None:
         """Wait until all hits are processed, and see what the sinks have of them."""
         await_true(
             lambda: not job.running or self._is_done(),
-            lambda: f"not all was processed: {job.out} {job.err}",
+            lambda: f"not all was processed: {job.err}",
         )
-        assert job.running, f"it ended by itself: {job.out} {job.err}"
+        assert job.running, f"it ended by itself: {job.err}"
         found = [faults(self._hits, self._pipes.received(sink)) for sink in SINKS]
         self.result.hits = len(self._hits)
         for name in ("lost", "doubled", "wrong"):
@@ -257,7 +267,12 @@ class HalfDone:
 
 
 def run_rounds(
-    pipes: Pipes, folder: Path, seed: int, rounds: int, injected: Injected | None = None
+    pipes: Pipes,
+    folder: Path,
+    session: SparkSession,
+    seed: int,
+    rounds: int,
+    injected: Injected | None = None,
 ) -> RoundsResult:
     """Some rounds; what is compared in the end is all that any of them did."""
     half_done = HalfDone(pipes, folder, seed)
@@ -268,8 +283,7 @@ def run_rounds(
             half_done.await_rest(job)
             half_done.round(job, pipes.moments[number % len(pipes.moments)])
         half_done.result.rounds += 1
-    with half_done.job() as job:
-        half_done.await_rest(job)
-        job.signal(signal.SIGTERM)
-        assert job.wait().code == 0
+    with half_done.job_in(session) as last:
+        half_done.await_rest(last)
+        assert last.stop().status == "stopped"
     return half_done.result

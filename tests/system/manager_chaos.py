@@ -49,7 +49,7 @@ bindings:
 {bindings}
 parallelism: 1
 master: local[1]
-batch_interval: 500ms
+batch_interval: {interval}
 restart: exponential-delay:initial=200ms,max=3s,stable=1m
 """
 
@@ -190,6 +190,8 @@ class Arena:
             threading.Thread(target=self._guarded, args=(work,)) for work in (self._feed, self._watch)
         ]
         self._count = jobs
+        # Other tests need the time of the micro-batches.
+        self._interval = "1s" if injected is None else "500ms"
 
     def __enter__(self) -> Self:
         for _ in range(2):
@@ -198,7 +200,8 @@ class Arena:
             load = Load(self.root / f"job-{number}", f"{self._seed}-{number}")
             bindings = "\n".join(f"  {name}: jsonl:{folder}" for name, folder in load.folders.items())
             name = f"counting-{number}"
-            (self._definitions / f"{name}.yaml").write_text(_DEFINITION.format(bindings=bindings))
+            definition = _DEFINITION.format(bindings=bindings, interval=self._interval)
+            (self._definitions / f"{name}.yaml").write_text(definition)
             submitted = self.service.submit(Submission(definition=name), "ann").result
             assert submitted is not None
             self.loads[submitted["job"]] = load

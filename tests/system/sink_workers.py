@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.bindings import KafkaBinding, parse_binding
 from penstock.local.kafka import KafkaBroker
@@ -121,7 +122,12 @@ class Worker:
 
 
 def consume(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -> list[tuple[Any, Any]]:
-    """All (key, value) of a topic, partition by partition, up to the end as this isolation sees it."""
+    """All (key, value) of a topic, partition by partition, as this isolation sees it.
+
+    A transaction whose producer was told of its commit has its markers a moment later; until then what is committed
+    seems to end before it. So the end is that of all that was written, whose transactions must come to theirs.
+    """
+    ends = written(kafka, topic)
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -138,12 +144,22 @@ def consume(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -
             while True:
                 message = consumer.poll(20)
                 assert message is not None, "the consumer waits for a transaction that nobody ends"
-                if message.error() is not None:
+                if message.error() is None:
+                    found.append((message.key(), message.value()))
+                elif message.offset() >= ends[partition]:
                     break
-                found.append((message.key(), message.value()))
     finally:
         consumer.close()
     return found
+
+
+def written(kafka: KafkaBroker, topic: str) -> list[int]:
+    """The end of each partition, behind all messages, whatever becomes of their transactions."""
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    ends = {place.partition: future.result(20).offset for place, future in told.items()}
+    return [ends[partition] for partition in range(PARTITIONS)]
 
 
 def values(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -> list[bytes]:

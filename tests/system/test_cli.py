@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_process import EXAMPLE, JobProcess, Result, await_true, cli
+from job_in_session import JobInSession
+from job_process import EXAMPLE, JobProcess, Result, await_true, cli, run_arguments
+from pyspark.sql import SparkSession
 from rooms import Record, Rooms, by_sensor, fold
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.jobs.settings import RunSettings
 from penstock.local.kafka import KafkaBroker
 from topics import produce, read_topic
 
@@ -142,8 +145,10 @@ def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_pa
 # Stopping
 
 
-def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """Ctrl-C and SIGTERM end a job with exit code 0 and status `stopped`; progress is shown before.
+def test_ctrl_c_stops_a_job_between_micro_batches(
+    kafka: KafkaBroker, tmp_path: Path, spark: SparkSession
+) -> None:
+    """It ends with exit code 0 and status `stopped`; progress is shown before. SIGTERM does so in benchmarks/soak.py.
 
     It stops between two micro-batches: also a sink that is only at-least-once has each command once when the job was
     stopped amid its readings, and went on to their end.
@@ -154,14 +159,9 @@ def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: 
     uris = {name: f"kafka://{kafka.bootstrap}/{topic}" for name, topic in topics.items()}
     checkpoint = tmp_path / "checkpoint"
 
-    def run(most_records: int) -> list[str]:
+    def run(most_records: int) -> RunSettings:
         readings = f"{uris['readings']}?start=earliest&max_records_per_batch={most_records}"
-        return [
-            str(EXAMPLE),
-            *define(**{**uris, "readings": readings}),
-            f"--checkpoint={checkpoint}",
-            "-ojson",
-        ]
+        return RunSettings(bindings={**uris, "readings": readings}, checkpoint=str(checkpoint), parallelism=2)
 
     rooms = Rooms(5)
     settings = rooms.first_settings()
@@ -171,18 +171,15 @@ def test_signals_stop_a_job_between_micro_batches(kafka: KafkaBroker, tmp_path: 
     expected = fold([(settings, readings)])
     count = sum(map(len, expected.values()))
 
-    with JobProcess(run(200), tmp_path) as job:
+    with JobProcess([*run_arguments(EXAMPLE, run(200)), "-ojson"], tmp_path) as job:
         await_commits(checkpoint, job, 3)
         await_true(lambda: "batch " in job.err, lambda: "no progress is shown")
         job.press_ctrl_c()
         check_stopped(job)
         assert all(word in job.err for word in ("rows/s", "batch time", "lag"))
     assert 0 < len(read_topic(kafka.bootstrap, topics["heaters"])) < count, "stopped amid the readings"
-    with JobProcess(run(100_000), tmp_path) as job:
-        # One micro-batch has all that is left.
-        await_commits(checkpoint, job, 1)
-        job.signal(signal.SIGTERM)
-        check_stopped(job)
+    with JobInSession(spark, EXAMPLE, dataclasses.replace(run(100_000), bounded=True)) as rest:
+        assert rest.wait().status == "finished"
     messages = read_topic(kafka.bootstrap, topics["heaters"], count)
     assert by_sensor(json.loads(message.value or b"") for message in messages) == expected
 
@@ -214,10 +211,11 @@ def check_stopped(job: JobProcess) -> None:
 def test_ctrl_c_while_spark_starts(good: dict[str, str], tmp_path: Path) -> None:
     """Ctrl-C while Spark starts stops the job as soon as it has started; a second one ends it at once, with code 130.
 
-    Neither leaves a process behind.
+    Neither leaves a process behind. A log of JSON ends with what the run did.
     """
+    arguments = [str(EXAMPLE), *define(**good), "--log-format=json", "-ojson"]
     for times, code in ((1, 0), (2, 130)):
-        with JobProcess([str(EXAMPLE), *define(**good), "-ojson"], tmp_path) as job:
+        with JobProcess(arguments, tmp_path) as job:
             await_true(job.jvms, lambda job=job: f"no JVM: {job.err}")
             for _ in range(times):
                 time.sleep(0.7)
@@ -226,4 +224,8 @@ def test_ctrl_c_while_spark_starts(good: dict[str, str], tmp_path: Path) -> None
             job.await_end_of_family()
         assert result.code == code, result
         assert "Traceback" not in result.err, result.err
-        assert code != 0 or result.summary["status"] == "stopped"
+        if code == 0:
+            assert result.summary["status"] == "stopped"
+            last = json.loads(result.err.splitlines()[-1])
+            assert (last["job"], last["job_id"]) == ("temperature-control", result.summary["job_id"])
+            assert last["message"].startswith("The job has stopped after ")

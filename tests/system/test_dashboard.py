@@ -228,6 +228,11 @@ def test_keys_are_found_with_what_they_hold(place: Turnstiles, visit: Callable[.
     expect(page.get_by_role("row").filter(has_text="watch").first).to_contain_text(
         "8", timeout=2 * PATIENCE_MS
     )
+    with place.at_rest():
+        check_keys(page)
+
+
+def check_keys(page: Page) -> None:
     find(page)
     for gate in range(8):
         expect(page.get_by_role("row").filter(has_text=f"gate-{gate}")).to_have_count(1)
@@ -269,8 +274,9 @@ def test_a_dump_is_taken_away(place: Turnstiles, visit: Callable[..., Visitor], 
     """As a file that the browser saves; it is deleted when the question, which names it, is answered so."""
     page = job_page(place, visit(), "/state")
     expect(page.locator("code", has_text="state dump")).to_contain_text("--format csv")
-    page.get_by_role("button", name="Dump the state").click()
-    expect(page.get_by_text("Dumping the state as CSV: done.")).to_be_visible(timeout=2 * PATIENCE_MS)
+    with place.at_rest():
+        page.get_by_role("button", name="Dump the state").click()
+        expect(page.get_by_text("Dumping the state as CSV: done.")).to_be_visible(timeout=2 * PATIENCE_MS)
     row = page.get_by_role("row").filter(has_text="olga")
     with page.expect_download() as saved:
         row.get_by_role("link", name="Download").click()
@@ -294,8 +300,11 @@ def test_a_savepoint_is_taken_begun_with_and_deleted(
     """By those who may: another job goes on from it; while that is not over the savepoint stays."""
     page = job_page(place, visit())
     page.get_by_role("button", name="Savepoint", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Take savepoint").click()
-    expect(page.get_by_text("Taking a savepoint of turnstile: done.")).to_be_visible(timeout=2 * PATIENCE_MS)
+    with place.at_rest():
+        page.get_by_role("dialog").get_by_role("button", name="Take savepoint").click()
+        expect(page.get_by_text("Taking a savepoint of turnstile: done.")).to_be_visible(
+            timeout=2 * PATIENCE_MS
+        )
     page.get_by_role("link", name="Savepoints").click()
     expect(page).to_have_title("Savepoints - penstock")
     name = page.get_by_role("button", name=re.compile("^sp-"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from half_done import FolderPipes, Pipes, RoundsResult, TopicPipes, run_rounds
+from pyspark.sql import SparkSession
 from reliability import noting
 
 
@@ -15,9 +16,11 @@ def check(result: RoundsResult) -> None:
     assert (result.lost, result.doubled, result.wrong) == (0, 0, 0), result
 
 
-def test_a_stop_during_start_up_leaves_a_half_done_micro_batch_as_it_was_planned(tmp_path: Path) -> None:
+def test_a_stop_during_start_up_leaves_a_half_done_micro_batch_as_it_was_planned(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     """Killed when one of two folders has its file; stopped before the other gets its own; then more comes."""
-    check(run_rounds(FolderPipes(tmp_path), tmp_path, seed=1, rounds=1))
+    check(run_rounds(FolderPipes(tmp_path), tmp_path, spark, seed=1, rounds=1))
 
 
 @pytest.mark.chaos
@@ -26,11 +29,11 @@ def test_a_stop_during_start_up_leaves_a_half_done_micro_batch_as_it_was_planned
     ("kind", "seed", "rounds"), [("folders", 2, 20), ("topics", 3, 7), ("topics", 4, 7), ("topics", 5, 7)]
 )
 def test_twenty_half_done_micro_batches(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, seed: int, rounds: int
+    request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, kind: str, seed: int, rounds: int
 ) -> None:
     """As above, at each moment behind a sink and behind the counts; with topics, some transactions were committed."""
     with noting("half-done micro-batches", f'-k "twenty_half_done and {kind}"', str(seed)) as injected:
         pipes: Pipes = FolderPipes(tmp_path)
         if kind == "topics":
             pipes = TopicPipes(request.getfixturevalue("kafka"))
-        check(run_rounds(pipes, tmp_path, seed, rounds, injected))
+        check(run_rounds(pipes, tmp_path, spark, seed, rounds, injected))

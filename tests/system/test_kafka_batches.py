@@ -12,6 +12,7 @@ from sink_workers import PARTITIONS, Plain, Worker, bind
 from penstock.bindings import KafkaBinding
 from penstock.errors import ExternalSystemError
 from penstock.local.kafka import KafkaBroker
+from penstock.sinks import kafka_groups
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka_producers import TransactionalProducer
 
@@ -57,8 +58,9 @@ def test_a_sink_that_is_at_least_once_is_not_asked(kafka: KafkaBroker) -> None:
     assert KafkaSink(bind(kafka, "any"), Plain()).newest("one", "") == -1
 
 
-def test_a_broker_that_does_not_answer_is_an_error() -> None:
+def test_a_broker_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the job starts, and with what is needed."""
+    monkeypatch.setattr(kafka_groups, "ANSWER_TIMEOUT_S", 2.0)
     binding = bind(type("Nobody", (), {"bootstrap": "127.0.0.1:9"})(), "t", "?delivery=exactly-once")
     begun_s = time.monotonic()
     with pytest.raises(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import subprocess
 import sys
@@ -26,10 +27,12 @@ from sink_workers import PARTITIONS, TEXT, Plain, Worker, bind, consume, values
 
 from penstock.bindings import KafkaBinding, parse_binding
 from penstock.errors import BindingError, ExternalSystemError
+from penstock.kafka_topics import check_topic
 from penstock.local.kafka import KafkaBroker
 from penstock.sinks.base import TaskContext
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.message_sizes import oversized
+from penstock.sources import kafka as kafka_source
 from penstock.sources.kafka import preflight
 
 
@@ -226,7 +229,7 @@ def test_a_task_may_emit_for_longer_than_a_transaction_may_last(kafka: KafkaBrok
     sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once&transaction.timeout.ms=1000"), Plain())
     worker = Worker(sink, topic)
     task = worker.start(0, [b"first"])
-    emitted = [b"%02d" % number for number in range(40)]
+    emitted = [b"%02d" % number for number in range(20)]
     for value in emitted:
         time.sleep(0.2)
         worker.write(task, [value])
@@ -252,8 +255,12 @@ def test_a_new_lineage_begins_at_its_own_batch_0(kafka: KafkaBroker, topic: str)
     assert values(kafka, topic) == [b"new", b"old"]
 
 
-def test_what_cannot_be_reached_is_said_before_the_start(kafka: KafkaBroker) -> None:
+def test_what_cannot_be_reached_is_said_before_the_start(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A missing topic, a missing broker and a wrong setting are each one sentence, for sources and sinks."""
+    # A broker that is not there is waited for as long as one that does not answer.
+    monkeypatch.setattr(kafka_source, "check_topic", functools.partial(check_topic, timeout_s=2.0))
     missing = f"kafka://{kafka.bootstrap}/no-such-topic"
     with pytest.raises(BindingError, match=r"'heaters'.*'no-such-topic' does not exist.*create_topic=true"):
         KafkaSink(parse_kafka("heaters", missing, "sink"), Plain()).prepare("x", "")

@@ -15,17 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_process import JobProcess, Result, await_true
+from job_in_session import JobInSession
+from job_process import JobProcess, Result, await_true, run_arguments
 from prometheus_client.parser import text_string_to_metric_families
 from promtool import find_promtool, promtool
+from pyspark.sql import SparkSession
 from reliability import Injected, noting
 from rooms import read_folder, write_file
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.jobs.following import RunSummary
+from penstock.jobs.settings import RunSettings
 from penstock.local.kafka import KafkaBroker
 
 JOB = """
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -52,6 +57,8 @@ class Limits(ps.ProcessFunction):
     def set_limit(self, limit: int, ctx: ps.CommandContext) -> None:
         if limit == 13:
             raise ValueError("thirteen")
+        print(f"printed {limit}")
+        logging.getLogger("of the job").warning("logged %s", limit)
         ctx.reply({"was": self.limit.get()})
         self.limit.set(limit)
 
@@ -74,9 +81,9 @@ class Operator:
     def control(self, *arguments: str) -> Result:
         return here("control", *arguments, environment=self._environment)
 
-    def control_as_process(self, *arguments: str) -> Result:
+    def as_process(self, *arguments: str) -> Result:
         done = subprocess.run(
-            [sys.executable, "-m", "penstock.cli", "control", *arguments],
+            [sys.executable, "-m", "penstock.cli", *arguments],
             env={**os.environ, **self._environment},
             capture_output=True,
             text=True,
@@ -121,14 +128,10 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def address(job: JobProcess) -> str:
+def address(job: JobProcess | JobInSession) -> str:
     """Where the job says that its metrics are."""
     await_true(lambda: "/metrics" in job.err or not job.running, lambda: job.err)
-    return next(
-        found[0]
-        for each in lines_of(job.err)
-        if (found := re.findall(r"http://\S+/metrics", each["message"]))
-    )
+    return re.findall(r"http://\S+/metrics", job.err)[0]
 
 
 def scraped(url: str) -> dict[tuple[str, str], float]:
@@ -151,34 +154,37 @@ def page(url: str) -> bytes:
 
 @pytest.mark.parametrize("place", [pytest.param("folder", marks=pytest.mark.chaos), "kafka"])
 def test_a_job_is_steered_watched_and_on_record_over_a_kill(
-    place: str, tmp_path: Path, request: pytest.FixtureRequest
+    place: str, tmp_path: Path, request: pytest.FixtureRequest, spark: SparkSession
 ) -> None:
     """Each command ends with its status as the exit code, also one that is sent while the job does not run.
 
     Metrics by HTTP and in the checkpoint agree, and Prometheus' own tool finds nothing to say of their names, types
-    and texts. Who did what is told, and logs are lines of JSON.
+    and texts. Who did what is told, and logs are lines of JSON, which have what functions print.
     """
     with noting("steered jobs", f'-k "on_record_over_a_kill and {place}"') as injected:
-        steer_over_a_kill(place, tmp_path, request, injected)
+        steer_over_a_kill(place, tmp_path, request, spark, injected)
 
 
-def steer_over_a_kill(place: str, tmp_path: Path, request: pytest.FixtureRequest, injected: Injected) -> None:
-    """Two runs, of which the first is killed."""
+def steer_over_a_kill(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest, spark: SparkSession, injected: Injected
+) -> None:
+    """Two runs, of which the first is killed; the second one is in the shared session."""
     (tmp_path / "limits.py").write_text(JOB)
     for name in ("readings", "bounds"):
         (tmp_path / name).mkdir()
     checkpoint = tmp_path / "checkpoint"
-    arguments = [
-        str(tmp_path / "limits.py"),
-        *(f"-D{name}=jsonl:{tmp_path / name}" for name in ("readings", "bounds")),
-        *("--checkpoint", str(checkpoint), "--parallelism=2"),
-        *("--metrics-bind", "127.0.0.1:0", "--log-format", "json", "-ojson"),
-    ]
+    bindings = {name: f"jsonl:{tmp_path / name}" for name in ("readings", "bounds")}
     if place == "kafka":
         kafka: KafkaBroker = request.getfixturevalue("kafka")
         topic = f"commands-{uuid.uuid4().hex[:8]}"
         kafka.create_topic(topic, partitions=2)
-        arguments.append(f"-Dcommands=kafka://{kafka.bootstrap}/{topic}?format=protobuf")
+        bindings["commands"] = f"kafka://{kafka.bootstrap}/{topic}?format=protobuf"
+    settings = RunSettings(
+        bindings=bindings, checkpoint=str(checkpoint), parallelism=2, metrics_bind="127.0.0.1:0"
+    )
+    job_file = tmp_path / "limits.py"
+    arguments = run_arguments(job_file, settings)
+    arguments += ["--metrics-bind", "127.0.0.1:0", "--log-format", "json", "-ojson"]
     operator = Operator(checkpoint)
 
     with JobProcess(arguments, tmp_path) as job:
@@ -188,6 +194,7 @@ def steer_over_a_kill(place: str, tmp_path: Path, request: pytest.FixtureRequest
         await_true(lambda: scraped(url)[READ] == 3, lambda: f"{scraped(url)} {job.err}")
         check_metrics(scraped(url), json.loads(told("metrics", str(checkpoint), "-ojson")))
         (tmp_path / "metrics.txt").write_bytes(page(url))
+        logged = check_log(job, checkpoint)
         injected.add("kill -9 of a driver")
         job.signal(signal.SIGKILL)
         job.await_end_of_family()
@@ -203,7 +210,7 @@ def steer_over_a_kill(place: str, tmp_path: Path, request: pytest.FixtureRequest
         assert waiting.code == 2
         assert "is not looked through" in waiting.err
 
-    with JobProcess(arguments, tmp_path) as job:
+    with JobInSession(spark, job_file, settings) as job:
         url = address(job)
         again = operator.limit(3, 8, "--wait", "--timeout=150", "-ojson")
         assert again.code == 0, again
@@ -212,16 +219,18 @@ def steer_over_a_kill(place: str, tmp_path: Path, request: pytest.FixtureRequest
         # Counters begin anew with each run.
         await_true(lambda: scraped(url)[READ] == 4, lambda: f"{scraped(url)} {job.err}")
         assert scraped(url)["penstock_step_keys", "limits"] == 3
-        told("stop", str(checkpoint))
+        # To this process a job that runs in it is one that has ended.
+        asked = operator.as_process("stop", str(checkpoint))
+        assert asked.code == 0, asked
         stopped = job.wait()
-    assert stopped.code == 0, stopped
+    assert stopped.status == "stopped"
     bounds = [(record["sensor"], record["bound"]) for record in read_folder(tmp_path / "bounds")]
     assert sorted(bounds[:3], key=str) == [(1, 5), (1, 5), (5, None)]
     assert dict(bounds[3:]) == {1: 5, 2: 7, 3: 8, 4: None}
     statuses |= {"late": "APPLIED", again.summary["id"]: "APPLIED"}
     assert {command_id: operator.story(command_id)["status"] for command_id in statuses} == statuses
     assert operator.control("history", "--step=limits", "--kind=limit", "-ojson").out.count("\n") == 5
-    check_record(stopped, checkpoint)
+    check_record(logged, stopped, checkpoint)
     # Skips where the tool cannot be had, so it comes last.
     with (tmp_path / "metrics.txt").open("rb") as metrics:
         promtool(find_promtool(tmp_path), "check", "metrics", stdin=metrics)
@@ -231,7 +240,7 @@ def send_of_each_status(operator: Operator, checkpoint: Path, job: JobProcess) -
     """Send commands that are applied, rejected and degraded; gives their ids with the status of each."""
     await_true((checkpoint / "control.json").exists, lambda: f"it does not start: {job.err}")
     # The first one is a process of its own.
-    applied = operator.control_as_process(*limit_command(1, 5), "--wait", "--timeout=150", "-ojson")
+    applied = operator.as_process("control", *limit_command(1, 5), "--wait", "--timeout=150", "-ojson")
     assert (applied.code, applied.summary["status"]) == (0, "APPLIED"), applied
     assert applied.summary["details"] == [[1, {"was": None}]]
     rejected = operator.limit(1, "five", "--wait", "--id=wrong")
@@ -254,20 +263,31 @@ def check_metrics(metrics: dict[tuple[str, str], float], figures: dict[str, Any]
     assert metrics["penstock_lag_files", "readings"] == 0
 
 
-def check_record(stopped: Result, checkpoint: Path) -> None:
-    """The log of the last run, the events of both, and that none runs now."""
-    logged = lines_of(stopped.err)
+def check_log(job: JobProcess, checkpoint: Path) -> str:
+    """The log of a run, which has what functions print and log, as has a file; gives the run's id."""
+    wanted = {"printed 5", "logged 5"}
+
+    def printed() -> set[str]:
+        return {each["message"] for each in lines_of(job.err) if each["logger"] == "penstock.jobs.output"}
+
+    await_true(lambda: wanted <= printed() or not job.running, lambda: f"{printed()} {job.err}")
+    assert wanted <= set((checkpoint / "output.log").read_text().splitlines())
+    logged = lines_of(job.err)
     assert {each["job"] for each in logged} == {"limits"}
-    assert {each["job_id"] for each in logged} == {stopped.summary["job_id"]}
-    assert logged[-1]["message"].startswith("The job has stopped after ")
+    (job_id,) = {each["job_id"] for each in logged}
+    return job_id
+
+
+def check_record(killed: str, stopped: RunSummary, checkpoint: Path) -> None:
+    """The events of both runs, and that none runs now."""
     events = [json.loads(line) for line in told("events", str(checkpoint), "-ojson").splitlines()]
     # Beside those that tell of commands.
     runs = [event for event in events if event["event"] != "commands"]
     assert len(runs) < len(events)
     assert [event["event"] for event in runs] == ["started", "started", "stopped"]
     first, second, end = runs
-    assert second["details"]["interrupted"] == first["job_id"]
-    assert end["job_id"] == second["job_id"] == stopped.summary["job_id"]
+    assert second["details"]["interrupted"] == first["job_id"] == killed
+    assert end["job_id"] == second["job_id"] == stopped.job_id
     assert end["details"] == {"how": "request", "drain": False}
     assert end["by"] == first["by"] != ""
     assert not json.loads(told("metrics", str(checkpoint), "-ojson"))["running"]

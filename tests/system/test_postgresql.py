@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 
 import pytest
 import sqlalchemy as sa
 from postgres_server import PASSWORD, PostgresServer
-from store_cases import StoreCases, asks, new_job
+from store_cases import LEASE_MS, StoreCases, asks, new_job
 
 from penstock.errors import StoreError
 from penstock.server.store.connecting import connect
 from penstock.server.store.leading import check_leader
 from penstock.server.store.store import Store
+from penstock.server.store.tables import leadership
 
 
 class TestPostgresql(StoreCases):
@@ -64,3 +66,23 @@ class TestPostgresql(StoreCases):
             with pytest.raises(sa.exc.DBAPIError):
                 connection.execute(sa.select(1))
         stands_still.dispose()
+
+    def test_who_waited_while_the_lease_was_renewed_does_not_lead(self, url: str, store: Store) -> None:
+        """The time counts at which the lease is looked at, and not that at which the wait for it began."""
+        assert store.lead("a", LEASE_MS) == 1
+        engine = connect(url)
+        with engine.connect() as connection:
+            row = connection.execute(sa.select(leadership).with_for_update()).one()
+            found: list[int | None] = []
+            other = threading.Thread(target=lambda: found.append(store.lead("b", LEASE_MS)))
+            other.start()
+            waiting = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+            deadline = time.monotonic() + 10
+            while not connection.execute(waiting).scalar_one() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(0.5)
+            connection.execute(leadership.update().values(expires_ms=row.expires_ms + 400))
+            connection.commit()
+        other.join()
+        engine.dispose()
+        assert found == [None]

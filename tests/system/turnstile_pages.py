@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,14 @@ parallelism: 2
 batch_interval: 500ms
 master: local[2]
 """
+# A job that is kept busy would take the time of the browser.
+FEED_S = 2.5
 VIEWER = secrets.token_urlsafe(32)
 OPERATOR = secrets.token_urlsafe(32)
 PICTURES = os.environ.get("PENSTOCK_DOCS_IMAGES", "")
 """Where screenshots for the docs are written; none are when it is not set."""
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = "/usr/bin/chromium-headless-shell"
 # Nothing but what the pages themselves do.
 FLAGS = [
     "--no-sandbox",
@@ -64,7 +67,7 @@ FLAGS = [
 
 
 class Turnstiles:
-    """A server with a running job, which visits come to all the time."""
+    """A server with a running job, which visits come to but where it is let rest."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -81,6 +84,7 @@ class Turnstiles:
         asked = self.served.client.post("/v1/jobs", json={"definition": "turnstile"}).raise_for_status()
         self.job_id: str = asked.json()["job"]
         self._stop = threading.Event()
+        self._rests = threading.Event()
         self._feeding = threading.Thread(target=self._feed)
         self._feeding.start()
         await_true(self._works, self.served.log)
@@ -91,7 +95,9 @@ class Turnstiles:
 
     def _feed(self) -> None:
         number = 0
-        while not self._stop.wait(0.5):
+        while not self._stop.wait(FEED_S):
+            if self._rests.is_set():
+                continue
             now_ms = int(time.time() * 1000)
             lines = [
                 json.dumps({"gate": f"gate-{n % 8}", "at": now_ms - n, "people": 1 + n % 3})
@@ -101,6 +107,15 @@ class Turnstiles:
             path.with_name(f".{path.name}").write_text("\n".join(lines) + "\n")
             path.with_name(f".{path.name}").rename(path)
             number += 1
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """While no visits come. What reads the state has the lowest priority, and would wait for the job."""
+        self._rests.set()
+        try:
+            yield
+        finally:
+            self._rests.clear()
 
     @property
     def url(self) -> str:
@@ -134,7 +149,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turnstiles]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium."""
-    find_or_install(lambda: shutil.which(CHROMIUM), "chromium", "Chromium")
+    find_or_install(lambda: shutil.which(CHROMIUM), "chromium-headless-shell", "Chromium")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield launched

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from penstock.control.receipts import Receipt
+from penstock.control.stories import id_hash
 from penstock.jobs.control import CONTROL_FILE, ControlEntry, StepEntry
 from penstock.jobs.receipt_segments import SegmentWriter, kept_receipts
 
-__all__ = ["AT", "ENTRY", "make_checkpoint", "receipts", "write_receipts"]
+__all__ = ["AT", "ENTRY", "append_lines", "make_checkpoint", "receipts", "write_receipts"]
 
 AT = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
@@ -61,4 +63,10 @@ def write_receipts(checkpoint: Path, batch: int, found: list[Receipt]) -> None:
     """Write the receipts of a micro-batch as a job does."""
     writer = SegmentWriter(checkpoint)
     writer.open()
-    writer.append(batch, msgspec.json.Encoder().encode_lines(found))
+    append_lines(writer, batch, msgspec.json.Encoder().encode_lines(found))
+
+
+def append_lines(writer: SegmentWriter, batch: int, lines: bytes) -> None:
+    """Append receipts, as lines, with the hashes of their ids."""
+    ids = dict.fromkeys(msgspec.json.decode(line)["id"] for line in lines.splitlines())
+    writer.append(batch, lines, np.array([id_hash(one) for one in ids], np.uint64))

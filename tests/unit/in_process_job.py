@@ -14,7 +14,8 @@ import pyarrow as pa
 from memory_entries import MemoryEntries, Stored
 
 import penstock as ps
-from penstock.control.receipts import Batch, Receipt, StepTime, Story, stories
+from penstock.control.receipts import Receipt, StepTime
+from penstock.control.stories import Batch, BatchStories, stories
 from penstock.operators.blocks import DeadLetter, Records
 from penstock.operators.watermarks import Tick
 from penstock.records import RecordType
@@ -29,6 +30,7 @@ from penstock.runtime.packing import (
     PackedRow,
     packed_batches,
     reports_of,
+    runs_of_bytes,
     tick_rows,
     time_of,
 )
@@ -130,16 +132,11 @@ class BatchResult:
     @property
     def receipts(self) -> list[Receipt]:
         """What became of the commands."""
-        told = [
-            msgspec.msgpack.decode(body, type=list[Story])
-            for kind, _, _, _, body in self.reports
-            if kind == STORIES
-        ]
-        together = [reports_of(body) for kind, _, _, _, body in self.reports if kind == REPORTS]
-        reports = [report for _, slot_reports in together for report in slot_reports]
-        batch = Batch(0, max((at for at, _ in together), default=EPOCH), self.counts("records"))
-        found = [*(story for some in told for story in some), *stories(reports, batch)]
-        return [r for story in sorted(found, key=lambda story: story.place) for r in story.receipts]
+        runs = [run for kind, _, _, _, body in self.reports if kind == STORIES for run in runs_of_bytes(body)]
+        slots = [reports_of(body) for kind, _, _, _, body in self.reports if kind == REPORTS]
+        reports = [report for _, some, _ in slots for report in some]
+        batch = Batch(0, max((at for at, _, _ in slots), default=EPOCH), self.counts("records"))
+        return BatchStories.of(runs, stories(reports, batch)).receipts
 
     def records(self, sink: str) -> list[Any]:
         return self.sinks[sink].records if sink in self.sinks else []

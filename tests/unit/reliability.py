@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["PAGE", "RESULTS", "Injected", "note_result", "noting", "rendered", "results_in"]
+__all__ = ["PAGE", "RESULTS", "Injected", "note_result", "noting", "rendered", "results_in", "soaked_in"]
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "chaos"
@@ -108,9 +108,16 @@ def results_in(folder: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def rendered(results: list[dict[str, Any]]) -> str:
-    """The page."""
-    parts = [_HEAD]
+def soaked_in(folder: Path) -> dict[str, Any] | None:
+    """What `make soak` has measured last, None when that is not in the folder."""
+    path = folder / "soak.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return found
+
+
+def rendered(results: list[dict[str, Any]], soak: dict[str, Any] | None = None) -> str:
+    """The page. `soak` is what `make soak` has measured last."""
+    parts = [_HEAD, *([] if soak is None else _soak_lines(soak))]
     for suite in sorted({row["suite"] for row in results}):
         rows = [row for row in results if row["suite"] == suite]
         commands = sorted({row["command"] for row in rows})
@@ -128,6 +135,25 @@ def rendered(results: list[dict[str, Any]]) -> str:
     return "\n".join(parts)
 
 
+def _soak_lines(soak: dict[str, Any]) -> list[str]:
+    """What a job used in the second and in the last tenth of its time."""
+    rows = [
+        f"| {name} | {soak['early'][key]:,.1f} | {soak['late'][key]:,.1f} | {soak['growth_percent'][key]:+.1f} % |"
+        for key, name in soak["units"].items()
+    ]
+    return [
+        "## Growth\n",
+        "    make soak ARGS=--json | tail -1 > docs/chaos/soak.json\n",
+        (
+            f"A job ran for {soak['seconds']:,} s: {soak['batches']:,} micro-batches, {soak['records']:,} records and "
+            f"{soak['commands']:,} commands, each applied before the next was sent. Medians:\n"
+        ),
+        "| | second tenth | last tenth | growth |\n|---|---|---|---|",
+        *rows,
+        "",
+    ]
+
+
 def _seeds(found: list[str]) -> str:
     """Seeds of several rows as one stretch."""
     numbers = {int(word) for text in found for word in text.split(" to ")}
@@ -137,4 +163,4 @@ def _seeds(found: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rendered(results_in(RESULTS)))
+    PAGE.write_text(rendered(results_in(RESULTS), soaked_in(RESULTS)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from rooms_job import rooms
 
@@ -58,10 +59,13 @@ class RestPlace:
             most_body_bytes=most_body_bytes,
         )
         self.context = Context(self.service, self.door, config, self.wake)
-        self.app = create_app(self.context)
-        self.client = TestClient(
-            self.app, f"http://{HOST}", follow_redirects=False, raise_server_exceptions=False
-        )
+        self.serve(create_app(self.context))
+
+    def serve(self, app: FastAPI) -> None:
+        """Let an app answer, in one loop with what runs while a server runs; each request would have a loop else."""
+        self.app = app
+        self.client = TestClient(app, f"http://{HOST}", follow_redirects=False, raise_server_exceptions=False)
+        self.client.__enter__()
 
     def wake(self) -> None:
         self.wakes += 1
@@ -100,5 +104,5 @@ class RestPlace:
         return checkpoint
 
     def close(self) -> None:
-        self.client.close()
+        self.client.__exit__()
         self.store.close()

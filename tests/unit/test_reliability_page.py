@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reliability import PAGE, RESULTS, note_result, noting, rendered, results_in
+from reliability import PAGE, RESULTS, note_result, noting, rendered, results_in, soaked_in
 
 
 def test_the_page_is_made_from_the_results() -> None:
     """Whoever has new results renders it again: make reliability."""
-    assert PAGE.read_text() == rendered(results_in(RESULTS))
+    assert PAGE.read_text() == rendered(results_in(RESULTS), soaked_in(RESULTS))
 
 
 def test_results_of_a_fault_are_added_up(tmp_path: Path) -> None:

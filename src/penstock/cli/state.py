@@ -523,10 +523,11 @@ def _captured(
     checkpoint: Path, kind: Any, uri: str, form: Any, *, batch: int | None = None, name: str | None = None
 ) -> tuple[Manifest, float]:
     """Take a snapshot; gives it and how long that took once Spark was there."""
-    from penstock.jobs.capturing import Capture, capture
+    from penstock.jobs.capturing import Capture, capture, check_committed
     from penstock.jobs.reading_session import reading_session
 
     opened = _opened(checkpoint)
+    check_committed(opened, batch)
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds") if kind == "savepoint" else None
     with stderr.status("Starting Spark ..."), reading_session() as session:
         begun_s = time.monotonic()

@@ -158,7 +158,9 @@ def _id_of(data: bytes) -> str:
 
 
 def _is_too_long(command_id: str) -> bool:
-    return len(command_id) > _MOST_ID_BYTES or len(command_id.encode()) > _MOST_ID_BYTES
+    if len(command_id) > _MOST_ID_BYTES:
+        return True
+    return not command_id.isascii() and len(command_id.encode()) > _MOST_ID_BYTES
 
 
 def in_short(error: BaseException) -> str:
@@ -190,6 +192,11 @@ def check(command: Command) -> None:
         reason = "the target has an empty list of keys"
     if reason:
         raise CommandError(reason, command.id)
+    if command.issued_at or command.effective_at or command.expires_at:
+        _check_times(command)
+
+
+def _check_times(command: Command) -> None:
     for name in _TIMES:
         at = getattr(command, name)
         if at is None:

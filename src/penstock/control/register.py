@@ -96,7 +96,22 @@ class Register:
 
     def seen(self, command_id: str) -> bool:
         """Take note of an id; whether it was known before."""
-        digest = xxhash.xxh3_128_digest(command_id.encode())
+        return self._seen(_digest(command_id))
+
+    def seen_all(self, command_ids: Sequence[str]) -> list[bool]:
+        """Take note of ids in their order; whether each was known before."""
+        digests = [_digest(one) for one in command_ids]
+        new = dict.fromkeys(digests)
+        if (
+            len(new) < len(digests)
+            or not self._ids.isdisjoint(new)
+            or not self._noted.ids.keys().isdisjoint(new)
+        ):
+            return [self._seen(digest) for digest in digests]
+        self._noted.ids |= new
+        return [False] * len(digests)
+
+    def _seen(self, digest: bytes) -> bool:
         if digest in self._ids or digest in self._noted.ids:
             return True
         self._noted.ids[digest] = None
@@ -176,6 +191,10 @@ class Register:
             self._key_versions.move_to_end(place)
         while noted.key_versions and len(self._key_versions) > self._keys_kept:
             self._key_versions.popitem(last=False)
+
+
+def _digest(command_id: str) -> bytes:
+    return xxhash.xxh3_128_digest(command_id.encode())
 
 
 def _noted(stored: bytes) -> _Noted:

@@ -49,6 +49,7 @@ __all__ = [
     "FrozenEntries",
     "assemble",
     "capture",
+    "check_committed",
     "committed",
     "positions_of",
     "read_step",
@@ -98,9 +99,7 @@ def shared_name(step: str, name: str) -> str:
 
 def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> Manifest:
     """Write a snapshot; it exists when this returns, and not before. Raises CheckpointError, SnapshotError."""
-    lineage = checkpoint.stored_lineage()
-    if lineage is None:
-        raise CheckpointError(f"{checkpoint.folder} is no checkpoint of a job.")
+    lineage = _lineage_of(checkpoint)
     store = open_store(wanted.uri)
     if store.exists(MANIFEST):
         raise AlreadyThereError(f"There is a snapshot in {wanted.uri} already. Choose another place.")
@@ -161,6 +160,18 @@ def assemble(wanted: Capture, contents: Contents, state: JobState, read: StepRea
     ]
     tables, parts = _together(state, captured, store, wanted.format)
     return commit(store, dataclasses.replace(contents, tables=tables), parts)
+
+
+def check_committed(checkpoint: Checkpoint, batch: int | None) -> None:
+    """Raise CheckpointError when the micro-batch, or with None any, is not there to be captured. Needs no Spark."""
+    committed(checkpoint, _lineage_of(checkpoint), batch)
+
+
+def _lineage_of(checkpoint: Checkpoint) -> Lineage:
+    lineage = checkpoint.stored_lineage()
+    if lineage is None:
+        raise CheckpointError(f"{checkpoint.folder} is no checkpoint of a job.")
+    return lineage
 
 
 def committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:

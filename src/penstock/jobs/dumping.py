@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.control.commands import DumpRequest
-from penstock.control.receipts import Story
+from penstock.control.stories import Story
 from penstock.durable import write_atomically
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import batch_numbers

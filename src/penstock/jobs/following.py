@@ -12,7 +12,8 @@ import msgspec
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings import KafkaBinding
-from penstock.control.receipts import Batch, StepTime, Story, slowest_time, stories
+from penstock.control.receipts import StepTime, slowest_time
+from penstock.control.stories import Batch, BatchStories, Story, stories
 from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.batch_bounds import BatchBounds
 from penstock.jobs.binding import BoundJob
@@ -25,13 +26,20 @@ from penstock.jobs.own_files import COUNTS_FILE, mark_begun, stored_counts
 from penstock.jobs.ownership import Ownership
 from penstock.jobs.plans import Plans
 from penstock.jobs.recording import LagClock, Recorder, SlotCounts, kafka_waiting, log_waiting
-from penstock.runtime.packing import DEAD_LETTERS, REPORTS, STORIES, TIME, reports_of, time_of
+from penstock.runtime.packing import (
+    DEAD_LETTERS,
+    REPORTS,
+    STORIES,
+    TIME,
+    reports_of,
+    runs_of_bytes,
+    time_of,
+)
 from penstock.runtime.progress import BatchProgress, ProgressReader
 
 __all__ = ["STOPPING", "EventTime", "Follower", "Progress", "RunSummary", "Watch"]
 
 STOPPING: Final = "The job is stopping and begins no other micro-batch."
-_stories: Final = msgspec.msgpack.Decoder(list[Story])
 
 
 class _StepCounts(msgspec.Struct):
@@ -191,7 +199,7 @@ class Follower:
         self._count(batch_id, reports)
         told = self._stories(batch_id, reports)
         self.bound.receipts.write(batch_id, told)
-        self.dumps.want(batch_id, told)
+        self.dumps.want(batch_id, told.together)
         # Last, so that a replay counts anew what a crash has left uncounted; and for good, since receipts have counts.
         self._checkpoint.save(COUNTS_FILE, self._counts)
         counts = self._counts
@@ -199,16 +207,19 @@ class Follower:
         self.recorder.take(batch_id, reports, told, held, begun_s)
         self.ownership.check()
 
-    def _stories(self, batch_id: int, reports: list[Any]) -> list[Story]:
+    def _stories(self, batch_id: int, reports: list[Any]) -> BatchStories:
         """What became of the commands of the micro-batch, in their order."""
-        found = [s for r in reports if r.kind == STORIES for s in _stories.decode(bytes(r.body))]
-        together = [reports_of(bytes(report.body)) for report in reports if report.kind == REPORTS]
-        if together:
-            at = max(at for at, _ in together)
-            batch = Batch(batch_id, at, self._counts.records)
-            found += stories((report for _, slot_reports in together for report in slot_reports), batch)
-        self.progress.commands += len(found)
-        return sorted(found, key=lambda story: story.place)
+        runs = [
+            run for report in reports if report.kind == STORIES for run in runs_of_bytes(bytes(report.body))
+        ]
+        slots = [reports_of(bytes(report.body)) for report in reports if report.kind == REPORTS]
+        together: list[Story] = []
+        if slots:
+            batch = Batch(batch_id, max(at for at, _, _ in slots), self._counts.records)
+            together = stories((one for _, some, _ in slots for one in some), batch)
+        told = BatchStories.of(runs, together)
+        self.progress.commands += len(told)
+        return told
 
     def _count(self, batch_id: int, reports: list[Any]) -> None:
         progress = self.progress

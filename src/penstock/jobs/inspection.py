@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointMovedError
 from penstock.jobs.state_files import RESTORE, RESTORE_FOLDER, check_partition, damage
 from penstock.runtime.cuts import batch_numbers
 
@@ -221,7 +221,7 @@ def _check_schema(folder: Path, uri: str) -> None:
     if not path.exists():
         before = path.parents[2]
         if before != folder:
-            raise CheckpointError(
+            raise CheckpointMovedError(
                 f"The checkpoint was moved: its state was written as {before} and is now {folder}, and Spark finds the "
                 f"schemas of the state only there. Move the checkpoint back to where it was."
             )

@@ -11,15 +11,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
-import xxhash
+import numpy.typing as npt
 
 from penstock.control.receipts import FINAL, Receipt
+from penstock.control.stories import id_hash
 from penstock.durable import make_folder, sync_folder, whole_lines_bytes, write_atomically
 from penstock.errors import CheckpointError
 from penstock.streams.graph import RECEIPTS
@@ -82,6 +83,8 @@ class SegmentWriter:
         self._number = 0
         self._size = 0
         self._newest = -1
+        # The hashes of the ids in the newest segment, None when they must be read from it.
+        self._hashes: list[npt.NDArray[np.uint64]] | None = None
 
     def open(self) -> None:
         """Go on where the last run ended: without what a crash has left of a line, and with every index."""
@@ -91,7 +94,7 @@ class SegmentWriter:
             if not _path(self._folder, number, _INDEX).exists():
                 self._write_index(number)
         self._number = numbers[-1] if numbers else 0
-        self._size, self._newest = 0, -1
+        self._size, self._newest, self._hashes = 0, -1, None
         if not numbers:
             return
         with _path(self._folder, self._number, _LINES).open("r+b") as file:
@@ -100,12 +103,14 @@ class SegmentWriter:
             os.fsync(file.fileno())
         for number in reversed(numbers):
             if (last := _last_line(_path(self._folder, number, _LINES))) is not None:
-                self._newest = _decoded_known(self._folder, number, [last])[0].batch
+                self._newest = _known_of(self._folder, number, last)[0].batch
                 break
         self._forget()
 
-    def append(self, batch_id: int, lines: bytes) -> None:
+    def append(self, batch_id: int, lines: bytes, hashes: npt.NDArray[np.uint64]) -> None:
         """Append the receipts of a micro-batch, whole lines; those that are there already are not added again.
+
+        `hashes` are those of the ids in them.
 
         Raises OSError when they cannot be written.
         """
@@ -129,6 +134,8 @@ class SegmentWriter:
                     file.truncate(self._size)
                 raise
         self._size += len(lines)
+        if self._hashes is not None:
+            self._hashes.append(hashes)
         self._newest = max(self._newest, batch_id)
 
     def _missing(self, batch_id: int, lines: bytes) -> bytes:
@@ -137,12 +144,14 @@ class SegmentWriter:
             found = any(
                 known.batch == batch_id
                 for number in reversed(_numbers(self._folder))
-                for known in _decoded_known(self._folder, number, _whole_lines(self._folder, number))
+                for known in _known_of(self._folder, number, _whole_lines(self._folder, number))
             )
             return b"" if found else lines
         kept = _whole_lines(self._folder, self._number)
-        known = _decoded_known(self._folder, self._number, kept)
-        there = [(line, one) for line, one in zip(kept, known, strict=True) if one.batch == batch_id]
+        known = _known_of(self._folder, self._number, kept)
+        there = [
+            (line, one) for line, one in zip(kept.splitlines(), known, strict=True) if one.batch == batch_id
+        ]
         told = b"".join(line + b"\n" for line, _ in there)
         if lines.startswith(told):
             return lines[len(told) :]
@@ -154,7 +163,7 @@ class SegmentWriter:
 
     def _begin_segment(self) -> None:
         if self._number:
-            self._write_index(self._number)
+            self._write_index(self._number, self._hashes)
         self._number += 1
         try:
             _path(self._folder, self._number, _LINES).touch()
@@ -162,15 +171,15 @@ class SegmentWriter:
         except OSError as e:
             self._number -= 1
             raise OSError(e.errno or errno.EIO, e.strerror, str(self._folder)) from e
-        self._size = 0
+        self._size, self._hashes = 0, []
         self._forget()
 
-    def _write_index(self, number: int) -> None:
-        found = {
-            known.id for known in _decoded_known(self._folder, number, _whole_lines(self._folder, number))
-        }
-        hashes = np.array(sorted(map(_hash_of, found)), "<u8")
-        write_atomically(_path(self._folder, number, _INDEX), hashes.tobytes(), durable=False)
+    def _write_index(self, number: int, known: Sequence[npt.NDArray[np.uint64]] | None = None) -> None:
+        if known is None:
+            lines = _known_of(self._folder, number, _whole_lines(self._folder, number))
+            known = [np.array([id_hash(one.id) for one in lines], "<u8")]
+        hashes = np.unique(np.concatenate(known)) if known else np.empty(0, "<u8")
+        write_atomically(_path(self._folder, number, _INDEX), hashes.astype("<u8").tobytes(), durable=False)
 
     def _forget(self) -> None:
         """Delete the oldest segments beyond the bound, and what is left beside segments that are gone."""
@@ -241,15 +250,14 @@ def receipts_in(checkpoint: Path, name: str, command_id: str | None = None) -> l
     folder, number = kept_receipts(checkpoint), int(name.removesuffix(_LINES))
     if command_id is not None and not _may_have(folder, number, command_id):
         return []
-    data = _read(_path(folder, number, _LINES))
-    return _decoded(folder, number, data[: data.rfind(b"\n") + 1], command_id)
+    return _decoded(folder, number, _whole_lines(folder, number), command_id)
 
 
 def receipts_backwards(checkpoint: Path) -> Iterator[tuple[str, Receipt]]:
     """All receipts, newest first, with the names of their segments. No more is read than is asked for."""
     folder = kept_receipts(checkpoint)
     for number in reversed(_numbers(folder)):
-        for line in reversed(_whole_lines(folder, number)):
+        for line in reversed(_whole_lines(folder, number).splitlines()):
             yield _name(number), _decoded(folder, number, line, None)[0]
 
 
@@ -259,13 +267,9 @@ def _may_have(folder: Path, number: int, command_id: str) -> bool:
         hashes = np.fromfile(_path(folder, number, _INDEX), "<u8")
     except OSError:
         return True
-    wanted = np.uint64(_hash_of(command_id))
+    wanted = np.uint64(id_hash(command_id))
     place = int(np.searchsorted(hashes, wanted))
     return place < len(hashes) and bool(hashes[place] == wanted)
-
-
-def _hash_of(command_id: str) -> int:
-    return int(xxhash.xxh3_64_intdigest(command_id.encode()))
 
 
 def _decoded(folder: Path, number: int, data: bytes, command_id: str | None) -> list[Receipt]:
@@ -281,15 +285,18 @@ def _decoded(folder: Path, number: int, data: bytes, command_id: str | None) -> 
     return found if command_id is None else [receipt for receipt in found if receipt.id == command_id]
 
 
-def _decoded_known(folder: Path, number: int, lines: list[bytes]) -> list[_Known]:
+def _known_of(folder: Path, number: int, lines: bytes) -> list[_Known]:
+    """What must be known of each of some whole lines."""
     try:
-        return [_known.decode(line) for line in lines]
+        return _known.decode_lines(lines)
     except msgspec.MsgspecError as e:
         raise _damaged(folder, number, e) from e
 
 
-def _whole_lines(folder: Path, number: int) -> list[bytes]:
-    return _read(_path(folder, number, _LINES)).split(b"\n")[:-1]
+def _whole_lines(folder: Path, number: int) -> bytes:
+    """The lines of a segment without what a crash has left of one."""
+    data = _read(_path(folder, number, _LINES))
+    return data[: data.rfind(b"\n") + 1]
 
 
 def _read(path: Path, offset: int = 0) -> bytes:

@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.control.receipts import Receipt, Story
+from penstock.control.receipts import Receipt
+from penstock.control.stories import BatchStories
 from penstock.errors import CheckpointError, ExternalSystemError
 from penstock.jobs.receipt_segments import (
     DEFAULT_RECEIPTS_BYTES,
@@ -59,19 +60,19 @@ class ReceiptWriter:
         if self.bound is not None:
             self.bound.prepare(self._lineage, str(self._checkpoint))
 
-    def write(self, batch_id: int, stories: Sequence[Story]) -> None:
+    def write(self, batch_id: int, told: BatchStories) -> None:
         """Write the receipts of a micro-batch; called again with the same after a crash."""
-        if not stories:
+        if not told:
             return
         try:
-            self._segments.append(batch_id, b"".join(story.lines for story in stories))
+            self._segments.append(batch_id, told.lines, told.hashes)
         except OSError as e:
             raise CheckpointError(
                 f"The receipts of micro-batch {batch_id} cannot be written to {kept_receipts(self._checkpoint)} "
                 f"({e.strerror or e}). Make room there, and start the job again."
             ) from e
         if self.bound is not None:
-            self._send(self.bound, batch_id, [receipt for story in stories for receipt in story.receipts])
+            self._send(self.bound, batch_id, told.receipts)
 
     def _send(self, sink: Sink, batch_id: int, receipts: Sequence[Receipt]) -> None:
         keys = pa.array([receipt.id.encode() for receipt in receipts], pa.binary())

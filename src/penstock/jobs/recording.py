@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.control.receipts import Story
+from penstock.control.receipts import FINAL
+from penstock.control.stories import BatchStories
 from penstock.instants import instant_of
 from penstock.jobs.binding import BoundJob
 from penstock.jobs.figures import BOUNDS_S, Figures, FiguresWriter, Lag, StepFigures, Totals
@@ -41,9 +42,6 @@ PHASES: Final = ("offsets", "planning", "log", "processing", "sinks")
 # While nothing comes, a job with timers makes empty micro-batches all the time.
 _EMPTY_EVERY_S: Final = 5.0
 _SAMPLES_EVERY_S: Final = 5.0
-_OUTCOMES: Final = {
-    outcome: f'"status":"{outcome.upper()}"'.encode() for outcome in ("applied", "degraded", "rejected")
-}
 _Number = TypeVar("_Number", int, float)
 
 
@@ -75,7 +73,7 @@ class Counted:
 
 
 def counted(
-    reports: Sequence[Any], told: Iterable[Story], held: SlotCounts, steps: Sequence[str], parallelism: int
+    reports: Sequence[Any], told: BatchStories, held: SlotCounts, steps: Sequence[str], parallelism: int
 ) -> Counted:
     """What the reports of a micro-batch and the stories of its commands come to."""
     found = Counted(is_empty=not reports)
@@ -94,10 +92,8 @@ def counted(
             found.dead_letters += report.total
         elif report.kind == "out":
             _add(found.records_out, report.name, report.total)
-    for story in told:
-        for outcome, mark in _OUTCOMES.items():
-            if mark in story.lines:
-                _add(found.commands, outcome, 1)
+    for outcome, count in told.outcomes.items():
+        _add(found.commands, outcome.lower(), count)
     for step in steps:
         records, keys = by_slot.get(step, []), held.keys.get(step, {}).values()
         found.step_records[step] = sum(records)
@@ -230,7 +226,7 @@ class Recorder:
                 step_records=dict.fromkeys(self._steps, 0),
                 late=dict.fromkeys(with_windows, 0),
                 without_window=dict.fromkeys(with_windows, 0),
-                commands=dict.fromkeys(_OUTCOMES, 0),
+                commands={outcome.lower(): 0 for outcome in sorted(FINAL)},
             ),
         )
 
@@ -258,7 +254,7 @@ class Recorder:
         return time.monotonic() - begun_s if batch > self.latest.batch else 0.0
 
     def take(
-        self, batch: int, reports: Sequence[Any], told: Iterable[Story], held: SlotCounts, begun_s: float
+        self, batch: int, reports: Sequence[Any], told: BatchStories, held: SlotCounts, begun_s: float
     ) -> None:
         """Take what the tasks of a micro-batch reported, once it is committed to the sinks, since `begun_s`."""
         found = counted(reports, told, held, self._steps, self._parallelism)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.durable import sync_folder
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, CheckpointMovedError
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.own_files import check_before_commit, check_checkpoint, is_start, newest_begun
 from penstock.runtime.cuts import batch_numbers
@@ -77,6 +77,9 @@ def torn_end(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> TornEnd
     """
     try:
         check_checkpoint(checkpoint, retained)
+    except CheckpointMovedError:
+        # All of it is there, and is read again where it was made.
+        raise
     except CheckpointError as e:
         found = _torn_end(checkpoint, lineage, retained, e)
         if found is None:

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.commands import COMMANDS
-from penstock.control.orders import Glimpse, Order
+from penstock.control.orders import Order, Steered
 from penstock.control.receipts import Report, StepTime, Trace
 from penstock.errors import UnstorableValueError
 from penstock.instants import milliseconds_of
@@ -129,10 +129,11 @@ class SlotRun:
             return [DeadLetter(reason_of(e), COMMANDS, self._core.step, "clear-cache", 0, b"")]
         return []
 
-    def steer(
-        self, orders: Sequence[Order | Glimpse], blocks: Sequence[Block]
-    ) -> tuple[StepResult, list[Report]]:
-        """Carry out commands and let broadcast control records take effect, for all key groups of the slot."""
+    def steer(self, orders: Sequence[Steered], blocks: Sequence[Block]) -> Steering:
+        """Carry out commands and let broadcast control records take effect, for all key groups of the slot.
+
+        Gives the steering that is done, which has the result and the reports.
+        """
         ordered = sorted(blocks, key=lambda block: block.order)
         with no_cyclic_collection():
             try:
@@ -145,7 +146,7 @@ class SlotRun:
             self._tables.put(group, changes)
         self._take_over(steering)
         self._traced = steering.traced
-        return steering.result, steering.reports
+        return steering
 
     def _take_over(self, steering: Steering) -> None:
         """Go on with what the slot keeps once, and store what has changed of it."""
@@ -164,7 +165,7 @@ class SlotRun:
 
     def _steered(
         self,
-        orders: Sequence[Order | Glimpse],
+        orders: Sequence[Steered],
         blocks: Sequence[Block],
         kind: type[BoundValueState],
     ) -> Steering:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,9 +13,10 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.commands import DumpRequest
-from penstock.control.orders import Glimpse, Order
-from penstock.control.receipts import Report
+from penstock.control.orders import Glimpse, Order, PlainSet, PlainSets, Steered
+from penstock.control.receipts import Place, Report
 from penstock.control.register import Register
+from penstock.control.stories import Applied
 from penstock.errors import SchemaError
 from penstock.instants import milliseconds_of
 from penstock.operators.accepting import are_as_named, named_keys, payload_of
@@ -80,6 +81,7 @@ class Steering:
         self._raised_at_key = False
         self.result: Final = StepResult()
         self.reports: Final[list[Report]] = []
+        self.applied: Final[dict[tuple[str, str], Applied]] = {}
         self.traced: Final[list[Order]] = []
         self.changes: Final[dict[int, pa.RecordBatch]] = {}
         self._named: Final[dict[int, list[Any]]] = {}
@@ -91,11 +93,16 @@ class Steering:
 
     # -- commands --
 
-    def expect(self, orders: Sequence[Order | Glimpse]) -> None:
+    def expect(self, orders: Sequence[Steered]) -> None:
         """Note the keys that orders name, whose states are then brought together and not one by one."""
         named: list[Any] = []
         groups: list[int] = []
         for order in orders:
+            if isinstance(order, PlainSets):
+                own = [one for one in order.commands if isinstance(one, PlainSet)]
+                named += [one.key for one in own]
+                groups += [one.key_group for one in own]
+                continue
             if isinstance(order, Glimpse) or order.refusal:
                 continue
             target = order.command.target
@@ -110,8 +117,11 @@ class Steering:
             if group in self._own:
                 self._named.setdefault(group, []).append(key)
 
-    def command(self, order: Order | Glimpse, now: dt.datetime) -> None:
-        """Carry out a command, or say why not."""
+    def command(self, order: Steered, now: dt.datetime) -> None:
+        """Carry out a command, or several plain sets, or say why not."""
+        if isinstance(order, PlainSets):
+            self._set_all(order, now)
+            return
         if isinstance(order, Glimpse):
             self._register.seen(order.id)
             return
@@ -145,7 +155,7 @@ class Steering:
         if target.keys is None:
             (group,) = order.key_groups
             if group in self._own:
-                (key,) = [target.key] if self._as_named else named_keys([target.key], self._core.key_type)
+                key = target.key if self._as_named else named_keys([target.key], self._core.key_type)[0]
                 if not self._set_plainly(order, key, group):
                     self._for_keys(order, [(key, group)], order.key_groups)
             return
@@ -155,6 +165,41 @@ class Steering:
         own = dict.fromkeys((key, group) for key, group in places if group in self._own)
         # One key group after the other, since the states move to another one slowly.
         self._for_keys(order, sorted(own, key=operator.itemgetter(1)), sorted({group for _, group in own}))
+
+    def _set_all(self, sets: PlainSets, now: dt.datetime) -> None:
+        """Carry out plain sets as they would be one by one, but for thousands of them a second."""
+        if not self._sets_plainly or self._standing.orders:
+            for order in sets.orders():
+                self.command(order, now)
+            return
+        seen = self._register.seen_all([one if isinstance(one, str) else one.id for one in sets.commands])
+        own = [
+            one
+            for one, was_seen in zip(sets.commands, seen, strict=True)
+            if isinstance(one, PlainSet) and not was_seen
+        ]
+        read, step = self._core.plain_values.read, sets.step
+        done = []
+        for one, key in zip(own, named_keys([one.key for one in own], self._core.key_type), strict=True):
+            values = read(one.payload)
+            if values is None:
+                self._for_keys(sets.order(one), [(key, one.key_group)], [one.key_group])
+                continue
+            self._set(key, one.key_group, values)
+            done.append(one)
+        self._applied_of(sets.place).add_sets(
+            [one.offset for one in done],
+            [one.id for one in done],
+            [f"{step}/{one.key}" for one in done],
+            [one.issued_by for one in done],
+        )
+
+    def _set(self, key: Any, group: int, values: Mapping[str, Any]) -> None:
+        columns = self._group(group).columns
+        for name, value in values.items():
+            column = columns[name]
+            column.values[key] = value
+            column.dirty[key] = None
 
     def _set_plainly(self, order: Order, key: Any, group: int) -> bool:
         """Set states of one key where no code of the user's has to hear of it; whether that was so.
@@ -167,14 +212,17 @@ class Steering:
         values = self._core.plain_values.read(command.payload)
         if values is None or self._register.stale_key(command, key) is not None:
             return False
-        columns = self._group(group).columns
-        for name, value in values.items():
-            column = columns[name]
-            column.values[key] = value
-            column.dirty[key] = None
+        self._set(key, group, values)
         self._register.note_key(command, key)
         self.reports.append(report_of(order, "applied", key_groups=order.key_groups, keys=1, alone=True))
         return True
+
+    def _applied_of(self, place: Place) -> Applied:
+        """Where to note what was applied to a single key of this slot."""
+        source = place.stream, place.partition
+        if source not in self.applied:
+            self.applied[source] = Applied(*source)
+        return self.applied[source]
 
     def _for_keys(self, order: Order, keys: list[tuple[Any, int]], groups: Sequence[int]) -> None:
         """Carry out a command for each of some keys."""

@@ -8,6 +8,7 @@ keyed control records, and after these the data.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -136,7 +137,6 @@ class StepCore:
             for state in self.states.values()
         ]
         self.state_schema: Final = state_schema(self.key_type, self.specs)
-        self.plain_values: Final = PlainValues(self.states)
         self.handlers: Final = declared_handlers(type(function))
         self.vectorised: Final = is_vectorised(function)
         self.has_history: Final = any(isinstance(state, TemporalState) for state in self.states.values())
@@ -155,6 +155,11 @@ class StepCore:
             return None
         self.states[TIMERS] = TimerState()
         return TimerColumn(TIMERS, earliest_timers)
+
+    @functools.cached_property
+    def plain_values(self) -> PlainValues:
+        """What reads most of what commands set states to; most micro-batches have none."""
+        return PlainValues(self.states)
 
     def expiry_clocks(self, now_ms: int, event_ms: int | None) -> dict[str, int]:
         """The time now for each state that expires."""

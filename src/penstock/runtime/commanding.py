@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.commands import Command, CommandError, CommandFormat, DumpRequest, decode_command
-from penstock.control.orders import Glimpse, Order, encode_orders
+from penstock.control.orders import Order, encode_orders, seen_by_slot
 from penstock.control.receipts import Place
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.slot import Slot
@@ -57,10 +59,11 @@ class CommandReader:
             if not orders:
                 continue
             for slot in self.plan.slot_of.values():
-                body = encode_orders([_seen_by(slot, order) for order in orders])
+                body = encode_orders(seen_by_slot(orders, slot.own, functools.partial(_concerns, slot)))
                 yield PackedRow(ORDERS, slot.key_groups[0], 0, chunk.partition, 0, body)
 
     def _read(self, chunk: SourceChunk) -> tuple[list[Order], list[DeadLetter]]:
+        """The orders of a chunk in the order of their places."""
         accepting = self.plan.accepting
         commands: list[tuple[Place, Command]] = []
         refused: list[Order] = []
@@ -81,7 +84,8 @@ class CommandReader:
             place = Place(COMMANDS, bad.partition, bad.offset)
             refused.append(accepting.malformed(CommandError(bad.reason), place))
             letters.append(DeadLetter.of_bad_record(COMMANDS, bad))
-        return [*accepting.orders(commands), *refused], letters
+        orders = accepting.orders(commands)
+        return (sorted([*orders, *refused], key=operator.attrgetter("place")) if refused else orders), letters
 
     def _places(self, chunk: SourceChunk) -> Iterator[tuple[Place, bytes]]:
         assert chunk.raw is not None
@@ -110,8 +114,8 @@ class CommandReader:
         return msgspec.structs.replace(command, payload=msgspec.Raw(content))
 
 
-def _seen_by(slot: Slot, order: Order) -> Order | Glimpse:
-    """An order as a slot sees it: whole when the slot has to do with it."""
-    for_all = not order.refusal and not order.key_groups
-    concerned = for_all or (slot.first if order.refusal else not slot.own.isdisjoint(order.key_groups))
-    return order if concerned else Glimpse(order.place, order.judge, order.command.id)
+def _concerns(slot: Slot, order: Order) -> bool:
+    """Whether a slot has more to do with an order than to know its id."""
+    if order.refusal:
+        return slot.first
+    return not order.key_groups or not slot.own.isdisjoint(order.key_groups)

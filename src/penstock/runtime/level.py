@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.control.orders import Glimpse, Order, decode_orders
+from penstock.control.orders import Glimpse, PlainSets, Steered, decode_orders
 from penstock.errors import StateError
 from penstock.operators.blocks import KEY, Block
 from penstock.operators.event_times import EVENT_TIME
@@ -108,7 +108,7 @@ class Level:
                 yield from map(in_memory, found[destination])
 
 
-def _orders(rows: list[PackedRow]) -> list[Order | Glimpse]:
+def _orders(rows: list[PackedRow]) -> list[Steered]:
     """All orders of the micro-batch in the order of their places."""
     orders = [order for row in rows for order in decode_orders(in_memory(row).body)]
     return sorted(orders, key=operator.attrgetter("place"))
@@ -122,7 +122,7 @@ class _Work:
     """
 
     rows: list[PackedRow]
-    orders: list[Order | Glimpse]
+    orders: list[Steered]
     ticks: list[Tick]
     at: dt.datetime
     slot: Slot
@@ -149,16 +149,18 @@ class _StepRunner:
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
-    def takes(self, orders: list[Order | Glimpse]) -> bool:
+    def takes(self, orders: list[Steered]) -> bool:
         """Whether one of the orders is for the step."""
         return any(self._is_for(order) for order in orders)
 
-    def orders_for(self, orders: list[Order | Glimpse]) -> list[Order | Glimpse]:
+    def orders_for(self, orders: list[Steered]) -> list[Steered]:
         """The orders for the step."""
         return [order for order in orders if self._is_for(order)]
 
-    def _is_for(self, order: Order | Glimpse) -> bool:
+    def _is_for(self, order: Steered) -> bool:
         step = self.node.step
+        if isinstance(order, PlainSets):
+            return order.step == step
         if isinstance(order, Glimpse) or order.refusal:
             return order.judge == step
         target = order.command.target.step
@@ -188,10 +190,11 @@ class _StepRunner:
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
         rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows
         if work.orders or broadcast:
-            result, reports = run.steer(work.orders, broadcast)
-            yield from self._packed([(first, result)])
-            if reports:
-                yield reports_row(self.node.step, first, work.at, reports)
+            steering = run.steer(work.orders, broadcast)
+            yield from self._packed([(first, steering.result)])
+            applied = list(steering.applied.values())
+            if steering.reports or applied:
+                yield reports_row(self.node.step, first, work.at, steering.reports, applied)
         if work.slot.first and (run.changed_shared or work.wakes):
             told = msgspec.json.encode(run.settings())
             yield counts_row("settings", self.node.step, 0, first, told)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.control.receipts import Report, StepTime
+from penstock.control.stories import Applied, StoryRun
 from penstock.operators.blocks import DeadLetter
 from penstock.operators.watermarks import Tick
 from penstock.records import record_type
@@ -43,6 +44,8 @@ __all__ = [
     "place_text",
     "reports_of",
     "reports_row",
+    "runs_bytes",
+    "runs_of_bytes",
     "split_by_key_group",
     "tick_rows",
     "ticks_of",
@@ -74,7 +77,8 @@ TIME: Final = "time"
 WAKE: Final = "wake"
 _ticks: Final = msgspec.msgpack.Decoder(Tick)
 _times: Final = msgspec.msgpack.Decoder(StepTime)
-_reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report]])
+_reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report], list[Applied]])
+_runs: Final = msgspec.msgpack.Decoder(list[StoryRun])
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 
 # Arrow batches handed to Spark are kept near this size; Spark holds a few of them in memory for each task.
@@ -132,14 +136,26 @@ def time_of(body: bytes) -> StepTime:
     return _times.decode(body)
 
 
-def reports_row(step: str, key_group: int, at: dt.datetime, reports: list[Report]) -> PackedRow:
+def reports_row(
+    step: str, key_group: int, at: dt.datetime, reports: Sequence[Report], applied: Sequence[Applied] = ()
+) -> PackedRow:
     """A row that reports what a slot of a step did with commands in the micro-batch of that time."""
-    return PackedRow(REPORTS, key_group, 0, step, 0, msgspec.msgpack.encode((at, reports)))
+    return PackedRow(REPORTS, key_group, 0, step, 0, msgspec.msgpack.encode((at, reports, applied)))
 
 
-def reports_of(body: bytes) -> tuple[dt.datetime, list[Report]]:
+def reports_of(body: bytes) -> tuple[dt.datetime, list[Report], list[Applied]]:
     """What `reports_row` was given."""
     return _reports.decode(body)
+
+
+def runs_bytes(runs: Sequence[StoryRun]) -> bytes:
+    """Stories as the body of a report."""
+    return msgspec.msgpack.encode(runs)
+
+
+def runs_of_bytes(body: bytes) -> list[StoryRun]:
+    """What `runs_bytes` was given."""
+    return _runs.decode(body)
 
 
 def tick_rows(tick: Tick, first_key_groups: Iterable[int]) -> Iterator[PackedRow]:

@@ -50,8 +50,11 @@ def read_slots(
     operator = _operator_of(folder, node)
     with _set(session, _LEAN):
         source = session.read.format("statestore").option("operatorId", operator)
-        entries: DataFrame = source.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
         try:
+            # Spark looks at what describes the state already here.
+            entries: DataFrame = (
+                source.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
+            )
             rows = entries.selectExpr("user_map_key.name", "user_map_value.content")
             found = rows.mapInArrow(_each_slot(reader), _RESULT).collect()
         except PySparkException as e:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.control.receipts import Batch, stories
+from penstock.control.stories import Batch, runs_of
 from penstock.operators.blocks import KEY, MESSAGE_KEY, Records
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.step import no_cyclic_collection
@@ -25,6 +25,7 @@ from penstock.runtime.packing import (
     packed_batches,
     reports_of,
     reports_row,
+    runs_bytes,
 )
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.rejecting import rejected_letters, write_cut
@@ -114,11 +115,11 @@ def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
 def _told(row: PackedRow, batch_id: int) -> Iterator[tuple[str, str, int, int, bytes]]:
     """Reports of steps on commands: those that stand alone become stories here, the others where all come together."""
     with no_cyclic_collection():
-        at, reports = reports_of(bytes(row.body))
+        at, reports, applied = reports_of(bytes(row.body))
         alone = [report for report in reports if report.alone]
-        told = stories(alone, Batch(batch_id, at))
-    if told:
-        yield (STORIES, row.partition, row.key_group, len(told), msgspec.msgpack.encode(told))
+        runs = runs_of(alone, applied, Batch(batch_id, at))
+    if runs:
+        yield (STORIES, row.partition, row.key_group, 0, runs_bytes(runs))
     if len(alone) < len(reports):
         rest = [report for report in reports if not report.alone]
         yield (REPORTS, row.partition, row.key_group, 0, reports_row(row.partition, 0, at, rest).body)

@@ -17,6 +17,7 @@ import msgspec
 import uvicorn
 
 import penstock
+from penstock.durable import write_atomically
 from penstock.errors import ExternalSystemError, StoreError
 from penstock.server.api.access import (
     AccessError,
@@ -225,20 +226,14 @@ class Announcement:
 
     def write(self) -> None:
         """Announce this server."""
-        _write_privately(self._path, self._content)
+        # Whoever looks for the server meanwhile finds it. By the server's umask only its owner may read the file.
+        write_atomically(self._path, self._content, durable=False)
 
     def remove(self) -> None:
         """Announce this server no more."""
         # Another server may have begun since.
         if self._path.exists() and self._path.read_bytes() == self._content:
             self._path.unlink()
-
-
-def _write_privately(path: Path, content: bytes) -> None:
-    """Write a file that at no moment anybody but its owner can read."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
 
 
 @contextlib.contextmanager

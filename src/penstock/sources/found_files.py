@@ -30,7 +30,8 @@ _HASH: Final = "S16"
 _HERE: Final = 0
 _TELLING_BYTES: Final = 40
 _CHUNK_BYTES: Final = 1 << 20
-# The list is written anew when so many of its files need not stand there in full, and a fourth of the names.
+# The list is written anew when at least so many of its files need not stand there in full, and as many as it keeps: all
+# that must, and a fourth of the names. So each file is written and read again about once, however many come at a time.
 _WORTHWHILE: Final = 1000
 
 
@@ -175,7 +176,7 @@ class FoundFiles:
     def is_worthwhile(self, upto: int) -> bool:
         """Whether so many files stand before a position that the list is to be compacted."""
         known = sum(map(len, self._hashes.values()))
-        return upto - self.first >= max(_WORTHWHILE, known // 4)
+        return upto - self.first >= max(_WORTHWHILE, self.end - upto, known // 4)
 
     def refresh(self) -> None:
         """Read what was added since; all of it when the list was written anew."""

@@ -208,3 +208,14 @@ def test_refusals_say_why() -> None:
     expired = register.admit(Command(id="c", kind="k", expires_at=START), START)
     assert expired is not None
     assert expired.reason == "it expired at 2026-11-21T00:00:00+00:00"
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=4), max_size=4))
+def test_many_ids_are_noted_as_one_by_one(batches: list[list[str]]) -> None:
+    """Also those that come twice, or again."""
+    at_once, one_by_one = Register(ids_kept=4), Register(ids_kept=4)
+    for number, ids in enumerate(batches):
+        assert at_once.seen_all(ids) == [one_by_one.seen(one) for one in ids]
+        if number % 2:
+            assert at_once.settle() == one_by_one.settle()
+    assert at_once.dump() == one_by_one.dump()

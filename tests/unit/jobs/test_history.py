@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from control_checkpoint import ENTRY, make_checkpoint, receipts, write_receipts
+from control_checkpoint import ENTRY, append_lines, make_checkpoint, receipts, write_receipts
 
 import penstock.jobs.receipt_segments
 from penstock.errors import CheckpointError
@@ -114,7 +114,7 @@ def test_waiting_reads_each_new_line_once_and_no_old_one(checkpoint: Path, decod
     def write() -> None:
         for batch in range(10, 30):
             lines = msgspec.json.Encoder().encode_lines(receipts(f"a{batch % 2}x", "APPLIED", batch))
-            writer.append(batch, lines)
+            append_lines(writer, batch, lines)
             time.sleep(0.02)
 
     thread = threading.Thread(target=write)

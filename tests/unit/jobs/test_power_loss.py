@@ -17,7 +17,7 @@ import pytest
 from spark_checkpoint import SparkCheckpoint
 
 from penstock.doctor.checkpoints import examine_checkpoint
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, CheckpointMovedError
 from penstock.jobs import checkpoint_sync, own_files
 from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.checkpoint_sync import CheckpointSync
@@ -173,6 +173,23 @@ def test_each_file_may_go_its_own_way(new_job: Callable[[], Job], seed: int) -> 
     run_until(job, chance.randrange(5 * BATCHES))
     lose_power(job, lambda: chance.choice(FATES))
     assert_goes_on(job)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, BATCHES])
+def test_a_checkpoint_that_was_moved_has_lost_nothing(
+    new_job: Callable[[], Job], tmp_path: Path, micro_batches: int
+) -> None:
+    """However young it is: it is refused as it stands, and goes on when it is moved back."""
+    run_until(job := new_job(), 5 * micro_batches - 1)
+    job.spark.commit(micro_batches - 1)
+    made_at, moved = job.checkpoint.folder, tmp_path / "moved"
+    before = sorted(path.relative_to(made_at) for path in made_at.rglob("*"))
+    shutil.move(made_at, moved)
+    with pytest.raises(CheckpointMovedError, match=f"written as {made_at}"):
+        recover(Checkpoint.open(str(moved)), 100)
+    assert sorted(path.relative_to(moved) for path in moved.rglob("*")) == before
+    shutil.move(moved, made_at)
+    assert recover(job.checkpoint, 100) == ""
 
 
 def test_without_the_sync_the_same_losses_are_damage(

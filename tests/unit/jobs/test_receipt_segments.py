@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from control_checkpoint import make_checkpoint, receipts
+from control_checkpoint import append_lines, make_checkpoint, receipts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,10 +42,10 @@ def test_receipts_are_written_once(checkpoint: Path) -> None:
     """Also when the same micro-batch comes again, in the same run or another."""
     writer = SegmentWriter(checkpoint)
     for batch in (0, 3, 3, 4):
-        writer.append(batch, lines(batch, f"a{batch}", f"b{batch}"))
+        append_lines(writer, batch, lines(batch, f"a{batch}", f"b{batch}"))
     again = SegmentWriter(checkpoint)
     for batch in (3, 4, 7):
-        again.append(batch, lines(batch, f"a{batch}", f"b{batch}"))
+        append_lines(again, batch, lines(batch, f"a{batch}", f"b{batch}"))
     assert told(checkpoint) == [(batch, f"{name}{batch}") for batch in (0, 3, 4, 7) for name in "ab"]
 
 
@@ -56,24 +56,24 @@ def test_a_kill_at_any_byte_loses_and_doubles_nothing(
     """The replayed micro-batch brings what is missing of its receipts, and nothing else."""
     checkpoint = tmp_path_factory.mktemp("kill")
     writer = SegmentWriter(checkpoint)
-    writer.append(0, lines(0, "a"))
+    append_lines(writer, 0, lines(0, "a"))
     path = kept_receipts(checkpoint) / "0000000001.jsonl"
     durable = path.stat().st_size
-    writer.append(1, lines(1, "b", "c", "d"))
+    append_lines(writer, 1, lines(1, "b", "c", "d"))
     whole = path.read_bytes()
     os.truncate(path, durable + cut % (len(whole) - durable + 1))
     reader = NewLines(checkpoint, from_start=True)
     before = reader.read()
-    SegmentWriter(checkpoint).append(1, lines(1, "b", "c", "d"))
+    append_lines(SegmentWriter(checkpoint), 1, lines(1, "b", "c", "d"))
     assert path.read_bytes() == whole
     assert [receipt.id for receipt in before + reader.read()] == [c for c in "abcd" for _ in range(3)]
 
 
 def test_a_handler_that_answers_otherwise_in_a_replay_is_not_told_twice(checkpoint: Path) -> None:
     """What was told first stays."""
-    SegmentWriter(checkpoint).append(0, lines(0, "a"))
+    append_lines(SegmentWriter(checkpoint), 0, lines(0, "a"))
     first = (kept_receipts(checkpoint) / "0000000001.jsonl").read_bytes()
-    SegmentWriter(checkpoint).append(0, lines(0, "a").replace(b"ann", b"ben") + lines(0, "b"))
+    append_lines(SegmentWriter(checkpoint), 0, lines(0, "a").replace(b"ann", b"ben") + lines(0, "b"))
     assert (kept_receipts(checkpoint) / "0000000001.jsonl").read_bytes() == first + lines(0, "b")
 
 
@@ -81,7 +81,7 @@ def test_the_oldest_receipts_go_beyond_the_bound(checkpoint: Path) -> None:
     """The newest are kept, in few files, of which each full one has an index."""
     writer = SegmentWriter(checkpoint, segment_bytes=5_000, most_bytes=40_000)
     for batch in range(500):
-        writer.append(batch, lines(batch, f"c{batch}"))
+        append_lines(writer, batch, lines(batch, f"c{batch}"))
     sizes = {path.name: path.stat().st_size for path in kept_receipts(checkpoint).iterdir()}
     assert 30_000 < sum(size for name, size in sizes.items() if name.endswith(".jsonl")) <= 40_000
     assert {name.replace(".ids", ".jsonl") for name in sizes if name.endswith(".ids")} == set(
@@ -97,7 +97,7 @@ def test_an_index_that_is_missing_is_made_again(checkpoint: Path) -> None:
     """An id is found without it as well."""
     writer = SegmentWriter(checkpoint, segment_bytes=1_000)
     for batch in range(10):
-        writer.append(batch, lines(batch, f"c{batch}"))
+        append_lines(writer, batch, lines(batch, f"c{batch}"))
     indexes = {path: path.read_bytes() for path in kept_receipts(checkpoint).glob("*.ids")}
     for path in indexes:
         path.unlink()
@@ -113,7 +113,7 @@ def test_an_unknown_id_is_answered_from_the_indexes(
     """Of 50,000 commands, in well under 200 ms; only the newest segment is read."""
     writer = SegmentWriter(checkpoint)
     for batch in range(50):
-        writer.append(batch, lines(batch, *(f"c{batch}-{number}" for number in range(1000))))
+        append_lines(writer, batch, lines(batch, *(f"c{batch}-{number}" for number in range(1000))))
     opened: list[str] = []
     real = Path.open
 
@@ -134,13 +134,13 @@ def test_a_full_disk_leaves_no_part_of_a_micro_batch(
 ) -> None:
     """And the same receipts can be written when there is room again."""
     writer = SegmentWriter(checkpoint)
-    writer.append(0, lines(0, "a"))
+    append_lines(writer, 0, lines(0, "a"))
     with monkeypatch.context() as broken:
         broken.setattr(os, "fdatasync", _full)
         with pytest.raises(OSError, match="No space"):
-            writer.append(1, lines(1, "b"))
+            append_lines(writer, 1, lines(1, "b"))
     assert told(checkpoint) == [(0, "a")]
-    writer.append(1, lines(1, "b"))
+    append_lines(writer, 1, lines(1, "b"))
     assert told(checkpoint) == [(0, "a"), (1, "b")]
 
 
@@ -150,7 +150,7 @@ def _full(_: int) -> None:
 
 def test_damaged_receipts_are_named(checkpoint: Path) -> None:
     """With the file and the remedy."""
-    SegmentWriter(checkpoint).append(0, lines(0, "a"))
+    append_lines(SegmentWriter(checkpoint), 0, lines(0, "a"))
     path = kept_receipts(checkpoint) / "0000000001.jsonl"
     path.write_bytes(b"{}\n")
     with pytest.raises(CheckpointError, match=f"{path} cannot be read: .* Restore the file"):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from control_checkpoint import receipts
+from control_checkpoint import append_lines, receipts
 
 import penstock as ps
 from penstock.errors import CheckpointError, JobDefinitionError
@@ -103,7 +103,7 @@ def test_a_plan_is_kept_when_the_checkpoint_notes_its_outputs(job: Standing, not
         job.checkpoint.save(COUNTS_FILE, {"batch": 2})
     else:
         lines = msgspec.json.Encoder().encode_lines(receipts("a", "APPLIED", 2))
-        SegmentWriter(job.checkpoint.folder).append(2, lines)
+        append_lines(SegmentWriter(job.checkpoint.folder), 2, lines)
     with pytest.raises(CheckpointError, match=r"has its receipts\. .*without --replan"):
         job.replan(2)
     assert job.planned == [0, 1, 2]

@@ -111,13 +111,15 @@ def test_ls_lists_steps_and_states(rooms: Rooms) -> None:
     ]
 
 
+def started(**more: Any) -> NoReturn:
+    """In place of a session."""
+    raise AssertionError("Spark is started")
+
+
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By all commands that want one, before they start Spark."""
 
-    def no_session(**more: Any) -> NoReturn:
-        raise AssertionError("Spark is started")
-
-    monkeypatch.setattr(reading_session, "reading_session", no_session)
+    monkeypatch.setattr(reading_session, "reading_session", started)
     for arguments in (
         ["state", "ls", tmp_path],
         ["state", "get", tmp_path, "--step=s", "--key=1"],
@@ -131,6 +133,21 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         assert (result.exit_code, result.stdout) == (2, ""), arguments
     (tmp_path / "state.json").write_text("{")
     refused(penstock("state", "ls", tmp_path), "Start the job again, which writes it anew.")
+
+
+def test_what_is_not_committed_is_refused(
+    rooms: Rooms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before Spark starts, and nothing is made."""
+    monkeypatch.setattr(reading_session, "reading_session", started)
+    dump = ("state", "dump", rooms.folder, f"--to={tmp_path / 'd'}")
+    refused(penstock(*dump, "--batch=7"), "does not keep the state after micro-batch 7; it keeps 0 to 2.")
+    for path in (rooms.folder / "commits").iterdir():
+        path.unlink()
+    for arguments in (dump, ("savepoint", rooms.folder)):
+        refused(penstock(*arguments), "has committed no micro-batch yet")
+    assert not (tmp_path / "d").exists()
+    assert not rooms.folder.with_name("cp.savepoints").exists()
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "arrow"])

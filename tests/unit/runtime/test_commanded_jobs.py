@@ -15,7 +15,8 @@ from in_process_job import NOW, BatchResult, InProcessJob
 from property_examples import examples
 
 import penstock as ps
-from penstock.control.receipts import Receipt
+from penstock.control.orders import PlainSets
+from penstock.control.receipts import FINAL, Receipt
 from penstock.jobs.settings import RunSettings
 from penstock.operators.steering import Steering
 from penstock.state.values import completed
@@ -575,10 +576,18 @@ def test_a_payload_has_its_defaults_wherever_it_goes() -> None:
 
 _KEYS = st.integers(0, 5)
 _SETS = st.builds(
-    lambda payload, key, version: {"kind": "set", "payload": payload, "key": key, "version": version},
+    lambda payload, key, version, again: {
+        "kind": "set",
+        "payload": payload,
+        "key": key,
+        "version": version,
+        **({} if again is None else {"id": again}),
+    },
     st.dictionaries(st.sampled_from(["limit", "held"]), st.one_of(st.none(), st.integers(0, 20)), min_size=1),
     st.one_of(_KEYS, st.lists(_KEYS, min_size=1, max_size=3), st.just("*")),
     st.one_of(st.none(), st.integers(0, 4)),
+    # Some come twice.
+    st.one_of(st.none(), st.none(), st.sampled_from(["one", "other"])),
 )
 _HANDLED = st.builds(
     lambda kind, payload, key: {"kind": kind, "payload": payload, "key": key},
@@ -597,14 +606,43 @@ def test_values_are_set_plainly_as_they_are_one_by_one(batches: list[list[dict[s
         driver = Driver()
         receipts = []
         for number, some in enumerate(batches):
-            commands = [command(id=f"{number}-{n}", **one) for n, one in enumerate(some)]
+            commands = [command(**{"id": f"{number}-{n}", **one}) for n, one in enumerate(some)]
             receipts += driver.run(*commands, readings=[Reading(number, 3)]).receipts
         return receipts, driver.job.states, driver.limits(*range(6))
 
     short = lived()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Steering, "_set_plainly", lambda *_: False)
+        patch.setattr(Steering, "_set_all", _set_one_by_one)
         assert lived() == short
+
+
+def test_a_command_that_is_malformed_has_its_place_among_others() -> None:
+    """Its id counts from where it stands: a good one of the same id before it is applied, and one behind it is not."""
+    driver = Driver()
+    first, malformed, again = (
+        command("set", {"limit": 1}, key=1, id="one"),
+        b'{"id": "two", "kind": 5}',
+        command("set", {"limit": 2}, key=2, id="two"),
+    )
+    receipts = driver.run(first, malformed, again, command("set", {"limit": 3}, key=3, id="three")).receipts
+    ends = {receipt.id: receipt.status for receipt in receipts if receipt.status in FINAL}
+    assert ends == {"one": "APPLIED", "two": "REJECTED", "three": "APPLIED"}
+    assert driver.limits(1, 2, 3) == {1: 1, 2: None, 3: 3}
+    ends = {
+        receipt.id: receipt.status
+        for receipt in driver.run(
+            command("set", {"limit": 4}, key=2, id="x"), b'{"id": "x", "kind": 5}'
+        ).receipts
+        if receipt.status in FINAL
+    }
+    assert ends == {"x": "APPLIED"}
+    assert driver.limits(2) == {2: 4}
+
+
+def _set_one_by_one(steering: Steering, sets: PlainSets, now: dt.datetime) -> None:
+    for order in sets.orders():
+        steering.command(order, now)
 
 
 def test_settings_are_told_when_they_change() -> None:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.control.receipts import Place, Receipt, Story
+from penstock.control.receipts import Place, Receipt
+from penstock.control.stories import BatchStories, Story
 from penstock.errors import ExternalSystemError, StrictModeError
 from penstock.formats import format_of
 from penstock.jobs.receipts import ReceiptWriter
@@ -141,7 +142,7 @@ def test_a_receipt_that_is_too_large_for_its_sink_goes_without_its_details(tmp_p
     sink: Any = LimitedSink(500)
     writer = ReceiptWriter(tmp_path, "lineage", sink)
     writer.prepare()
-    writer.write(0, [Story(Place("commands", "0", 0), lines)])
+    writer.write(0, BatchStories.of([], [Story(Place("commands", "0", 0), "small", "APPLIED", lines)]))
     small, large = (msgspec.json.decode(raw) for raw in sink.written)
     assert (small["id"], small["details"]) == ("small", "{}")
     assert (large["id"], large["details"]) == ("large", "")

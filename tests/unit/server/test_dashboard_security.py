@@ -12,7 +12,6 @@ import nicegui
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from fastapi.testclient import TestClient
 from rest_support import HOST, TOKENS, RestPlace
 
 from penstock.server.api.access import Role
@@ -30,17 +29,8 @@ class DashboardPlace(RestPlace):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.mount = DashboardMount(self.context)
-        self.app: FastAPI = create_app(self.context, [self.mount], dashboard_lifespan)
-        self.client.close()
-        self.client = TestClient(
-            self.app, f"http://{HOST}", follow_redirects=False, raise_server_exceptions=False
-        )
-        # What runs while the server runs.
-        self.client.__enter__()
-
-    def close(self) -> None:
         self.client.__exit__()
-        super().close()
+        self.serve(create_app(self.context, [self.mount], dashboard_lifespan))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import httpx
 import msgspec
 import pytest
 import small_driver
+from audited_opens import opened
 
 from penstock.client.asking import Server
 from penstock.client.finding import Address
@@ -219,6 +220,21 @@ def test_of_two_servers_the_one_that_leads_is_found(settings: ServeSettings) -> 
     assert announced().url.endswith(":3")
     second.remove()
     assert not path.exists()
+
+
+def test_a_server_that_announces_itself_again_can_be_found_meanwhile(settings: ServeSettings) -> None:
+    """It does when it starts and when its manager begins to lead; the file is replaced and never written in place."""
+    settings.home.mkdir()
+    path = settings.home / ADDRESS_FILE
+    announcement = Announcement(Home(settings.home), Started("http://127.0.0.1:2", "", "", os.getpid()))
+    announcement.write()
+    with opened() as names:
+        announcement.write()
+    assert names
+    assert str(path) not in names
+    assert msgspec.json.decode(path.read_bytes(), type=Started).url.endswith(":2")
+    announcement.remove()
+    assert list(settings.home.iterdir()) == []
 
 
 def test_a_stream_does_not_hold_up_the_end(settings: ServeSettings) -> None:

@@ -55,3 +55,20 @@ def test_a_topic_that_does_not_appear_is_told(monkeypatch: pytest.MonkeyPatch) -
         kafka_topics.check_topic(binding("?create_topic=true"), {}, timeout_s=0)
     with pytest.raises(PlaceMissingError, match="'readings' does not exist"):
         kafka_topics.check_topic(binding(""), {})
+
+
+class LateAdmin(Admin):
+    """A client whose broker lists all topics, but has not heard yet who leads a new one."""
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        self._asked_since = 0
+
+    def list_topics(self, topic: str = "", timeout: float = 0) -> Any:
+        return super().list_topics(topic, timeout) if topic else SimpleNamespace(topics={"readings": None})
+
+
+def test_a_topic_that_somebody_has_just_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is among the topics, so it is not missing."""
+    monkeypatch.setattr(kafka_topics, "AdminClient", LateAdmin)
+    assert kafka_topics.check_topic(binding(""), {}) == 1

@@ -155,6 +155,31 @@ def test_writing_costs_by_what_changes() -> None:
     assert written[100_000] < 3 * written[1_000] + 300_000
 
 
+def test_a_mask_that_hides_nothing_changes_no_stored_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One attempt may compute changes with a mask of nulls where another has none, and a replay stores the same."""
+    monkeypatch.setattr(slot_tables, "_PIECE_BYTES", 20_000)
+    changes = batch_of(0, 4_000, 1)
+    found = []
+    for attempt in (changes, _with_mask(changes)):
+        entries = MemoryEntries({})
+        tables = SlotTables(SCHEMA, entries)
+        tables.put(0, batch_of(0, 10_000, 0))
+        tables.store()
+        tables.put(0, attempt)
+        tables.store()
+        found.append(entries.stored)
+    assert _with_mask(changes).nbytes > changes.nbytes
+    assert found[0] == found[1]
+
+
+def _with_mask(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows, with a bit for each number that says that it is not null."""
+    column = batch.column(1)
+    mask = pa.py_buffer(b"\xff" * (len(column) // 8 + 1))
+    masked = pa.Array.from_buffers(column.type, len(column), [mask, column.buffers()[1]])
+    return batch.set_column(1, batch.schema.field(1), masked)
+
+
 def test_a_worker_that_is_behind_reads_only_what_came_since() -> None:
     """A kept slot one version behind takes the head and one version; a cold one takes all that there is."""
     entries = MemoryEntries({})

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["EVENT_TIME", "elements", "is_valid", "specs", "specs_and_elements"]
+__all__ = ["ASSIGNERS", "EVENT_TIME", "elements", "is_valid", "specs", "specs_and_elements"]
 
 Spec = dict[str, Any]
 Strategy = st.SearchStrategy[Spec]

@@ -43,6 +43,7 @@ _LEAST_BATCHES: Final = 3
 _LEAST_FITTED: Final = 8
 _MOST_FITTED: Final = 250
 _LEAST_SPREAD: Final = 0.05
+_GOOD_SPREAD: Final = 0.25
 # Fewer records than this for each task are uneven by chance.
 _RECORDS_FOR_SKEW: Final = 20
 _SIGMA_OF_MAD: Final = 1.4826
@@ -352,12 +353,14 @@ def _cost(rows: Sequence[Figures]) -> Cost:
     tasks = np.array([min(f.busy_s, f.phases.get("processing", f.busy_s)) for f in rows])
     driver = busy - tasks
     total, spread = float(records.sum()), float(records.std())
-    if len(rows) < _LEAST_FITTED or spread < _LEAST_SPREAD * float(records.mean()) or total == 0:
-        driver_s, tasks_s = (float(part.sum()) / total if total else 0.0 for part in (driver, tasks))
-        return Cost(0.0, driver_s, tasks_s, is_determined=False)
-    tasks_fixed_s, tasks_s, error_s = _line(records, tasks)
-    driver_fixed_s, driver_s, _ = _line(records, driver)
-    return Cost(tasks_fixed_s + driver_fixed_s, driver_s, tasks_s, error_s)
+    if len(rows) >= _LEAST_FITTED and spread >= _LEAST_SPREAD * float(records.mean()) and total:
+        tasks_fixed_s, tasks_s, error_s = _line(records, tasks)
+        driver_fixed_s, driver_s, _ = _line(records, driver)
+        # Of micro-batches of nearly one size noise may hide what records cost, or make all of it look fixed.
+        if spread >= _GOOD_SPREAD * float(records.mean()) or tasks_s > 2 * error_s:
+            return Cost(tasks_fixed_s + driver_fixed_s, driver_s, tasks_s, error_s)
+    driver_s, tasks_s = (float(part.sum()) / total if total else 0.0 for part in (driver, tasks))
+    return Cost(0.0, driver_s, tasks_s, is_determined=False)
 
 
 def _line(x: _Floats, y: _Floats) -> tuple[float, float, float]:

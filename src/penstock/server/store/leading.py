@@ -17,8 +17,9 @@ def try_to_lead(connection: sa.Connection, holder: str, lease_ms: int, now_ms: i
 
     On PostgreSQL the time is the database's, so that managers on several machines agree.
     """
-    now_ms = _database_now_ms(connection, now_ms)
     row = connection.execute(sa.select(leadership).with_for_update()).one_or_none()
+    # Behind the lock, for which it may have waited while another took or renewed the lease.
+    now_ms = _database_now_ms(connection, now_ms)
     if row is None:
         connection.execute(
             leadership.insert().values(id=_ROW, holder=holder, epoch=1, expires_ms=now_ms + lease_ms)

@@ -1,0 +1,370 @@
+"""Stories: the receipts of each command in a micro-batch, one after the other, in the order of the commands.
+
+Thousands of commands a second are applied by one slot each. Their stories are made by the tasks, many at a time and
+as columns, and come together in the driver, which puts them in order without looking into them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from penstock.control.receipts import Place, Receipt, Report, Trace, slowest_time
+
+__all__ = ["Applied", "Batch", "BatchStories", "Story", "StoryRun", "id_hash", "runs_of", "stories"]
+
+_MOST_REPLIES: Final = 1000
+# The lines of so many stories are far from the 2 GiB that a column of Arrow holds.
+_MOST_AT_ONCE: Final = 50_000
+_encoder: Final = msgspec.json.Encoder()
+_receipts_decoder: Final = msgspec.json.Decoder(Receipt)
+_codec: Final = pa.Codec("lz4_raw")
+# What JSON escapes, as msgspec writes it.
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch: its number, its time, and how many records each step has processed up to and with it."""
+
+    number: int
+    at: dt.datetime
+    records: Mapping[str, int] = field(default_factory=dict)
+
+
+class Applied(msgspec.Struct, array_like=True, gc=False):
+    """Commands of one source partition that a slot alone has applied, as columns.
+
+    `key_groups` and `keys` are how many of them each command has touched, one at least.
+    """
+
+    stream: str
+    partition: str
+    offsets: list[int] = []
+    ids: list[str] = []
+    kinds: list[str] = []
+    targets: list[str] = []
+    versions: list[int | None] = []
+    issued_by: list[str] = []
+    key_groups: list[int] = []
+    keys: list[int] = []
+
+    def add(self, report: Report) -> None:
+        """Add a command by what the slot reports of it."""
+        self.offsets.append(report.place.offset)
+        self.ids.append(report.id)
+        self.kinds.append(report.kind)
+        self.targets.append(report.target)
+        self.versions.append(report.version)
+        self.issued_by.append(report.issued_by)
+        self.key_groups.append(len(report.key_groups))
+        self.keys.append(report.keys)
+
+    def add_sets(
+        self, offsets: Sequence[int], ids: Sequence[str], targets: Sequence[str], issued_by: Sequence[str]
+    ) -> None:
+        """Add commands `set` without a version, each of which has touched a single key."""
+        count = len(ids)
+        self.offsets += offsets
+        self.ids += ids
+        self.kinds += ["set"] * count
+        self.targets += targets
+        self.versions += [None] * count
+        self.issued_by += issued_by
+        self.key_groups += [1] * count
+        self.keys += [1] * count
+
+    def parts(self, size: int) -> Iterator[Applied]:
+        """The same in parts of so many commands at most."""
+        columns = msgspec.structs.astuple(self)[2:]
+        for start in range(0, len(self.ids), size):
+            yield Applied(self.stream, self.partition, *(column[start : start + size] for column in columns))
+
+
+class Story(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What became of one command in a micro-batch: its receipts as JSON Lines, and its place, by which stories sort."""
+
+    place: Place
+    id: str
+    outcome: str
+    lines: bytes
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """The receipts."""
+        return _receipts_decoder.decode_lines(self.lines)
+
+
+class StoryRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The stories of some commands of one source partition.
+
+    `offsets` (int64), the hashes of the ids (uint64) and the sizes of the stories in bytes (int32) are columns;
+    `packed` has their lines, `size` bytes, compressed. `outcomes` counts the stories by their last status.
+    """
+
+    stream: str
+    partition: str
+    offsets: bytes
+    hashes: bytes
+    sizes: bytes
+    packed: bytes
+    size: int
+    outcomes: dict[str, int]
+
+    @property
+    def lines(self) -> pa.Array:
+        """The lines of each story."""
+        sizes = np.frombuffer(self.sizes, "<i4")
+        ends = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=ends[1:])
+        lines = _codec.decompress(self.packed, self.size)
+        return pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(sizes), [None, pa.py_buffer(ends), lines]
+        )
+
+
+@dataclass(frozen=True)
+class BatchStories:
+    """All stories of a micro-batch: their lines in the order of the commands, and the hash of each one's id.
+
+    `outcomes` counts them by their last status. `together` are those of commands that more than one slot has heard.
+    """
+
+    lines: bytes = b""
+    hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    together: Sequence[Story] = ()
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """The receipts."""
+        return _receipts_decoder.decode_lines(self.lines)
+
+    @classmethod
+    def of(cls, runs: Iterable[StoryRun], together: Sequence[Story] = ()) -> BatchStories:
+        """The stories that tasks have told, and others, in order."""
+        by_place: dict[tuple[str, str], list[StoryRun]] = {}
+        outcomes: Counter[str] = Counter()
+        for run in [*runs, *_runs_of_stories(together)]:
+            by_place.setdefault((run.stream, run.partition), []).append(run)
+            outcomes.update(run.outcomes)
+        found = [_in_order(by_place[place]) for place in sorted(by_place)]
+        hashes = [hashes for _, hashes in found] or [np.empty(0, np.uint64)]
+        lines = b"".join(lines for lines, _ in found)
+        return cls(lines, np.concatenate(hashes), dict(sorted(outcomes.items())), together)
+
+
+def id_hash(command_id: str) -> int:
+    """The hash by which the receipts of a command are found."""
+    return int(xxhash.xxh3_64_intdigest(command_id.encode()))
+
+
+def runs_of(reports: Iterable[Report], applied: Iterable[Applied], batch: Batch) -> list[StoryRun]:
+    """The stories of commands of which no other slot reports, in any order."""
+    found: dict[tuple[str, str], Applied] = {}
+    others: list[Report] = []
+    for report in reports:
+        if report.outcome == "applied" and report.keys and report.key_groups and not report.replies:
+            place = report.place.stream, report.place.partition
+            found.setdefault(place, Applied(*place)).add(report)
+        else:
+            others.append(report)
+    runs = [
+        _applied_run(part, batch)
+        for some in [*applied, *found.values()]
+        for part in some.parts(_MOST_AT_ONCE)
+    ]
+    return [*runs, *_runs_of_stories(stories(others, batch))]
+
+
+def stories(reports: Iterable[Report], batch: Batch) -> list[Story]:
+    """The stories of a micro-batch, in the order of the commands; the same for any order of the reports.
+
+    A command that only duplicates an earlier one has none: the earlier one has its own. What could not be admitted is
+    ACCEPTED, that is read, and REJECTED; the rest is ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
+    """
+    commands: dict[Place, list[Report]] = {}
+    for report in reports:
+        commands.setdefault(report.place, []).append(report)
+    told = [(place, _receipts(commands[place], batch)) for place in sorted(commands)]
+    return [
+        Story(place, receipts[0].id, receipts[-1].status, _encoder.encode_lines(receipts))
+        for place, receipts in told
+        if receipts
+    ]
+
+
+def _in_order(runs: Sequence[StoryRun]) -> tuple[bytes, npt.NDArray[np.uint64]]:
+    """The lines and the hashes of the stories of one source partition."""
+    offsets = np.concatenate([np.frombuffer(run.offsets, "<i8") for run in runs])
+    hashes = np.concatenate([np.frombuffer(run.hashes, "<u8") for run in runs])
+    order = np.argsort(offsets, kind="stable")
+    lines = pa.concat_arrays([run.lines for run in runs]).take(pa.array(order))
+    return _content(lines).to_pybytes(), hashes[order]
+
+
+def _content(lines: pa.Array) -> pa.Buffer:
+    """The bytes of all lines, one behind the other."""
+    sizes = pc.binary_length(lines)
+    return lines.buffers()[2].slice(0, pc.sum(sizes, min_count=0).as_py())
+
+
+def _runs_of_stories(some: Iterable[Story]) -> list[StoryRun]:
+    by_place: dict[tuple[str, str], list[Story]] = {}
+    for story in some:
+        by_place.setdefault((story.place.stream, story.place.partition), []).append(story)
+    return [
+        _run(
+            place,
+            [story.place.offset for story in found],
+            [story.id for story in found],
+            pa.array([story.lines for story in found], pa.binary()),
+            Counter(story.outcome for story in found),
+        )
+        for place, found in by_place.items()
+    ]
+
+
+def _run(
+    place: tuple[str, str],
+    offsets: Sequence[int],
+    ids: Sequence[str],
+    lines: pa.Array,
+    outcomes: Mapping[str, int],
+) -> StoryRun:
+    content = _content(lines)
+    return StoryRun(
+        *place,
+        np.array(offsets, "<i8").tobytes(),
+        np.array([id_hash(one) for one in ids], "<u8").tobytes(),
+        pc.binary_length(lines).to_numpy().astype("<i4").tobytes(),
+        _codec.compress(content, asbytes=True),
+        content.size,
+        dict(outcomes),
+    )
+
+
+def _applied_run(applied: Applied, batch: Batch) -> StoryRun:
+    """The stories of commands that one slot has applied, the same that `_receipts` tells."""
+    known = [
+        ',"kind":"',
+        _texts(applied.kinds),
+        '","target":"',
+        _texts(applied.targets),
+        '","version":',
+        pc.fill_null(pa.array(applied.versions, pa.int64()).cast(pa.string()), "null"),
+        ',"issued_by":"',
+        _texts(applied.issued_by),
+        f'","batch":{batch.number},"at":{_encoder.encode(batch.at).decode()}',
+    ]
+    begin = ['{"id":"', _texts(applied.ids), '","status":"']
+    counts = [
+        ',"key_groups":',
+        pa.array(applied.key_groups, pa.int64()).cast(pa.string()),
+        ',"keys":',
+        pa.array(applied.keys, pa.int64()).cast(pa.string()),
+    ]
+    parts = [
+        *[*begin, 'ACCEPTED"', *known, "}\n"],
+        *[*begin, 'VALIDATED"', *known, "}\n"],
+        *[*begin, 'APPLIED"', *known, *counts, "}\n"],
+    ]
+    lines = pc.binary_join_element_wise(*_joined(parts), "")
+    outcomes = {"APPLIED": len(applied.ids)}
+    return _run((applied.stream, applied.partition), applied.offsets, applied.ids, lines, outcomes)
+
+
+def _joined(parts: Iterable[Any]) -> list[Any]:
+    """The same with constants that follow each other in one piece."""
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, str) and found and isinstance(found[-1], str):
+            found[-1] += part
+        else:
+            found.append(part)
+    return found
+
+
+def _texts(values: Sequence[str]) -> Any:
+    """Texts as they stand between quotes in JSON; one text where they are all the same."""
+    if len(set(values)) == 1:
+        return _encoder.encode(values[0]).decode()[1:-1]
+    found = pa.array(values, pa.string())
+    if pc.any(pc.match_substring_regex(found, _ESCAPED)).as_py():
+        found = pa.array([_encoder.encode(value).decode()[1:-1] for value in values], pa.string())
+    return found
+
+
+def _receipts(reports: list[Report], batch: Batch) -> list[Receipt]:
+    outcomes = {report.outcome for report in reports}
+    if outcomes == {"duplicate"}:
+        return []
+    first = reports[0]
+    known = (first.kind, first.target, first.version, first.issued_by, batch.number, batch.at)
+    accepted = Receipt(first.id, "ACCEPTED", *known)
+    if outcomes <= {"refused", "duplicate"}:
+        reason = min(report.reason for report in reports if report.outcome == "refused")
+        return [accepted, Receipt(first.id, "REJECTED", *known, reason)]
+    validated = Receipt(first.id, "VALIDATED", *known)
+    counts = (
+        len({group for report in reports for group in report.key_groups}),
+        sum(report.keys for report in reports),
+    )
+    details = _details(reports, batch)
+    if "degraded" not in outcomes:
+        return [accepted, validated, Receipt(first.id, "APPLIED", *known, "", *counts, [], details)]
+    failed = sorted({group for report in reports for group in report.failed})
+    reason = min(report.reason for report in reports if report.outcome == "degraded")
+    return [accepted, validated, Receipt(first.id, "DEGRADED", *known, reason, *counts, failed, details)]
+
+
+def _details(reports: list[Report], batch: Batch) -> str:
+    traces = [report.trace for report in reports if report.trace is not None]
+    if traces:
+        return _encoded(_steps(traces, batch))
+    replies = [reply for report in reports for reply in report.replies]
+    if not replies:
+        return ""
+    if all(key is None for key, _ in replies):
+        answers = [answer for _, answer in replies]
+        return _encoded(answers[0] if len(answers) == 1 else answers)
+    return _encoded(sorted(([key, answer] for key, answer in replies), key=_encoded)[:_MOST_REPLIES])
+
+
+def _steps(traces: list[Trace], batch: Batch) -> list[dict[str, Any]]:
+    """What each step says of itself, in the order in which records pass the steps."""
+    found = []
+    for level, step in sorted({(trace.level, trace.step) for trace in traces}):
+        parts = [trace for trace in traces if trace.step == step]
+        settings: Any = next((trace.settings for trace in parts if trace.settings is not None), {})
+        slowest = slowest_time(trace.time for trace in parts if trace.time is not None)
+        found.append(
+            {
+                "step": step,
+                "level": level,
+                "key_groups": sum(trace.key_groups for trace in parts),
+                "keys": sum(trace.keys for trace in parts),
+                "records": batch.records.get(step, 0),
+                "paused": any(trace.paused for trace in parts),
+                "settings": settings,
+            }
+            | ({"watermark": slowest.watermark, "held_by": slowest.held_by} if slowest else {})
+        )
+    return found
+
+
+def _encoded(value: Any) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()

@@ -1,0 +1,74 @@
+"""Orders on their way to slots: each slot learns of every command, whole where it has to do with it, in one order."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from penstock.control.commands import Command, Target
+from penstock.control.orders import Glimpse, Order, PlainSets, decode_orders, encode_orders, seen_by_slot
+from penstock.control.receipts import Place
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+TIMES = st.sampled_from([None, NOW])
+TARGETS = st.one_of(
+    st.builds(Target, st.sampled_from(["a", "b"]), st.one_of(st.integers(0, 9), st.text(max_size=3))),
+    st.builds(lambda keys: Target("a", keys=keys), st.lists(st.integers(0, 9), min_size=1, max_size=3)),
+    st.builds(lambda: Target("a", all=True)),
+    st.builds(lambda: Target("b")),
+)
+COMMANDS = st.builds(
+    Command,
+    id=st.text(min_size=1, max_size=4),
+    kind=st.sampled_from(["set", "set", "set", "other"]),
+    target=TARGETS,
+    version=st.sampled_from([None, None, None, 3]),
+    issued_by=st.sampled_from(["", "ann"]),
+    issued_at=TIMES,
+    effective_at=st.sampled_from([None, None, None, NOW]),
+    expires_at=st.sampled_from([None, None, None, NOW]),
+    payload=st.builds(lambda value: msgspec.Raw(msgspec.json.encode({"x": value})), st.integers(0, 9)),
+)
+REFUSALS = st.sampled_from(["", "", "", "why not"])
+
+
+def order(number: int, command: Command, refusal: str) -> Order:
+    """An order whose keys lie in the key groups 0 to 3."""
+    target = command.target
+    named: list[Any] = [target.key] if target.key is not None else list(target.keys or ())
+    groups = [] if refusal else [len(str(key)) % 4 for key in named]
+    return Order(Place("commands", "0", number), command, target.step, refusal, groups)
+
+
+def one_by_one(orders: list[Order], own: frozenset[int]) -> list[Order | Glimpse]:
+    """What a slot sees of orders, said plainly."""
+    return [one if concerns(one, own) else Glimpse(one.place, one.judge, one.command.id) for one in orders]
+
+
+def concerns(one: Order, own: frozenset[int]) -> bool:
+    return 0 in own if one.refusal else not one.key_groups or not own.isdisjoint(one.key_groups)
+
+
+@examples(200)
+@given(st.lists(st.tuples(COMMANDS, REFUSALS), max_size=12))
+def test_what_travels_together_is_what_would_travel_one_by_one(given: list[tuple[Command, str]]) -> None:
+    """For both slots; of what others carry out the id is known, under the step that keeps it."""
+    orders = [order(number, command, refusal) for number, (command, refusal) in enumerate(given)]
+    for own in (frozenset({0, 1}), frozenset({2, 3})):
+        seen = seen_by_slot(orders, own, lambda one, own=own: concerns(one, own))
+        found: list[Order | Glimpse] = []
+        for some in decode_orders(encode_orders(seen)):
+            found += some.orders() if isinstance(some, PlainSets) else [some]
+        assert [_plain(one) for one in found] == [_plain(one) for one in one_by_one(orders, own)]
+        places = [some.place for some in seen]
+        assert places == sorted(places)
+
+
+def _plain(one: Order | Glimpse) -> Any:
+    """Both as plain data; where a glimpse's command stood is not told in a run."""
+    return (one.judge, one.id) if isinstance(one, Glimpse) else msgspec.json.encode(one)
