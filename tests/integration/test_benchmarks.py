@@ -160,8 +160,8 @@ def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: Non
 
 def test_power_loss_in_its_small_form(tmp_path: Path, spark: SparkSession) -> None:  # the session it runs in
     """Pairs of micro-batches without and with sync, which count alike."""
-    result = power_loss.measure(power_loss.Sizes(batches=8, warm_up=2, records=5), tmp_path)
-    assert result["pairs"] == 3
+    result = power_loss.measure(power_loss.Sizes(batches=16, warm_up=4, records=5), tmp_path)
+    assert result["pairs"] == 6
     assert result["sync_ms"] > 0
     assert result["without_ms"] > 0
     power_loss.show(result)

@@ -80,6 +80,8 @@ class TestPostgresql(StoreCases):
             deadline = time.monotonic() + 10
             while not connection.execute(waiting).scalar_one() and time.monotonic() < deadline:
                 time.sleep(0.02)
+            # The lease is renewed for 400 ms more, which must have passed by the database's clock. Seen from before
+            # the wait it ends later than any lease may, as one does whose clock was set back.
             time.sleep(0.5)
             connection.execute(leadership.update().values(expires_ms=row.expires_ms + 400))
             connection.commit()

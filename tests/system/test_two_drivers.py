@@ -115,6 +115,7 @@ def test_a_second_driver_is_refused_or_takes_over(tmp_path: Path, spark: SparkSe
                 feed.await_files(second, feed.files + 1)
                 (feed.checkpoint / LOCK).unlink()
                 with JobInSession(spark, JOB, feed.settings) as third:
+                    third.await_true(lambda: epoch_of(feed) == 3)
                     check_was_fenced(second)
                     feed.await_files(third, feed.files + 3)
                     stop.set()

@@ -24,7 +24,7 @@ from penstock.control.receipts import Place, Receipt, Report, Trace, slowest_tim
 __all__ = ["Applied", "Batch", "BatchStories", "Story", "StoryRun", "id_hash", "runs_of", "stories"]
 
 _MOST_REPLIES: Final = 1000
-# The lines of so many stories are far from the 2 GiB that a column of Arrow holds.
+# The lines of this many stories stay far below the 2 GiB that a column of Arrow can hold.
 _MOST_AT_ONCE: Final = 50_000
 _encoder: Final = msgspec.json.Encoder()
 _receipts_decoder: Final = msgspec.json.Decoder(Receipt)

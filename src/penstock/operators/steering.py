@@ -187,12 +187,14 @@ class Steering:
                 continue
             self._set(key, one.key_group, values)
             done.append(one)
-        self._applied_of(sets.place).add_sets(
-            [one.offset for one in done],
-            [one.id for one in done],
-            [f"{step}/{one.key}" for one in done],
-            [one.issued_by for one in done],
-        )
+        # A slot that none of them is for reports nothing.
+        if done:
+            self._applied_of(sets.place).add_sets(
+                [one.offset for one in done],
+                [one.id for one in done],
+                [f"{step}/{one.key}" for one in done],
+                [one.issued_by for one in done],
+            )
 
     def _set(self, key: Any, group: int, values: Mapping[str, Any]) -> None:
         columns = self._group(group).columns

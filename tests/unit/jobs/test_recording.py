@@ -51,7 +51,7 @@ def told_time(step: str, watermark_ms: int | None, slot: int) -> Any:
 
 def stories(*outcomes: str) -> BatchStories:
     found = [
-        Story(Place("commands", "0", offset), f"c{offset}", outcome, b"{}\n")
+        Story(Place("commands", "0", offset), f"c{offset}", outcome, b'{"details":"\\"status\\":\\"APPLIED\\""}\n')
         for offset, outcome in enumerate(outcomes)
     ]
     return BatchStories.of([], found)
@@ -120,7 +120,7 @@ def test_reports_are_added_up() -> None:
 
 
 def test_commands_count_by_what_became_of_them() -> None:
-    """By the last of their receipts."""
+    """Whatever their receipts tell besides, such as the receipt of another command."""
     found = counted([], stories("APPLIED", "APPLIED", "DEGRADED", "REJECTED"), NOTHING, [], 1)
     assert found.commands == {"applied": 2, "degraded": 1, "rejected": 1}
     assert found.is_empty
