@@ -36,7 +36,8 @@ COUNTS_FILE: Final = "counts.json"
 _MARK_FILE: Final = "begun.json"
 _MARK_BYTES: Final = 32
 _CHUNK_BYTES: Final = 1 << 20
-_LOOKS: Final = 3
+_LOOKS_AT_REST: Final = 3
+_MOST_LOOKS: Final = 100
 _BETWEEN_LOOKS_S: Final = 0.05
 
 
@@ -54,16 +55,26 @@ def check_checkpoint(checkpoint: Checkpoint, retained: int, *, thorough: bool = 
     lineage = checkpoint.stored_lineage()
     if lineage is None:
         return
-    # Where locks do not reach, a run that is about to lose the checkpoint may change it at this very moment.
-    for look in range(_LOOKS):
+    # Where locks do not reach, a run that is about to lose the checkpoint may change it at this very moment. What is
+    # found while it does so tells nothing.
+    seen, at_rest = None, 0
+    for look in range(_MOST_LOOKS):
         try:
             _check(checkpoint, lineage, retained, thorough=thorough)
         except CheckpointError:
-            if look == _LOOKS - 1:
+            before, seen = seen, _newest(checkpoint)
+            at_rest = at_rest + 1 if seen == before else 1
+            if at_rest == _LOOKS_AT_REST or look == _MOST_LOOKS - 1:
                 raise
             time.sleep(_BETWEEN_LOOKS_S)
         else:
             return
+
+
+def _newest(checkpoint: Checkpoint) -> tuple[int, int]:
+    """The micro-batches that were planned and committed last, which tell that a run is at work."""
+    planned, committed = (batch_numbers(checkpoint.spark_folder / log) for log in ("offsets", "commits"))
+    return max(planned, default=-1), max(committed, default=-1)
 
 
 def check_before_commit(checkpoint: Checkpoint, lineage: Lineage, retained: int, number: int) -> None:

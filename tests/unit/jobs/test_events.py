@@ -59,19 +59,23 @@ def test_the_log_is_bounded_and_nobody_who_reads_along_misses_an_event(
     """A full file is put aside, in the place of the one before; writers at once lose nothing but the oldest."""
     monkeypatch.setattr(events, "_MOST_BYTES", 2_000)
     reader, slow = (NewEvents(tmp_path, with_commands=False) for _ in range(2))
-    threads = [
-        threading.Thread(
-            target=lambda name=name: [
-                record_event(tmp_path, event(n, job_id=f"{name}-{n}")) for n in range(40)
-            ]
-        )
-        for name in "ab"
-    ]
+    # Fewer than a file holds.
+    unread = threading.Semaphore(8)
+
+    def record(name: str) -> None:
+        for n in range(40):
+            unread.acquire()
+            record_event(tmp_path, event(n, job_id=f"{name}-{n}"))
+
+    threads = [threading.Thread(target=record, args=(name,)) for name in "ab"]
     found: list[Event] = []
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        found += reader.read()
+        new = reader.read()
+        found += new
+        if new:
+            unread.release(len(new))
     found += reader.read()
     assert sorted(one.job_id for one in found) == sorted(f"{name}-{n}" for name in "ab" for n in range(40))
     sizes = [path.stat().st_size for path in tmp_path.glob("events*.jsonl")]

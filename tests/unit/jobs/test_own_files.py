@@ -105,6 +105,33 @@ def test_a_journal_must_be_as_long_as_what_was_read(checkpoint: Checkpoint) -> N
         check_checkpoint(checkpoint, 100)
 
 
+def test_what_looks_damaged_while_a_run_is_at_work_is_looked_at_again(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where locks fail, the run that another takes over from goes on meanwhile; damage of one at rest is told soon."""
+    looks = 0
+
+    def work(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        plan(checkpoint, looks, position=0)
+        (checkpoint.folder / "commits" / str(looks - 1)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+        if looks < 8:
+            mark_begun(checkpoint, looks + 1)
+
+    monkeypatch.setattr("penstock.jobs.own_files.time.sleep", work)
+    plan(checkpoint, 0, position=0)
+    mark_begun(checkpoint, 1)
+    check_checkpoint(checkpoint, 100)
+    assert looks == 8
+    mark_begun(checkpoint, 20)
+    slept: list[float] = []
+    monkeypatch.setattr("penstock.jobs.own_files.time.sleep", slept.append)
+    with pytest.raises(CheckpointError, match="offsets/20 is missing"):
+        check_checkpoint(checkpoint, 100)
+    assert len(slept) == 2
+
+
 def test_a_checkpoint_that_must_be_there(tmp_path: Path) -> None:
     """Neither a folder that is away nor an empty one is made to be a new checkpoint; a damaged one is there."""
     folder = tmp_path / "mounted" / "checkpoint"
