@@ -5,7 +5,8 @@ that it gets as many commands as it may remember, and it keeps few receipts and 
 what is bounded has reached its bound. What it uses (memory of driver, JVM and workers, their open files, the size and
 the files of the checkpoint), how much CPU time a micro-batch costs all processes, and how long a micro-batch and a
 command take is noted all the while. The median of the last tenth of the time is compared with that of the second tenth.
-Inputs that were read and outputs are deleted, as the job's owner would; every command must be applied.
+Micro-batches come at a fixed interval, for Spark's maintenance comes once a minute: quicker ones would leave it more
+files to remove. Inputs that were read and outputs are deleted, as the job's owner would; every command must be applied.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Sizes:
     keys: int = 10_000
     rows: int = option(2_000, "readings in each file; default: %(default)s")
     period_s: float = option(0.5, "time between two files, and between two commands; default: %(default)s")
+    interval_ms: int = option(500, "time between two micro-batches; default: %(default)s")
     remembered: int = option(110_000, "commands before the clock starts; default: %(default)s")
     samples: int = option(200, "how often memory, files and disk are looked at; default: %(default)s")
     part: float = option(
@@ -296,7 +298,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     """Run the job for the time, and compare the last tenth with the second. Every command must be applied."""
     _make_inputs(work, sizes)
     bindings = {name: f"parquet:{work / name}" for name in ("readings", "settings", "heaters")}
-    options = ["--master", f"local[{sizes.cores}]", "--batch-interval", "200", "-o", "json"]
+    options = ["--master", f"local[{sizes.cores}]", "--batch-interval", str(sizes.interval_ms), "-o", "json"]
     bounds = ["--receipts-mb", "1", "--figures-mb", "1", "--log-mb", "1"]
     job = RunningJob(work, bindings, [*options, *bounds], ("penstock.cli", "run"))
     try:
