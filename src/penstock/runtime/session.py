@@ -59,9 +59,9 @@ _SETTINGS: Final[dict[str, str]] = {
 
 # The JVM mostly moves bytes of packed rows, and its optimising compiler would compete with the Python workers for the
 # cores for a minute before it pays. Measured on 2 cores: a run of 24 M rows from files is 15 to 30 % faster without it,
-# and the median latency Kafka to Kafka in the first minute 270 ms in place of 380. Without it the JVM keeps compiled code
-# in 48 MiB. Spark alone needs that much, so every two minutes half of the code was thrown away and compiled again: the
-# JVM then took a third more CPU time. What is not used of the larger cache takes no memory.
+# and the median latency Kafka to Kafka in the first minute 270 ms in place of 380. Without it the JVM keeps compiled
+# code in 48 MiB. Spark alone needs that much, so every two minutes half of the code was thrown away and compiled again:
+# the JVM then took a third more CPU time. What is not used of the larger cache takes no memory.
 _QUICK_COMPILER: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=160m")
 
 # For who only reads state, which may be large. Of itself G1 lets garbage of large pieces gather until the heap is as

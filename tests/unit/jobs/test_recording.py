@@ -51,7 +51,12 @@ def told_time(step: str, watermark_ms: int | None, slot: int) -> Any:
 
 def stories(*outcomes: str) -> BatchStories:
     found = [
-        Story(Place("commands", "0", offset), f"c{offset}", outcome, b'{"details":"\\"status\\":\\"APPLIED\\""}\n')
+        Story(
+            Place("commands", "0", offset),
+            f"c{offset}",
+            outcome,
+            b'{"details":"\\"status\\":\\"APPLIED\\""}\n',
+        )
         for offset, outcome in enumerate(outcomes)
     ]
     return BatchStories.of([], found)
