@@ -77,6 +77,14 @@ PLANTED: tuple[PlantedFault, ...] = (
         (("lines = self._missing(batch_id, lines)", "pass"),),
     ),
     PlantedFault(
+        "folders of a savepoint's files whose own names are not synced",
+        beginning,
+        "_restore_own_files",
+        (("make_folder(path.parent)", "path.parent.mkdir(parents=True, exist_ok=True)"),),
+        kind="a journal and a savepoint",
+        losses=POWER_LOSSES,
+    ),
+    PlantedFault(
         "a file that is written in its place",
         checkpoint,
         "write_atomically",

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.durable import sync_folder
+from penstock.durable import make_folder, sync_folder
 from penstock.errors import CheckpointError, SnapshotError, StateMismatchError
 from penstock.jobs.binding import wanted_lineage
 from penstock.jobs.checkpoint import Checkpoint, Lineage, Origin
@@ -120,6 +120,8 @@ def begin(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> str:
     keys = write_seed(snapshot, declared, lineage.parallelism, changes, checkpoint.seed)
     if lineage.positions:
         _restore_own_files(snapshot, checkpoint.folder)
+    # Before the lineage counts, which may be on disk as soon as it has its name.
+    sync_folder(checkpoint.folder)
     checkpoint.begin(lineage)
     (checkpoint.folder / _MARK_FILE).unlink()
     held = ", ".join(f"{count:,} keys of {step}" for step, count in keys.items()) or "no keys"
@@ -213,7 +215,7 @@ def _restore_own_files(snapshot: Snapshot, folder: Path) -> None:
         path = folder / file.path
         if not path.resolve().is_relative_to(folder.resolve()):
             raise CheckpointError(f"The snapshot has a file {file.path!r}, which is outside of a checkpoint.")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with path.open("wb") as target:
             target.write(read_file(snapshot.store, file))
             target.flush()

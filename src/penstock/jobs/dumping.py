@@ -63,7 +63,6 @@ class Dumps:
                 continue
             request = _request(receipt.details)
             wanted = _Wanted(batch, receipt.id, request.place(batch), request.format)
-            self._folder.mkdir(exist_ok=True)
             name = f"{batch:010}-{story.place.partition}-{story.place.offset}".replace("/", "_")
             write_atomically(self._folder / f"{name}.json", msgspec.json.encode(wanted))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.durable import sync_folder
+from penstock.durable import make_folder, sync_folder
 from penstock.errors import SnapshotError
 from penstock.jobs.capturing import CLOCK, HEADER, HELD, shared_name, table_name
 from penstock.jobs.described_state import EXPIRES_AT, DescribedStep, JobState
@@ -78,7 +78,7 @@ def write_seed(
         if name in snapshot.manifest.steps:
             seeding = _Seeding(snapshot, name, step, taken, declared.key_groups)
             keys[name] = seeding.write(folder, parallelism)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     sync_folder(folder)
     return keys
 
@@ -97,7 +97,8 @@ class _Seeding:
         """Write the entries of all slots, some key groups at a time."""
         found = [slot for _, slot in sorted(slots(self.key_groups, parallelism).items(), key=_first)]
         ranges = ranges_of([slot.key_groups for slot in found], self._ranges())
-        (place := seed_folder(folder, self.step.node, 0).parent).mkdir(parents=True, exist_ok=True)
+        place = seed_folder(folder, self.step.node, 0).parent
+        make_folder(place)
         held = self._held()
         clock = [row for batch in self._read(CLOCK) for row in batch.column(0).to_pylist()]
         keys = 0
