@@ -146,7 +146,8 @@ def _soak_lines(soak: dict[str, Any]) -> list[str]:
         "    make soak ARGS=--json | tail -1 > docs/chaos/soak.json\n",
         (
             f"A job ran for {soak['seconds']:,} s: {soak['batches']:,} micro-batches, {soak['records']:,} records and "
-            f"{soak['commands']:,} commands, each applied before the next was sent. Medians:\n"
+            f"{soak['commands']:,} commands, each applied before the next was sent. Medians; a time has grown by "
+            "what it has grown more than that of a fixed piece of work, since the machine is not always equally fast:\n"
         ),
         "| | second tenth | last tenth | growth |\n|---|---|---|---|",
         *rows,
