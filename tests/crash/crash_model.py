@@ -95,7 +95,8 @@ def _kept_bytes(changes: Sequence[Op], loss: Loss, chance: random.Random) -> Seq
     kept = list(changes[:count])
     if loss == "any" and chance.random() < 0.5:
         return kept
-    if kept and kept[-1].kind == "write":
+    # Eight aligned bytes are in one sector, which a disk writes as a whole or not at all.
+    if kept and kept[-1].kind == "write" and not (len(kept[-1].data) == 8 and kept[-1].at % 8 == 0):
         whole = kept[-1].data
         kept[-1] = kept[-1]._replace(data=whole[: chance.randint(0, len(whole))])
     return kept

@@ -7,6 +7,7 @@ Spark 4.2 with RocksDB and changelogs; tests/integration/test_spark_model.py com
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import struct
@@ -158,6 +159,13 @@ State = dict[tuple[str, str], bytes]
 _Changes = list[tuple[str, str, bytes | None]]
 
 
+def _snapshot(path: Path) -> State:
+    """The state of a snapshot. Raises what Spark takes for one that is damaged or missing."""
+    with zipfile.ZipFile(io.BytesIO(read_spark_file(path))) as archive:
+        held = msgspec.msgpack.decode(archive.read("state"))
+    return {(node, entry): data for node, entry, data in held}
+
+
 class StateFolder:
     """The versions of one operator's state in one partition."""
 
@@ -182,10 +190,9 @@ class StateFolder:
         for number in range(version, 0, -1):
             name = f"{number}_{ids[number]}"
             snapshot = self._folder / f"{name}.zip"
-            if snapshot.exists():
-                with zipfile.ZipFile(io.BytesIO(read_spark_file(snapshot))) as archive:
-                    held = msgspec.msgpack.decode(archive.read("state"))
-                state: State = {(node, entry): data for node, entry, data in held}
+            # As Spark does, it goes back to an older one where a snapshot is damaged.
+            with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
+                state = _snapshot(snapshot)
                 break
             before, made = _unpacked(read_spark_file(self._folder / f"{name}.changelog"))
             changes.append(made)
