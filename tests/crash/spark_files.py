@@ -191,7 +191,7 @@ class StateFolder:
             name = f"{number}_{ids[number]}"
             snapshot = self._folder / f"{name}.zip"
             # As Spark does, it goes back to an older one where a snapshot is damaged.
-            with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
+            with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile, PySparkException):
                 state = _snapshot(snapshot)
                 break
             before, made = _unpacked(read_spark_file(self._folder / f"{name}.changelog"))
