@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos reliability properties first-contact clean
+.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,9 +30,9 @@ $(VENV)/.packages-stamp: pyproject.toml uv.lock scripts/java_extra | $(BIN)/uv
 	@UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --frozen --inexact --quiet --compile-bytecode $$(scripts/java_extra)
 	@touch $@
 
-$(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/local/jars.py src/penstock/local/class_archive.py
+$(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/machine/jars.py src/penstock/machine/class_archive.py
 	@$(BIN)/python -m compileall -q -x /template/ src
-	@$(BIN)/python -m penstock.local.setup
+	@$(BIN)/python -m penstock.machine.setup
 	@touch $@
 
 demo: setup ## the temperature-control job with simulated rooms and a live view (ARGS="--kafka")
@@ -99,6 +99,9 @@ chaos: setup ## some 250 kills of jobs, managers and brokers, under data and com
 
 reliability: setup ## RELIABILITY.md from the results in docs/chaos
 	@$(BIN)/python tests/unit/reliability.py
+
+rooms: setup ## the picture of the rooms in ARCHITECTURE.md, from what they import
+	@$(BIN)/python scripts/draw_rooms.py
 
 properties: setup ## the property tests of tests/unit, with thirty times the examples that make test tries
 	@$(BIN)/python -m pytest tests/unit -m hypothesis -n 2 --hypothesis-profile=chaos --timeout=3600 $(ARGS)

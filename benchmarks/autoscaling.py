@@ -31,7 +31,7 @@ from benchmarks.chart import Panel, draw_chart
 from benchmarks.command import option, run_command
 from benchmarks.processes import end_session, python_process
 from benchmarks.report import Column, print_table
-from penstock.jobs.figures import Figures, read_figures
+from penstock.metrics.batch_metrics import Figures, read_figures
 
 __all__ = ["Sizes", "main", "measure", "show"]
 

@@ -25,16 +25,18 @@ import numpy as np
 import penstock as ps
 from benchmarks.command import option, run_command
 from benchmarks.report import Column, print_table
-from penstock.bindings import FilesBinding, parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import FilesBinding
+from penstock.commands.command_catalog import CONTROL_FILE, command_catalog
+from penstock.commands.command_sender import find_waiting, send_command
+from penstock.commands.job_receipts import ReceiptWriter
+from penstock.commands.receipt_history import newest_stories, story_of
 from penstock.control.commands import Command, Target
 from penstock.control.stories import Batch, BatchStories, stories
-from penstock.jobs.control import CONTROL_FILE, control_entry
-from penstock.jobs.history import newest_stories, story_of
-from penstock.jobs.receipts import ReceiptWriter
-from penstock.jobs.sending import find_waiting, send_command
-from penstock.runtime.commanding import COMMAND_NODE, CommandReader
+from penstock.objects.allowed import AllowedPlaces
+from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
 from penstock.runtime.level import Level
-from penstock.runtime.packing import (
+from penstock.runtime.packed_rows import (
     DEAD_LETTER_TYPE,
     DEAD_LETTERS,
     REPORTS,
@@ -45,11 +47,10 @@ from penstock.runtime.packing import (
 )
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.slots import slot_keys
-from penstock.runtime.writing import Forwarder, Writer, unpacked_rows
+from penstock.runtime.writer import Forwarder, Writer, unpacked_rows
 from penstock.sinks.discard import DiscardSink
-from penstock.sources.allowed import AllowedPlaces
 from penstock.sources.fetched import FetchedFiles
-from penstock.sources.files import FileLog, Keeping
+from penstock.sources.file_source import FileLog, Keeping
 from penstock.streams.graph import COMMANDS
 
 __all__ = ["Sizes", "main", "measure"]
@@ -129,7 +130,7 @@ class _Job:
         found = parse_binding(COMMANDS, f"jsonl:{folder / COMMANDS}", "control")
         assert isinstance(found, FilesBinding)
         self.binding = found
-        self.entry = control_entry(job.name, self.plan.accepting, found)
+        self.entry = command_catalog(job.name, self.plan.accepting, found)
         (folder / CONTROL_FILE).write_bytes(msgspec.json.encode(self.entry))
         self._log = FileLog(found, folder / "sources" / "commands.files", Keeping(owned=True))
         self._reader = CommandReader(

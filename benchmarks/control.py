@@ -32,9 +32,9 @@ from benchmarks.report import Column, print_table
 from benchmarks.running import RunningJob
 from benchmarks.topics import broker_or_own, producer
 from benchmarks.workload import Rooms
-from penstock.jobs.receipt_segments import NewLines
-from penstock.jobs.receipts import read_receipts
-from penstock.local.kafka import KafkaBroker
+from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewLines
+from penstock.machine.kafka_broker import KafkaBroker
 
 __all__ = ["Sizes", "main", "measure"]
 

@@ -22,7 +22,7 @@ from benchmarks.processes import EXAMPLE, run_module
 from benchmarks.report import Column, print_table
 from benchmarks.topics import broker_or_own, create_topic, load_readings, load_settings, read_commands
 from benchmarks.workload import Commands, Rooms, expected_commands, mismatch
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 __all__ = ["Sizes", "main", "measure"]
 

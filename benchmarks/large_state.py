@@ -30,7 +30,7 @@ from benchmarks.large_state_job import text_of
 from benchmarks.processes import end_session, python_process, result_of
 from benchmarks.report import Column, print_table
 from penstock.snapshots.digests import Digest
-from penstock.snapshots.reading import read_manifest
+from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
 
 __all__ = ["Sizes", "main", "measure"]

@@ -35,7 +35,7 @@ from benchmarks.topics import (
     sensor_and_code,
 )
 from benchmarks.workload import Rooms
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 __all__ = ["Sizes", "main", "measure"]
 

@@ -23,11 +23,11 @@ import penstock as ps
 from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
 from benchmarks.report import Column, print_table
-from penstock.durable import write_atomically
-from penstock.jobs.checkpoint_sync import CheckpointSync
+from penstock.base.durable import write_atomically
+from penstock.checkpoints.checkpoint_sync import CheckpointSync
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
-from penstock.sinks.files import FilesSink
+from penstock.sinks.file_sink import FilesSink
 
 __all__ = ["Sizes", "main", "measure"]
 
@@ -119,8 +119,8 @@ def _every_other(clock: _Clock, sizes: Sizes) -> Iterator[None]:
 
     with (
         mock.patch.multiple(CheckpointSync, _run=timed_run, begin=begins, wait=waits),
-        mock.patch("penstock.jobs.checkpoint.write_atomically", writes),
-        mock.patch("penstock.sinks.files.write_atomically", writes),
+        mock.patch("penstock.checkpoints.checkpoint.write_atomically", writes),
+        mock.patch("penstock.sinks.file_sink.write_atomically", writes),
         mock.patch.object(FilesSink, "commits_in_tasks", sizes.sinks == "tasks"),
     ):
         yield

@@ -16,7 +16,7 @@ import pandas as pd  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from penstock.runtime.session import SessionSettings, open_session
+from penstock.spark.session import SessionSettings, open_session
 
 __all__ = ["main"]
 

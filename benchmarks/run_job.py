@@ -22,11 +22,11 @@ from unittest import mock
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.bindings import split_definition
-from penstock.jobs.loading import load_job
+from penstock.bindings.parse import split_definition
+from penstock.jobs.job_loader import load_job
 from penstock.jobs.runner import JobRunner, Progress
 from penstock.jobs.settings import RunSettings
-from penstock.runtime.query import Query, start_query
+from penstock.spark.query import Query, start_query
 
 __all__ = ["main", "run"]
 

@@ -37,11 +37,11 @@ from benchmarks.processes import TreeUsage
 from benchmarks.report import Column, print_table
 from benchmarks.running import RunningJob
 from benchmarks.workload import Rooms
-from penstock.bindings import parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.commands.command_sender import send_command
+from penstock.commands.receipt_history import NewReceipts, await_end
 from penstock.control.commands import Command, Target
-from penstock.jobs.figures import NewFigures
-from penstock.jobs.history import NewReceipts, await_end
-from penstock.jobs.sending import send_command
+from penstock.metrics.batch_metrics import NewFigures
 from penstock.streams.graph import COMMANDS
 
 __all__ = ["LIMIT_PERCENT", "Series", "Sizes", "growth", "main", "measure"]

@@ -29,7 +29,7 @@ from benchmarks.processes import run_module
 from benchmarks.report import Column, print_table
 from benchmarks.running import RunningJob
 from benchmarks.workload import Rooms
-from penstock.snapshots.reading import verify
+from penstock.snapshots.snapshot_reader import verify
 
 __all__ = ["Sizes", "main", "measure"]
 

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types l
 
 from benchmarks.processes import EXAMPLE
 from benchmarks.workload import OFF, ON, Commands, Readings, Rooms
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 sys.path.insert(0, str(EXAMPLE))
 import messages_pb2 as messages  # the example's folder must be on the path first

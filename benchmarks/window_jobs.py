@@ -105,7 +105,7 @@ custom, _windowed = windows("custom")
 _windowed.trigger(AtTheEnd()).aggregate("means", MeanOf()).sink_to("means")
 
 distinct, _windowed = windows("distinct")
-_windowed.distinct("means", "at", accuracy=ACCURACY).sink_to("means")
+_windowed.approx_count_distinct("means", "at", accuracy=ACCURACY).sink_to("means")
 
 open_columns, _windowed = windows("open_columns", f"{OPEN_MS}ms")
 _windowed.statistics("means", "value").sink_to("means")

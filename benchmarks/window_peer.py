@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, functions
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.window_jobs import ACCURACY, SIZE_MS
-from penstock.runtime.session import SessionSettings, open_session
+from penstock.spark.session import SessionSettings, open_session
 
 __all__ = ["main"]
 

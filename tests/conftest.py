@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from property_examples import register_profiles
 
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +31,8 @@ def kafka() -> Iterator[KafkaBroker]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session with two cores, for the whole session of tests; runs in it find it warm."""
     # Most tests do without PySpark, which takes a second to load.
-    from penstock.runtime.session import SessionSettings, open_session
-    from penstock.runtime.warm_up import warm_up
+    from penstock.spark.session import SessionSettings, open_session
+    from penstock.spark.startup.warm_up import warm_up
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     with (

@@ -28,11 +28,11 @@ class Thermostat(ps.ConnectedProcessFunction):
     def process_batch(
         self, records: pa.RecordBatch, ctx: ps.BatchContext
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        too_warm, too_cold = self._judge(records.column("temperature").to_numpy(), ctx.slots)
+        too_warm, too_cold = self._judge(records.column("temperature").to_numpy(), ctx.key_indices)
         # Only readings outside the band matter from here on, room by room, in the order in which they came.
         rows = np.flatnonzero(too_warm | too_cold)
-        rows = rows[np.argsort(ctx.slots[rows], kind="stable")]
-        slots = ctx.slots[rows]
+        rows = rows[np.argsort(ctx.key_indices[rows], kind="stable")]
+        slots = ctx.key_indices[rows]
         commands = np.where(too_warm[rows], "OFF", "ON").astype(object)
         first, last = _ends_of_runs(slots)
         differs = np.ones(len(rows), bool)

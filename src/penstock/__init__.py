@@ -1,7 +1,7 @@
 """penstock: dynamically controlled streams on Apache Spark."""
 
+from penstock.base.version import __version__ as __version__
 from penstock.errors import PenstockError
-from penstock.jobs.definition import Job
 from penstock.operators.functions import (
     BatchContext,
     CommandContext,
@@ -11,19 +11,21 @@ from penstock.operators.functions import (
 )
 from penstock.operators.handlers import on_command
 from penstock.operators.watermarks import INGESTION_TIME
-from penstock.state.folding import AggregateFunction, AggregatingState, ReducingState
+from penstock.state.folded_states import AggregateFunction, AggregatingState, ReducingState
 from penstock.state.history import TemporalState
 from penstock.state.lists import ListState
 from penstock.state.maps import MapState
 from penstock.state.operator_lists import OperatorListState
 from penstock.state.shared import BroadcastState, Setting
-from penstock.state.timers import Timer, Timers
+from penstock.state.state_columns import StateColumns
+from penstock.state.timer import Timer, Timers
 from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
 from penstock.state.unions import UnionListState
-from penstock.state.values import StateColumns, ValueState
+from penstock.state.values import ValueState
+from penstock.streams.job import Job
 from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream, WindowedStream
-from penstock.streams.watermarks import WatermarkGenerator, Watermarks
+from penstock.streams.watermark_strategies import WatermarkGenerator, Watermarks
 from penstock.windows.assigners import (
     CountWindows,
     CumulativeWindows,
@@ -35,8 +37,6 @@ from penstock.windows.assigners import (
 )
 from penstock.windows.contexts import EvictorContext, TriggerContext, WindowContext
 from penstock.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
-from penstock.windows.functions import WindowFunction
-from penstock.windows.parameters import Parameter, count_of, duration_of, number_of
 from penstock.windows.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -50,6 +50,8 @@ from penstock.windows.triggers import (
     TriggerResult,
 )
 from penstock.windows.window import Window
+from penstock.windows.window_functions import WindowFunction
+from penstock.windows.window_parameters import Parameter
 
 __all__ = [
     "INGESTION_TIME",
@@ -110,10 +112,5 @@ __all__ = [
     "WindowContext",
     "WindowFunction",
     "WindowedStream",
-    "count_of",
-    "duration_of",
-    "number_of",
     "on_command",
 ]
-
-__version__ = "0.1.0"

@@ -16,8 +16,8 @@ from broker_model import Change, Message, failed, partition_of
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from recording_broker import RecordingBrokers
 
-from penstock import kafka_topics
-from penstock.sinks import kafka, kafka_groups, kafka_producers, message_sizes
+from penstock.brokers import kafka_topics
+from penstock.sinks import kafka_groups, kafka_producers, kafka_sink, message_sizes
 from penstock.sources import topic_ends, topic_identity
 
 __all__ = ["forget_producers", "patch_clients"]
@@ -46,7 +46,7 @@ def patch_clients(brokers: RecordingBrokers, patch: Callable[[Any], Any]) -> Non
     for module in (kafka_producers, kafka_groups):
         patch(mock.patch.object(module, "Consumer", consumer))
     patch(mock.patch.object(kafka_producers, "Producer", producer))
-    for module in (kafka_topics, kafka_groups, kafka_producers, kafka):
+    for module in (kafka_topics, kafka_groups, kafka_producers, kafka_sink):
         patch(mock.patch.object(module, "time", brokers))
 
 

@@ -26,11 +26,13 @@ from spark_model import ModelQuery, ModelSpark, forget_workers, model_compile, m
 from stand_ins import DumpProcess, LastMoment, NoGauge, keep, nothing
 
 import penstock.errors
-from penstock.jobs import capturing, checkpoint_sync, dumping, own_files, runner
+from penstock.checkpoints import checkpoint_files, checkpoint_sync
+from penstock.jobs import dump_queue, runner
 from penstock.jobs.requests import answer_to, new_request, post
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
-from penstock.runtime import query, sealed
+from penstock.savepoints import snapshot_capture
+from penstock.spark import lazy_pickle, query
 
 __all__ = ["Action", "Ended", "Life", "Run", "Story"]
 
@@ -152,12 +154,14 @@ class Life:
         patch(mock.patch("uuid.uuid4", self._uuid))
         patch(mock.patch.object(checkpoint_sync, "ThreadPoolExecutor", LastMoment))
         patch(mock.patch.object(checkpoint_sync, "sync_file_system", self.disk.sync_all))
-        patch(mock.patch.object(capturing, "read_slots", model_read_slots))
-        patch(mock.patch.object(sealed.Sealed, "__init__", keep))
-        patch(mock.patch.object(sealed.Sealed, "open", lambda self: self._value))
-        patch(mock.patch.object(own_files, "_BETWEEN_LOOKS_S", 0))
-        patch(mock.patch.object(dumping.Dumps, "_start", lambda dumps, wanted: self._dump(dumps, wanted)))
-        patch(mock.patch("penstock.jobs.binding._receiver", self._receiver))
+        patch(mock.patch.object(snapshot_capture, "read_slots", model_read_slots))
+        patch(mock.patch.object(lazy_pickle.Sealed, "__init__", keep))
+        patch(mock.patch.object(lazy_pickle.Sealed, "open", lambda self: self._value))
+        patch(mock.patch.object(checkpoint_files, "_BETWEEN_LOOKS_S", 0))
+        patch(
+            mock.patch.object(dump_queue.DumpQueue, "_start", lambda dumps, wanted: self._dump(dumps, wanted))
+        )
+        patch(mock.patch("penstock.jobs.compile._receiver", self._receiver))
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from recording_broker import RecordingBrokers
 from spark_files import read_spark_file, write_spark_file
 
-from penstock.runtime.reading import PLANNED
+from penstock.runtime.record_reader import PLANNED
 
 __all__ = ["ModelTopic"]
 

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 from life import Life
 
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.described_state import read_described
 from penstock.errors import CheckpointError, PenstockError
-from penstock.jobs.capturing import FrozenEntries, read_step
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.described_state import read_described
 from penstock.runtime.cuts import batch_numbers
+from penstock.savepoints.snapshot_capture import FrozenEntries, read_step
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_index import key_values
 from penstock.state.slot_tables import SlotTables

@@ -15,9 +15,12 @@ from crash_model import POWER_LOSSES, Loss
 from run_kinds import MAIN
 from topic_kinds import MAIN_TOPICS
 
-from penstock.jobs import beginning, checkpoint, following, plans, receipt_segments, rescaling, runner
-from penstock.jobs.checkpoint_sync import CheckpointSync
-from penstock.sinks import files, kafka, kafka_producers
+from penstock.checkpoints import checkpoint, plans
+from penstock.checkpoints.checkpoint_sync import CheckpointSync
+from penstock.commands import receipt_segments
+from penstock.jobs import commit, restore, runner
+from penstock.savepoints import rescaling
+from penstock.sinks import file_sink, kafka_producers, kafka_sink
 from penstock.sources import found_files, journal
 
 __all__ = ["PLANTED", "PlantedFault"]
@@ -59,7 +62,7 @@ class PlantedFault:
 PLANTED: tuple[PlantedFault, ...] = (
     PlantedFault(
         "files with names by chance, which a replay does not find",
-        files.FilesSink,
+        file_sink.FilesSink,
         "commit",
         (("{batch_id:010}.", "{batch_id:010}{uuid.uuid4().int % 10**6:06}."),),
     ),
@@ -78,7 +81,7 @@ PLANTED: tuple[PlantedFault, ...] = (
     ),
     PlantedFault(
         "folders of a savepoint's files whose own names are not synced",
-        beginning,
+        restore,
         "_restore_own_files",
         (("make_folder(path.parent)", "path.parent.mkdir(parents=True, exist_ok=True)"),),
         kind="a journal and a savepoint",
@@ -105,7 +108,7 @@ PLANTED: tuple[PlantedFault, ...] = (
     ),
     PlantedFault(
         "leftovers of a beginning that stay",
-        beginning,
+        restore,
         "_clear",
         (("if not mark.exists():", "if True:"),),
         kind="a savepoint",
@@ -119,14 +122,14 @@ PLANTED: tuple[PlantedFault, ...] = (
     ),
     PlantedFault(
         "an output whose bytes are not synced",
-        files,
+        file_sink,
         "_publish",
         (("os.fsync(file.fileno())", "pass"),),
         losses=POWER_LOSSES,
     ),
     PlantedFault(
         "an output whose name is not synced",
-        files,
+        file_sink,
         "_publish",
         (("sync_folder(target.parent)", "pass"),),
         losses=POWER_LOSSES,
@@ -162,7 +165,7 @@ PLANTED: tuple[PlantedFault, ...] = (
     ),
     PlantedFault(
         "a transaction that does not ask whether the batch is there",
-        kafka._TransactionTask,
+        kafka_sink._TransactionTask,
         "_attempt",
         (("if producer.done < self._batch_id:", "if True:"),),
         kind=MAIN_TOPICS,
@@ -187,7 +190,7 @@ PLANTED: tuple[PlantedFault, ...] = (
     ),
     PlantedFault(
         "tasks that commit before the checkpoint is on disk",
-        following.Follower,
+        commit.BatchCommitter,
         "before_batch",
         (("self.sync.wait(batch_id)", "pass"),),
         kind=MAIN_TOPICS,

@@ -26,13 +26,13 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from recording_broker import RecordingBrokers
 from spark_files import SparkLogFolder, StateFolder, write_description, write_spark_file
 
-from penstock.instants import instant_of
+from penstock.base.instants import instant_of
 from penstock.runtime.level import Level
-from penstock.runtime.packing import PackedRow, packed_batches
-from penstock.runtime.query import Query, _packed
+from penstock.runtime.packed_rows import PackedRow, packed_batches
 from penstock.runtime.slots import slot_keys
-from penstock.runtime.stored_state import SlotReader, _failure, _operator_of
-from penstock.runtime.writing import Forwarder, unpacked_rows
+from penstock.runtime.writer import Forwarder, unpacked_rows
+from penstock.spark.query import Query, _packed
+from penstock.spark.stored_state import SlotReader, _failure, _operator_of
 from penstock.state.kept_slots import kept_slots
 
 __all__ = ["ModelQuery", "ModelSpark", "forget_workers", "model_compile", "model_read_slots"]

@@ -9,9 +9,9 @@ from typing import Any
 from spark_model import ModelSpark
 
 import penstock.errors
-from penstock.jobs.capturing import Capture, capture
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.local.memory import MemoryUse
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.machine.memory import MemoryUse
+from penstock.savepoints.snapshot_capture import Capture, capture
 
 __all__ = ["DumpProcess", "LastMoment", "NoGauge", "keep", "nothing"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from confluent_kafka import Producer
 
 import penstock as ps
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 __all__ = ["keep_job", "write_numbers"]
 

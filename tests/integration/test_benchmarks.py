@@ -34,7 +34,7 @@ from in_process_job import InProcessJob
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 
 @pytest.fixture

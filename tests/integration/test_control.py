@@ -14,7 +14,7 @@ import pytest
 from integration_support import read_lines, write_lines
 
 import penstock as ps
-from penstock.jobs.receipts import read_receipts
+from penstock.commands.job_receipts import read_receipts
 
 START = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 KEYS = 200

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.jobs.runner import JobRunner, Progress
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import read_cuts
 
 KEYS = 6
@@ -115,7 +115,7 @@ def test_a_history_of_kafka_is_read_before_data_of_kafka(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both topics from their beginnings; one whose binding gives a pace keeps it beside data."""
-    for module in ("penstock.sources.kafka", "penstock.jobs.control_history"):
+    for module in ("penstock.sources.kafka_source", "penstock.jobs.control_history"):
         monkeypatch.setattr(f"{module}.RECORDS_PER_BATCH", 4)
     bindings = {"named": f"jsonl:{tmp_path}/named"}
     producer = Producer({"bootstrap.servers": kafka.bootstrap})

@@ -23,16 +23,16 @@ from integration_support import RunJob, read_lines, write_lines
 from pyspark.sql import SparkSession
 from reliability import Injected, noting
 
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.checkpoint_files import check_checkpoint
+from penstock.checkpoints.described_state import read_described
+from penstock.checkpoints.ownership import LOCK_FILE
 from penstock.doctor.checkpoints import examine_checkpoint
-from penstock.doctor.finding import Finding
+from penstock.doctor.findings import Finding
 from penstock.errors import CheckpointError, PenstockError
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.described_state import read_described
-from penstock.jobs.own_files import check_checkpoint
-from penstock.jobs.ownership import LOCK_FILE
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
-from penstock.runtime.stored_state import read_slots
+from penstock.spark.stored_state import read_slots
 
 BATCHES = 9
 SENSORS = 4

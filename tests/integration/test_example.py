@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.jobs.loading import LoadedJob, load_job
+from penstock.jobs.job_loader import LoadedJob, load_job
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
 

@@ -14,10 +14,10 @@ from integration_support import write_lines
 from job_in_session import JobInSession
 from pyspark.sql import SparkSession
 
-from penstock.jobs import rescaling
-from penstock.jobs.following import Follower
+from penstock.jobs.commit import BatchCommitter
 from penstock.jobs.requests import Answer, answer_to, new_request, post
 from penstock.jobs.settings import RunSettings
+from penstock.savepoints import rescaling
 
 JOB = """
 from dataclasses import dataclass
@@ -114,16 +114,16 @@ def test_a_job_is_rescaled_before_its_first_micro_batch(
     code, settings = job_of_hits(tmp_path, "early_rescale_hits")
     checkpoint = Path(settings.checkpoint)
     request = new_request("rescale", parallelism=4)
-    before_batch = Follower.before_batch
+    before_batch = BatchCommitter.before_batch
 
-    def ask_first(follower: Follower, batch_id: int) -> None:
+    def ask_first(committer: BatchCommitter, batch_id: int) -> None:
         if answer_to(checkpoint, request.id) is None:
             post(checkpoint, request)
-            while not follower.closing:
+            while not committer.closing:
                 time.sleep(0.01)
-        before_batch(follower, batch_id)
+        before_batch(committer, batch_id)
 
-    monkeypatch.setattr(Follower, "before_batch", ask_first)
+    monkeypatch.setattr(BatchCommitter, "before_batch", ask_first)
     with JobInSession(spark, code, settings) as job:
         job.await_true(lambda: answer_to(checkpoint, request.id) is not None)
         monkeypatch.undo()

@@ -12,10 +12,10 @@ import pytest
 from integration_support import read_lines, write_lines
 
 import penstock as ps
-from penstock.bindings import parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.commands.job_receipts import read_receipts
 from penstock.errors import ExternalSystemError
-from penstock.jobs.receipts import read_receipts
-from penstock.sources.files import FileLog
+from penstock.sources.file_source import FileLog
 
 
 @dataclass

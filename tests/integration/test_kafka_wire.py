@@ -11,10 +11,10 @@ from confluent_kafka import Consumer, Producer
 from integration_support import read_lines
 from pyspark.sql import SparkSession
 
-from penstock.jobs.loading import load_job
+from penstock.jobs.job_loader import load_job
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "temperature_control"
 

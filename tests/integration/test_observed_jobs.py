@@ -16,15 +16,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock as ps
+from penstock.base.instants import instant_of
 from penstock.errors import ExternalSystemError
-from penstock.instants import instant_of
-from penstock.jobs import following
+from penstock.jobs import commit
 from penstock.jobs.events import newest_events
-from penstock.jobs.figures import newest_figures, read_figures
-from penstock.jobs.recording import PHASES
+from penstock.jobs.metrics_recorder import PHASES
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
-from penstock.runtime.progress import ProgressReader
+from penstock.metrics.batch_metrics import newest_figures, read_figures
+from penstock.spark.progress import ProgressReader
 
 
 @dataclass
@@ -162,7 +162,7 @@ def test_what_comes_after_a_while_of_nothing_has_its_figures(
         readers.append(ProgressReader(query))
         return readers[-1]
 
-    monkeypatch.setattr(following, "ProgressReader", reader)
+    monkeypatch.setattr(commit, "ProgressReader", reader)
     stop = threading.Event()
     seen: list[int] = []
 

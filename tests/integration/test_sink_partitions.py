@@ -12,7 +12,7 @@ from integration_support import RunJob
 
 import penstock as ps
 from penstock.errors import JobFailedError
-from penstock.sinks.files import FilesSink
+from penstock.sinks.file_sink import FilesSink
 
 BATCH, PARTITION = r"\d{10}", r"(\d{5})"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.local.class_archive import archived_classes
-from penstock.local.java import find_java
-from penstock.runtime.fork_server import fork_server_processes
+from penstock.machine.class_archive import archived_classes
+from penstock.machine.java import find_java
+from penstock.spark.startup.fork_server import fork_server_processes
 
 
 def test_the_jvm_maps_archived_classes(spark: SparkSession) -> None:
@@ -32,7 +32,7 @@ def test_workers_have_what_they_need_imported(spark: SparkSession) -> None:
         import sys
 
         for _ in batches:
-            there = {"penstock.runtime.keyed", "pandas"} <= sys.modules.keys()
+            there = {"penstock.spark.keyed", "pandas"} <= sys.modules.keys()
             yield pa.record_batch({"there": [there], "parent": [os.getppid()]})
 
     rows = spark.range(1, numPartitions=1).mapInArrow(modules, "there BOOLEAN, parent LONG").collect()

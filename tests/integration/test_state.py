@@ -17,14 +17,14 @@ from integration_support import RunJob, read_lines, write_lines
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import StateMismatchError
-from penstock.jobs.capturing import Capture, capture
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.loading import LoadedJob, load_job
-from penstock.jobs.rescaling import rescale
+from penstock.jobs.job_loader import LoadedJob, load_job
 from penstock.jobs.runner import JobRunner, RunSummary
 from penstock.jobs.settings import RunSettings
-from penstock.jobs.state_listing import asked_key, value_of_key
+from penstock.savepoints.rescaling import rescale
+from penstock.savepoints.snapshot_capture import Capture, capture
+from penstock.savepoints.state_listing import asked_key, value_of_key
 from penstock.snapshots.differences import diff
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -13,7 +13,7 @@ from integration_support import RunJob, read_lines
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import read_cuts
 
 RECORDS, RECORD_BYTES = 120, 2000

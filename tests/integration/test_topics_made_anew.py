@@ -15,11 +15,12 @@ from integration_support import read_lines
 from kept_numbers import keep_job, write_numbers
 from pyspark.sql import SparkSession
 
-from penstock.bindings import KafkaBinding, parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import CheckpointError, ExternalSystemError
-from penstock.jobs.capturing import Capture, capture
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
+from penstock.savepoints.snapshot_capture import Capture, capture
 from penstock.sources.topic_identity import TopicIdentity
 
 

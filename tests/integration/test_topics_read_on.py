@@ -10,10 +10,10 @@ from integration_support import read_lines
 from kept_numbers import keep_job, write_numbers
 from pyspark.sql import SparkSession
 
-from penstock.jobs.capturing import Capture, capture
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.rescaling import rescale
-from penstock.local.kafka import KafkaBroker
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.machine.kafka_broker import KafkaBroker
+from penstock.savepoints.rescaling import rescale
+from penstock.savepoints.snapshot_capture import Capture, capture
 
 
 def test_a_topic_is_read_on_after_a_rescale_and_from_a_savepoint(

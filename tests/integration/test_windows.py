@@ -16,12 +16,12 @@ from integration_support import read_lines, write_lines
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.rescaling import rescale
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.jobs.runner import JobRunner, RunSummary
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import batch_numbers, read_cut
+from penstock.savepoints.rescaling import rescale
 
 FILES = 6
 

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from reliability import Injected
 
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import batch_numbers, read_cut
 from topics import producer, read_topic
 

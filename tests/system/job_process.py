@@ -138,7 +138,7 @@ class JobProcess:
     def workers(self, *, any_kind: bool = False) -> list[int]:
         """The processes in which tasks run; with `any_kind` every Python process but the first."""
         family = self.family()
-        modules = (" -m pyspark.", " -m penstock.runtime.")
+        modules = (" -m pyspark.", " -m penstock.spark.startup.")
         python = [pid for pid, command in family.items() if any(module in command for module in modules)]
         if any_kind:
             return python

@@ -16,12 +16,13 @@ from typing import Any
 from job_process import PATIENCE_S, await_true, kill, processes_of
 from rooms import read_folder, write_file
 
-from penstock.server.catalog import Catalog
-from penstock.server.home import Home
-from penstock.server.processes import begun_in
-from penstock.server.service import JobInfo, JobService, Submission
-from penstock.server.statuses import JobStatus
-from penstock.server.store.connecting import sqlite_url
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.runs.definitions import Catalog
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.runs.processes import begun_in
+from penstock.server.service.job_info import JobInfo, Submission
+from penstock.server.service.service import JobService
+from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
 __all__ = ["Managed"]
@@ -64,7 +65,7 @@ class Managed:
         self._environment = environment or {}
         shutil.copy(HERE / job, definitions)
         (definitions / "tally.yaml").write_text(DEFINITION.format(job=job, hits=self.hits))
-        self.home = Home(disk / "home")
+        self.home = ServerDirectory(disk / "home")
         self._definitions = definitions
         self._tag = uuid.uuid4().hex
         self.sent = 0

@@ -26,12 +26,13 @@ from job_process import PATIENCE_S, await_true, kill, processes_of, workers_amon
 from reliability import Injected
 from rooms import read_folder, write_file
 
-from penstock.jobs.receipts import read_receipts
-from penstock.server.catalog import Catalog
-from penstock.server.home import Home
-from penstock.server.processes import begun_in, process_of
-from penstock.server.service import JobService, Submission
-from penstock.server.statuses import JobStatus
+from penstock.commands.job_receipts import read_receipts
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.runs.definitions import Catalog
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.runs.processes import begun_in, process_of
+from penstock.server.service.job_info import Submission
+from penstock.server.service.service import JobService
 from penstock.server.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -169,7 +170,7 @@ class Arena:
         self.chance = random.Random(seed)
         self.results = Results()
         self._tag = uuid.uuid4().hex
-        self.home = Home(root / "home")
+        self.home = ServerDirectory(root / "home")
         definitions = root / "definitions"
         definitions.mkdir()
         shutil.copy(_JOB, definitions)
@@ -253,7 +254,7 @@ class Arena:
         folders = {
             command.rstrip().rpartition(" ")[2]
             for command in self.processes().values()
-            if "penstock.server.driver" in command
+            if "penstock.server.runs.driver" in command
         }
         jobs = Counter(folder.partition("/runs/")[0] for folder in folders)
         return {folder for folder in folders if jobs[folder.partition("/runs/")[0]] > 1}

@@ -7,17 +7,17 @@ import sys
 import threading
 from pathlib import Path
 
-from penstock.server.catalog import Catalog
-from penstock.server.home import Home
-from penstock.server.manager import Manager, ManagerSettings
-from penstock.server.store.connecting import sqlite_url
+from penstock.server.manager.manager import Manager, ManagerSettings
+from penstock.server.runs.definitions import Catalog
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
 
 def main() -> None:
     """Manage."""
     logging.basicConfig(level=logging.INFO)
-    home = Home(Path(sys.argv[1]))
+    home = ServerDirectory(Path(sys.argv[1]))
     store = Store.open(sqlite_url(home.store))
     settings = ManagerSettings(lease_s=3.0)
     Manager(store, Catalog([Path(sys.argv[2])]), home, settings).run(threading.Event())

@@ -10,7 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-from penstock.bindings import QueueBinding, RabbitStreamBinding, parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import QueueBinding, RabbitStreamBinding
 from penstock.sources.journal import JournalWriter
 from penstock.sources.rabbitmq_queue import QueueReceiver
 from penstock.sources.rabbitmq_stream import StreamReceiver

@@ -13,13 +13,14 @@ import pyarrow as pa
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from penstock.bindings import KafkaBinding, parse_binding
-from penstock.local.kafka import KafkaBroker
-from penstock.records import record_type
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
+from penstock.machine.kafka_broker import KafkaBroker
+from penstock.records.schemas import record_type
 from penstock.sinks import kafka_producers
 from penstock.sinks.base import SinkTask, TaskContext
-from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka_producers import TransactionalProducer
+from penstock.sinks.kafka_sink import KafkaSink
 
 __all__ = ["PARTITIONS", "TEXT", "Plain", "Worker", "bind", "consume", "values"]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pyspark
 from job_process import await_true, kill, processes_of
 
-from penstock.local.class_archive import archived_classes
-from penstock.local.jars import bare_filesystem_jar
-from penstock.local.java import find_java
+from penstock.machine.class_archive import archived_classes
+from penstock.machine.jars import bare_filesystem_jar
+from penstock.machine.java import find_java
 
 __all__ = ["bare_python", "quick_jvm", "spark_cluster"]
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
-from penstock.jobs import own_files
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.sinks.files import FilesSink
-from penstock.sinks.kafka import KafkaSink
+from penstock.checkpoints import checkpoint_files
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.sinks.file_sink import FilesSink
+from penstock.sinks.kafka_sink import KafkaSink
 
 FOLDER = "PENSTOCK_TEST_STAND"
 STOOD = "stood"
@@ -98,7 +98,7 @@ def _make_standing() -> None:
 
     def save_and_stand(self: Checkpoint, name: str, content: Any) -> None:
         save(self, name, content)
-        if name == own_files.COUNTS_FILE:
+        if name == checkpoint_files.COUNTS_FILE:
             stand_at("counts")
 
     FilesSink.commit = commit_and_stand  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from half_done import HalfDone, TopicPipes
 from job_process import JobProcess
 from reliability import Injected, noting
 
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 SEED = 13
 RESTARTS = 16

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from topics import produce, read_topic
 
 JOB = """

@@ -17,7 +17,7 @@ from reliability import Injected, noting
 from rooms import Record
 
 from penstock.runtime.cuts import batch_numbers
-from penstock.server.statuses import JobStatus
+from penstock.server.lifecycle.statuses import JobStatus
 
 SEED = 11
 JUMPS = 30

@@ -16,13 +16,14 @@ from job_process import EXAMPLE, await_true, kill, processes_of
 from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
 from spark_cluster import bare_python, quick_jvm, spark_cluster
 
-from penstock.jobs.figures import newest_figures, read_figures
-from penstock.server.catalog import Catalog
-from penstock.server.home import Home
-from penstock.server.scaling import AUTOSCALER
-from penstock.server.service import JobService, Submission
-from penstock.server.statuses import JobStatus
-from penstock.server.store.connecting import sqlite_url
+from penstock.metrics.batch_metrics import newest_figures, read_figures
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.manager.scaling_state import AUTOSCALER
+from penstock.server.runs.definitions import Catalog
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.service.job_info import Submission
+from penstock.server.service.service import JobService
+from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
 DEFINITION = """
@@ -54,7 +55,7 @@ class Managed:
         (definitions / "rooms.yaml").write_text(
             DEFINITION.format(root=root, master=master, options=options, class_path=class_path)
         )
-        self.home = Home(root / "home")
+        self.home = ServerDirectory(root / "home")
         self._tag = uuid.uuid4().hex
         self._store = Store.open(sqlite_url(self.home.store))
         self.service = JobService(self._store, Catalog([definitions]), self.home)

@@ -23,10 +23,10 @@ from rabbitmq_node import RabbitNode
 from reliability import Injected, noting
 from rooms import count_records, read_folder, write_file
 
-from penstock.bindings import parse_binding
-from penstock.jobs.receipts import read_receipts
+from penstock.bindings.parse import parse_binding
+from penstock.commands.job_receipts import read_receipts
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.sources.rabbitmq_queue import check_queue
 from penstock.sources.rabbitmq_stream import check_stream
 from topics import produce

@@ -15,7 +15,7 @@ from penstock.demo.check import Checker
 from penstock.demo.example import load_fold
 from penstock.demo.feeds import COMMANDS, READINGS, SETTINGS
 from penstock.demo.topics import Topics
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import write_stream_order
 
 WISH = {"sensor_id": 1, "desired": 20.0, "up_delta": 1.0, "down_delta": 1.0}

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import TopicPartition
 from sink_workers import PARTITIONS, Plain, Worker, bind
 
-from penstock.bindings import KafkaBinding
+from penstock.bindings.types import KafkaBinding
 from penstock.errors import ExternalSystemError
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.sinks import kafka_groups
-from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka_producers import TransactionalProducer
+from penstock.sinks.kafka_sink import KafkaSink
 
 
 @pytest.fixture

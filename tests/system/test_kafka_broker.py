@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from sink_workers import PARTITIONS, Plain, Worker, bind, values
 
-from penstock.local.kafka import BrokerStartError, KafkaBroker
-from penstock.sinks.kafka import KafkaSink
+from penstock.machine.kafka_broker import BrokerStartError, KafkaBroker
+from penstock.sinks.kafka_sink import KafkaSink
 
 WAIT_S = 30.0
 
@@ -137,7 +137,7 @@ def test_topics_are_not_created_by_reading(broker: KafkaBroker) -> None:
 def test_the_broker_ends_with_its_parent(tmp_path: Path) -> None:
     """A killed parent leaves no broker behind."""
     code = (
-        "import sys, time; from pathlib import Path; from penstock.local.kafka import KafkaBroker\n"
+        "import sys, time; from pathlib import Path; from penstock.machine.kafka_broker import KafkaBroker\n"
         "broker = KafkaBroker(Path(sys.argv[1])); broker.start(); print(broker.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)

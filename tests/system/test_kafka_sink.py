@@ -25,15 +25,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 )
 from sink_workers import PARTITIONS, TEXT, Plain, Worker, bind, consume, values
 
-from penstock.bindings import KafkaBinding, parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import BindingError, ExternalSystemError
-from penstock.kafka_topics import check_topic
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.sinks.base import TaskContext
-from penstock.sinks.kafka import KafkaSink
+from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_sizes import oversized
-from penstock.sources import kafka as kafka_source
-from penstock.sources.kafka import preflight
+from penstock.sources import kafka_source as kafka_source
+from penstock.sources.kafka_source import preflight
 
 
 @pytest.fixture
@@ -182,8 +183,8 @@ CRASH = """
     import os, signal, sys
     sys.path.insert(0, {tests!r})
     from sink_workers import Plain, Worker
-    from penstock.bindings import parse_binding
-    from penstock.sinks.kafka import KafkaSink
+    from penstock.bindings.parse import parse_binding
+    from penstock.sinks.kafka_sink import KafkaSink
     sink = KafkaSink(parse_binding("heaters", {uri!r}, "sink"), Plain())
     worker = Worker(sink, {lineage!r})
     for batch_id in range(3):

@@ -13,8 +13,8 @@ from job_process import await_true, kill
 from managed import Managed
 from reliability import Injected, noting
 
-from penstock.server.service import OperationInfo
-from penstock.server.statuses import JobStatus
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.service.job_info import OperationInfo
 
 SEED = 5
 PATIENCE_S = 300.0

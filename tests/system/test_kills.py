@@ -28,7 +28,7 @@ from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
 
 from penstock.jobs.runner import RunSummary
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import Cut, read_cut
 from topics import Message, producer, read_topic
 

@@ -13,8 +13,8 @@ from job_process import await_true, kill
 from managed import Managed
 from reliability import Injected, noting
 
-from penstock.server.leases import Lease, offer
-from penstock.server.statuses import JobStatus
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.runs.leases import Lease, offer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from managed import Managed
 from reliability import Injected, noting
 from small_disk import SmallDisk, small_disk
 
-from penstock.server.statuses import JobStatus
+from penstock.server.lifecycle.statuses import JobStatus
 
 SEED = 9
 PATIENCE_S = 400.0

@@ -18,7 +18,7 @@ from in_process_job import InProcessJob
 from s3_server import DOMAIN, KEY, SECRET, STRANGER, STRANGER_SECRET, S3Server
 
 import penstock as ps
-from penstock.sources.objects import ObjectError, read_object
+from penstock.objects.objects import ObjectError, read_object
 
 MOST_BYTES = 1000
 IN_TIME_S = 15.0

@@ -17,7 +17,7 @@ from reliability import Injected, noting
 from penstock.errors import CheckpointError
 from penstock.jobs.events import read_events
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 
 class Restored:

@@ -25,9 +25,9 @@ from rooms import read_folder, write_file
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.jobs.following import RunSummary
+from penstock.jobs.commit import RunSummary
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 
 JOB = """
 import logging

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from reliability import noting
 from rooms import Record, count_records, read_folder, write_file
 
-from penstock.jobs.receipts import read_receipts
+from penstock.commands.job_receipts import read_receipts
 from penstock.jobs.settings import RunSettings
-from penstock.local.kafka import KafkaBroker
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import read_cuts
 from topics import produce
 

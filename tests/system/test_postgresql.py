@@ -12,10 +12,10 @@ from postgres_server import PASSWORD, PostgresServer
 from store_cases import LEASE_MS, StoreCases, asks, new_job
 
 from penstock.errors import StoreError
-from penstock.server.store.connecting import connect
-from penstock.server.store.leading import check_leader
+from penstock.server.store.database import leadership
+from penstock.server.store.engine import connect
+from penstock.server.store.leadership import check_leader
 from penstock.server.store.store import Store
-from penstock.server.store.tables import leadership
 
 
 class TestPostgresql(StoreCases):

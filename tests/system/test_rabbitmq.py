@@ -17,10 +17,12 @@ from rabbitmq_node import RabbitNode
 from receiving_process import receiver
 from reliability import Injected, noting
 
-from penstock.bindings import Binding, parse_binding
-from penstock.control.commands import Command, decode_command
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import Binding
+from penstock.commands.command_sender import send_command
+from penstock.control.command_decoder import decode_command
+from penstock.control.commands import Command
 from penstock.errors import BindingError, ExternalSystemError, PenstockError
-from penstock.jobs.sending import send_command
 from penstock.sources.journal import JournalLog
 from penstock.sources.rabbitmq_queue import check_queue
 from penstock.sources.rabbitmq_stream import check_stream

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from penstock.cli import app
 from penstock.jobs.settings import RunSettings
 from penstock.snapshots.manifest import MANIFEST
-from penstock.snapshots.reading import verify
+from penstock.snapshots.snapshot_reader import verify
 
 JOB = Path(__file__).with_name("tally_job.py")
 FILE = 200

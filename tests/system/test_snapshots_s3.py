@@ -13,9 +13,9 @@ from snapshot_support import LOG, ROOMS, SETTINGS, setting, write_snapshot
 from penstock.errors import AlreadyThereError, ExternalSystemError, NotThereError
 from penstock.snapshots.differences import diff
 from penstock.snapshots.manifest import Manifest
-from penstock.snapshots.reading import accept, read_manifest, read_table, verify
+from penstock.snapshots.snapshot_reader import accept, read_manifest, read_table, verify
+from penstock.snapshots.snapshot_writer import TableInfo
 from penstock.snapshots.stores import open_store
-from penstock.snapshots.writing import TableInfo
 
 CLOUD = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 

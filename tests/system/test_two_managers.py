@@ -21,10 +21,10 @@ from job_process import await_true, kill, processes_of
 from postgres_server import PostgresServer
 from reliability import Injected, noting
 
-from penstock.server.home import Home
-from penstock.server.processes import begun_in, process_of
-from penstock.server.statuses import JobStatus
-from penstock.server.store.rows import EventRow
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.runs.processes import begun_in, process_of
+from penstock.server.store.row_types import EventRow
 from penstock.server.store.store import Store
 
 TAKES_OVER_S = 15.0
@@ -95,7 +95,7 @@ class TwoManagers:
             (definitions / f"{name}.yaml").write_text(
                 f"job: {name}.py\nrestart: 'fixed-delay:attempts=99,delay=0s'\n"
             )
-        self.home = Home(root / "home")
+        self.home = ServerDirectory(root / "home")
         self.store = Store.open(store)
         self._tag = uuid.uuid4().hex
         self.servers = [Server(root, store, self._tag), Server(root, store, self._tag)]

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from penstock.commands.command_catalog import CONTROL_FILE, CommandCatalog, StepEntry
+from penstock.commands.receipt_segments import SegmentWriter, kept_receipts
 from penstock.control.receipts import Receipt
 from penstock.control.stories import id_hash
-from penstock.jobs.control import CONTROL_FILE, ControlEntry, StepEntry
-from penstock.jobs.receipt_segments import SegmentWriter, kept_receipts
 
 __all__ = ["AT", "ENTRY", "append_lines", "make_checkpoint", "receipts", "write_receipts"]
 
@@ -23,7 +23,7 @@ _KINDS = {
     "limit": ("key", "keys", "all"),
     "pause": ("step", "job"),
 }
-ENTRY = ControlEntry(
+ENTRY = CommandCatalog(
     "rooms",
     "jsonl:/nowhere",
     {

@@ -16,12 +16,13 @@ from memory_entries import MemoryEntries, Stored
 import penstock as ps
 from penstock.control.receipts import Receipt, StepTime
 from penstock.control.stories import Batch, BatchStories, stories
-from penstock.operators.blocks import DeadLetter, Records
-from penstock.operators.watermarks import Tick
-from penstock.records import RecordType
-from penstock.runtime.commanding import CommandReader
+from penstock.objects.allowed import AllowedPlaces
+from penstock.operators.record_blocks import DeadLetter, Records
+from penstock.operators.watermarks import WatermarkUpdate
+from penstock.records.types import RecordType
+from penstock.runtime.command_reader import CommandReader
 from penstock.runtime.level import Level
-from penstock.runtime.packing import (
+from penstock.runtime.packed_rows import (
     DEAD_LETTER_TYPE,
     DEAD_LETTERS,
     REPORTS,
@@ -31,17 +32,16 @@ from penstock.runtime.packing import (
     packed_batches,
     reports_of,
     runs_of_bytes,
-    tick_rows,
     time_of,
+    watermark_rows,
 )
 from penstock.runtime.plan import JobPlan
-from penstock.runtime.reading import StreamReader
-from penstock.runtime.routing import Router
+from penstock.runtime.record_reader import StreamReader
+from penstock.runtime.router import Router
 from penstock.runtime.slots import slot_keys
-from penstock.runtime.starting import StartReader
-from penstock.runtime.writing import Forwarder, Writer, unpacked_rows
+from penstock.runtime.start_signal import StartReader
+from penstock.runtime.writer import Forwarder, Writer, unpacked_rows
 from penstock.sinks.base import TaskContext
-from penstock.sources.allowed import AllowedPlaces
 from penstock.sources.base import SourceChunk
 from penstock.sources.fetched import FetchedFiles
 from penstock.streams.graph import COMMANDS, Port, SourceNode
@@ -222,12 +222,17 @@ class InProcessJob:
         return other
 
     def run(
-        self, inputs: Input, *, seed: int = 0, ends: bool = False, ticks: Sequence[Tick] = ()
+        self,
+        inputs: Input,
+        *,
+        seed: int = 0,
+        ends: bool = False,
+        updates: Sequence[WatermarkUpdate] = (),
     ) -> BatchResult:
         """One micro-batch, with `ticks` besides those of its records; with `ends` time ends in it."""
         order = random.Random(seed)
         tasks = self._read(inputs)
-        tasks += [list(tick_rows(tick, self.plan.first_key_groups)) for tick in ticks]
+        tasks += [list(watermark_rows(update, self.plan.first_key_groups)) for update in updates]
         if ends:
             chunk = SourceChunk("", pa.array([], pa.int64()))
             tasks.append(_rows(StartReader(self.plan).batches([chunk])))

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
-from penstock.jobs.loading import load_job
+from penstock.jobs.job_loader import load_job
 from penstock.jobs.runner import JobRunner, RunSummary
 from penstock.jobs.settings import RunSettings
 

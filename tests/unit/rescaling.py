@@ -11,7 +11,7 @@ from in_process_job import MILLISECOND, BatchResult, InProcessJob, Input
 from memory_entries import MemoryEntries
 
 import penstock as ps
-from penstock.operators.slot import header_of, merged, put_header
+from penstock.engine.slot import header_of, merged, put_header
 from penstock.state.kept_slots import kept_slots
 from penstock.state.slot_tables import SlotTables
 from penstock.state.unions import UnionListState, unions

@@ -10,22 +10,22 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from rooms_job import rooms
 
-from penstock.jobs.beginning import declared_state
-from penstock.jobs.binding import bind_job
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.control import CONTROL_FILE
-from penstock.jobs.described_graph import GRAPH_FILE
-from penstock.jobs.described_state import STATE_FILE
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.described_graph import GRAPH_FILE
+from penstock.checkpoints.described_state import STATE_FILE
+from penstock.commands.command_catalog import CONTROL_FILE
+from penstock.jobs.compile import compile_job
+from penstock.jobs.restore import declared_state
 from penstock.jobs.settings import RunSettings
 from penstock.server.api.access import Grant, Principal, Role, TokenBook, hash_of
 from penstock.server.api.app import create_app
 from penstock.server.api.context import Context
-from penstock.server.api.guard import Door
+from penstock.server.api.guard import Authenticator
 from penstock.server.api.models import ServerConfig
-from penstock.server.catalog import Catalog
-from penstock.server.home import Home
-from penstock.server.service import JobService
-from penstock.server.store.connecting import sqlite_url
+from penstock.server.runs.definitions import Catalog
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.service.service import JobService
+from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
 HOST = "127.0.0.1:8081"
@@ -40,13 +40,13 @@ class RestPlace:
         self.definitions = root / "definitions"
         self.definitions.mkdir()
         self.define("small", "restart: none")
-        self.home = Home(root / "home")
+        self.home = ServerDirectory(root / "home")
         self.store = Store.open(sqlite_url(self.home.store))
         self.catalog = Catalog([self.definitions])
         self.service = JobService(self.store, self.catalog, self.home)
         self.wakes = 0
         grants = [Grant(Principal(f"{role}-person", role), hash_of(token)) for role, token in TOKENS.items()]
-        self.door = Door(
+        self.door = Authenticator(
             TokenBook(grants), frozenset({"127.0.0.1", "localhost", "[::1]"}), most_body_bytes=most_body_bytes
         )
         config = ServerConfig(
@@ -97,7 +97,7 @@ class RestPlace:
         source = self.root / "in"
         source.mkdir(exist_ok=True)
         given = {"readings-0": f"jsonl:{source}", **bindings}
-        bound = bind_job(rooms(), RunSettings(bindings=given, parallelism=2), checkpoint)
+        bound = compile_job(rooms(), RunSettings(bindings=given, parallelism=2), checkpoint)
         checkpoint.save(CONTROL_FILE, bound.control)
         checkpoint.save(GRAPH_FILE, bound.graph)
         checkpoint.save(STATE_FILE, declared_state(rooms()))

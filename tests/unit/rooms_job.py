@@ -10,12 +10,12 @@ import pytest
 from stored_jobs import JobWith, StepWith, StoredJob, captured, job_of
 
 import penstock as ps
-from penstock.jobs import capturing
-from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.described_state import STATE_FILE
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.checkpoints.described_state import STATE_FILE
+from penstock.savepoints import snapshot_capture
 from penstock.snapshots.manifest import Manifest
+from penstock.snapshots.snapshot_writer import write_file
 from penstock.snapshots.stores import open_store
-from penstock.snapshots.writing import write_file
 
 GROUPS = 4
 KEYS = range(10)
@@ -96,7 +96,7 @@ def committed_rooms(folder: Path, monkeypatch: pytest.MonkeyPatch, parallelism: 
         slots = {number for owner, number in stored.stored if owner == node and stored.stored[owner, number]}
         return slots, stored.read(node, reader)
 
-    monkeypatch.setattr(capturing, "read_slots", read_slots)
+    monkeypatch.setattr(snapshot_capture, "read_slots", read_slots)
     return found
 
 

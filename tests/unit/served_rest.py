@@ -12,10 +12,10 @@ import uvicorn
 from free_ports import free_port
 from rest_support import TOKENS, RestPlace
 
-from penstock.server import manager as manager_module
 from penstock.server.api.access import Role
-from penstock.server.manager import Manager, ManagerSettings
-from penstock.server.processes import BEGUN_FILE, begun_in, kill_all
+from penstock.server.manager import manager as manager_module
+from penstock.server.manager.manager import Manager, ManagerSettings
+from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all
 
 
 class ServedRest(RestPlace):

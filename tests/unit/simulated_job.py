@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.jobs.figures import Figures, Lag, StepFigures, Totals
-from penstock.jobs.scaling.autoscaling import Decision, Rescale, decide
-from penstock.jobs.scaling.capacity import Bounds
-from penstock.jobs.scaling.policy import ScalingPolicy
+from penstock.metrics.batch_metrics import Figures, Lag, StepFigures, Totals
+from penstock.scaling.autoscale_decisions import Decision, Rescale, decide
+from penstock.scaling.capacity import Bounds
+from penstock.scaling.policy import ScalingPolicy
 
 BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 

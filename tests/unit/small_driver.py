@@ -16,12 +16,12 @@ from typing import NoReturn
 
 import msgspec
 
-from penstock.durable import write_atomically
-from penstock.jobs.checkpoint import Checkpoint, Lineage
+from penstock.base.durable import write_atomically
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.jobs.requests import Answer, Requests
-from penstock.server.driver import Launch
-from penstock.server.leases import LeaseKeeper
-from penstock.server.processes import (
+from penstock.server.runs.driver import Launch
+from penstock.server.runs.leases import LeaseKeeper
+from penstock.server.runs.processes import (
     ALIVE_VARIABLE,
     BEGUN_FILE,
     ENDED_FILE,

@@ -7,7 +7,7 @@ import sys
 import small_driver
 
 from penstock.cli import app
-from penstock.server import manager
+from penstock.server.manager import manager
 
 if __name__ == "__main__":
     manager._DRIVER = (sys.executable, small_driver.__file__)  # type: ignore[misc]

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.snapshots.manifest import Manifest
+from penstock.snapshots.snapshot_writer import Contents, TableInfo, commit, write_file, write_part
 from penstock.snapshots.stores import Store, open_store
-from penstock.snapshots.writing import Contents, TableInfo, commit, write_file, write_part
 
 SETTINGS = TableInfo(
     "thermostat/setting",

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from memory_entries import MemoryEntries, Stored
 
-from penstock.operators.blocks import Block
-from penstock.operators.slot import Slot
-from penstock.operators.slot_run import Moment, SlotRun
-from penstock.operators.step import StepCore, StepResult
+from penstock.engine.slot import Slot
+from penstock.engine.slot_run import BatchTime, SlotRun
+from penstock.engine.step import StepCore, StepResult
+from penstock.operators.record_blocks import Block
 from penstock.state.group_state import GroupState
 from penstock.state.slot_tables import SlotTables
 
@@ -25,7 +25,7 @@ def run_group(
     """One micro-batch of one key group: what came of it, and what is stored behind it."""
     entries = MemoryEntries(dict(stored or {}))
     tables = SlotTables(core.state_schema, entries)
-    result = SlotRun(core, Slot((key_group,), True), tables, Moment(NOW)).process(key_group, blocks)
+    result = SlotRun(core, Slot((key_group,), True), tables, BatchTime(NOW)).process(key_group, blocks)
     if tables.changed:
         tables.store()
     return result, entries.stored

@@ -19,14 +19,14 @@ from penstock.errors import (
     StoreError,
     UnknownIdError,
 )
-from penstock.server.decisions import Decision, End, EndKind
-from penstock.server.restarts import RestartHistory
-from penstock.server.statuses import Desired, IllegalTransitionError, JobStatus
-from penstock.server.store.asking import MANAGER, Asked
-from penstock.server.store.connecting import connect, writing
-from penstock.server.store.rows import JobRow, NewJob, OperationRow, Stop
+from penstock.server.lifecycle.decisions import Decision, End, EndKind
+from penstock.server.lifecycle.restarts import RestartHistory
+from penstock.server.lifecycle.statuses import Desired, IllegalTransitionError, JobStatus
+from penstock.server.store.database import METADATA, jobs
+from penstock.server.store.engine import connect, writing
+from penstock.server.store.requests import MANAGER, Asked
+from penstock.server.store.row_types import JobRow, NewJob, OperationRow, Stop
 from penstock.server.store.store import Store
-from penstock.server.store.tables import METADATA, jobs
 
 LEASE_MS = 60_000
 

@@ -15,24 +15,25 @@ import pyarrow as pa
 from memory_entries import MemoryEntries, Stored
 
 import penstock as ps
+from penstock.checkpoints.described_state import JobState
 from penstock.control.commands import Command, Target
 from penstock.control.register import Register
-from penstock.jobs.beginning import declared_state
-from penstock.jobs.capturing import Capture, StepReader, assemble
-from penstock.jobs.described_state import JobState
-from penstock.operators.slot import Header, put_header
-from penstock.operators.step import StepCore
-from penstock.runtime.packing import PackedRow
+from penstock.engine.slot import Header, put_header
+from penstock.engine.step import StepCore
+from penstock.jobs.restore import declared_state
+from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.seed import read_seed
 from penstock.runtime.slots import first_key_groups, slots
+from penstock.savepoints.snapshot_capture import Capture, StepReader, assemble
 from penstock.snapshots.manifest import Manifest
-from penstock.snapshots.writing import Contents
+from penstock.snapshots.snapshot_writer import Contents
 from penstock.state.group_state import Cursor, GroupState
 from penstock.state.key_groups import key_groups
 from penstock.state.shared import Setting, SharedStates
 from penstock.state.slot_tables import SlotTables
-from penstock.state.values import BoundValueState, StateSpec
+from penstock.state.state_spec import StateSpec
+from penstock.state.values import BoundValueState
 
 __all__ = [
     "JobWith",

@@ -16,7 +16,8 @@ from google.protobuf import text_format
 from in_process_job import InProcessJob
 
 import penstock as ps
-from penstock.control.commands import Command, decode_command
+from penstock.control.command_decoder import decode_command
+from penstock.control.commands import Command
 from penstock.control.control_pb2 import Command as CommandMessage
 from penstock.control.receipts import Receipt
 from penstock.operators.handlers import BUILT_IN_KINDS

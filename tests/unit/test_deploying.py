@@ -16,12 +16,12 @@ import pytest
 import typer
 import yaml
 
-from penstock.bindings import parse_binding
+from penstock.bindings.parse import parse_binding
 from penstock.cli import app
 from penstock.server.api.guard import PUBLIC_PATHS
-from penstock.server.catalog import Catalog, Definition
-from penstock.server.driver import with_variables
-from penstock.server.scaling import policy_for
+from penstock.server.manager.scaling_state import policy_for
+from penstock.server.runs.definitions import Catalog, Definition
+from penstock.server.runs.driver import with_variables
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"

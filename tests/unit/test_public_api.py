@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock.jobs.loading import load_job
+from penstock.jobs.job_loader import load_job
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,12 +10,12 @@ import msgspec
 from simulated_job import Nature, SimulatedJob
 from typer.testing import CliRunner
 
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.cli import app
-from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.figures import FiguresWriter
-from penstock.jobs.scaling.policy import DEFAULT_POLICY, ScalingPolicy, parse_policy
-from penstock.server.catalog import Catalog
-from penstock.server.scaling import policy_for
+from penstock.metrics.batch_metrics import FiguresWriter
+from penstock.scaling.policy import DEFAULT_POLICY, ScalingPolicy, parse_policy
+from penstock.server.manager.scaling_state import policy_for
+from penstock.server.runs.definitions import Catalog
 
 GUIDE = Path(__file__).parents[2] / "docs" / "scaling.md"
 

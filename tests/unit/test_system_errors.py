@@ -22,7 +22,7 @@ from penstock.errors import (
     system_error_in,
     system_error_of,
 )
-from penstock.server.driver import _kind_of
+from penstock.server.runs.driver import _kind_of
 
 
 def caused(error: PenstockError, *causes: BaseException) -> PenstockError:

@@ -20,8 +20,8 @@ from rescaling import rescaled
 import penstock as ps
 from penstock.control.receipts import StepTime, slowest_time
 from penstock.errors import JobDefinitionError
-from penstock.operators.watermarks import Tick
-from penstock.snapshots.formats import decode, encode
+from penstock.operators.watermarks import WatermarkUpdate
+from penstock.snapshots.table_formats import decode, encode
 from penstock.state.slot_tables import SlotTables
 
 GUIDE = Path(__file__).parents[2] / "docs" / "time.md"
@@ -583,5 +583,5 @@ def test_a_tick_from_outside_moves_the_job(guide: dict[str, Any]) -> None:
     """As those of records do."""
     shop = Shop(guide)
     shop.run((1, "tea", 0))
-    tick = Tick("source/visits", {"": (NOON - EPOCH) // dt.timedelta(milliseconds=1) + 60_000})
-    assert counted(shop.job.run({}, ticks=[tick])) == [("tea", 0, 1)]
+    update = WatermarkUpdate("source/visits", {"": (NOON - EPOCH) // dt.timedelta(milliseconds=1) + 60_000})
+    assert counted(shop.job.run({}, updates=[update])) == [("tea", 0, 1)]

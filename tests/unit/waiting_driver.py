@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.durable import write_atomically
-from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.figures import Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.base.durable import write_atomically
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.jobs.requests import Answer, Request, Requests
-from penstock.server.driver import Launch
-from penstock.server.processes import (
+from penstock.metrics.batch_metrics import Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.server.runs.driver import Launch
+from penstock.server.runs.processes import (
     ALIVE_VARIABLE,
     BEGUN_FILE,
     ENDED_FILE,

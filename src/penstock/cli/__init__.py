@@ -1,4 +1,10 @@
-"""The command line: all commands of `penstock`."""
+"""The command line: all commands of `penstock`.
+
+In: words.
+Out: text or JSON, and an exit code.
+Imports: base, bindings, checkpoints, client, commands, control, demo, doctor, errors, jobs, metrics, projects,
+    savepoints, scaling, server, snapshots, spark, streams.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +12,19 @@ import sys
 
 import typer
 
-import penstock
+from penstock.base.version import __version__
+from penstock.cli.advise import advise
 from penstock.cli.control import control_app
 from penstock.cli.doctor import doctor
 from penstock.cli.init import init
-from penstock.cli.managed import register_managed
 from penstock.cli.metrics import register_metrics
+from penstock.cli.rescale import rescale
 from penstock.cli.run import demo, run
-from penstock.cli.scaling import advise
+from penstock.cli.savepoint import savepoint
 from penstock.cli.serve import serve, token
-from penstock.cli.state import register_state
+from penstock.cli.server_jobs import register_managed
+from penstock.cli.state import state_app
+from penstock.cli.stop import stop
 
 __all__ = ["app", "main"]
 
@@ -26,7 +35,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(control_app, name="control")
-register_state(app)
+app.add_typer(state_app, name="state")
+for state_command in (savepoint, stop, rescale):
+    app.command()(state_command)
 register_metrics(app)
 register_managed(app)
 for command in (doctor, init, serve, token, advise, run, demo):
@@ -42,4 +53,4 @@ def main() -> None:
 @app.command()
 def version() -> None:
     """Print the version."""
-    sys.stdout.write(f"{penstock.__version__}\n")
+    sys.stdout.write(f"{__version__}\n")

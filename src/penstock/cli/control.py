@@ -17,8 +17,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.bindings import split_definition
-from penstock.cli.control_desks import CheckpointDesk, Content, Desk, ServerDesk
+from penstock.bindings.parse import split_definition
+from penstock.cli.command_gateway import CheckpointDesk, CommandGateway, Content, ServerDesk
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
 from penstock.cli.target import (
     CHECKPOINT_VARIABLE,
@@ -33,13 +33,13 @@ from penstock.cli.target import (
     is_checkpoint,
     refuse_options,
 )
-from penstock.cli.texts import shown_instant
+from penstock.cli.times import shown_instant
+from penstock.commands.command_target import TARGET_FORMS
+from penstock.commands.job_receipts import plain
+from penstock.commands.receipt_history import CommandHistory
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, CommandRefusedError
 from penstock.jobs.events import user_name
-from penstock.jobs.history import Story
-from penstock.jobs.receipts import plain
-from penstock.jobs.targeting import TARGET_FORMS
 from penstock.streams.graph import COMMANDS
 
 __all__ = ["control_app"]
@@ -130,15 +130,15 @@ def send(
         )
         issuer = _issuer() if issued_by is None else issued_by
         local = CheckpointDesk(checkpoint_of(called), issuer, _commands_uri(define), awaits=wait)
-        with _desk(called, Servers(server, home, ca), local) as desk:
-            sent = desk.send(content)
+        with _gateway(called, Servers(server, home, ca), local) as gateway:
+            sent = gateway.send(content)
             if output is Output.text:
                 print(sent["id"], flush=True)
             if not wait:
                 if output is Output.json:
                     print_json(sent)
                 return
-            final = _awaited(desk, sent["id"], timeout)
+            final = _awaited(gateway, sent["id"], timeout)
         if output is Output.json:
             print_json(sent if final is None else plain(final))
         elif final is not None and final.details:
@@ -165,8 +165,8 @@ def status(
             raise CommandRefusedError(f"{len(place)} arguments are too many. Give the job and one id.")
         called = _named(place[0] if len(place) == 2 else os.environ.get(CHECKPOINT_VARIABLE))
         command_id = place[-1]
-        with _desk(called, Servers(server, home, ca)) as desk:
-            story = desk.story(command_id)
+        with _gateway(called, Servers(server, home, ca)) as gateway:
+            story = gateway.story(command_id)
         if output is Output.json:
             receipts = [] if story is None else [plain(receipt) for receipt in story.receipts]
             told = _SENT if story is None else story.last.status
@@ -193,8 +193,8 @@ def history(
 ) -> None:
     """List the newest commands that a job has read, newest last."""
     with errors_as_sentences(_NOT_SENT_CODE):
-        with _desk(_named(job), Servers(server, home, ca)) as desk:
-            stories = desk.stories(step, kind, last)
+        with _gateway(_named(job), Servers(server, home, ca)) as gateway:
+            stories = gateway.stories(step, kind, last)
         if output is Output.json:
             for story in stories:
                 print_json(plain(story.last))
@@ -209,7 +209,7 @@ def history(
 
 
 @contextmanager
-def _desk(called: str, servers: Servers, local: CheckpointDesk | None = None) -> Iterator[Desk]:
+def _gateway(called: str, servers: Servers, local: CheckpointDesk | None = None) -> Iterator[CommandGateway]:
     """Where the commands of a checkpoint, or of a job of a server, are handed in and told of."""
     if is_checkpoint(called):
         yield local or CheckpointDesk(checkpoint_of(called))
@@ -290,13 +290,13 @@ def _expiry(at: str | None, in_s: float | None, now: dt.datetime) -> dt.datetime
     return expiry
 
 
-def _awaited(desk: Desk, command_id: str, timeout_s: float) -> Receipt | None:
+def _awaited(gateway: CommandGateway, command_id: str, timeout_s: float) -> Receipt | None:
     """Wait for the final receipt, and show on stderr what comes."""
     if stderr.is_terminal:
         with stderr.status("waiting for the job to read the command"):
-            final = desk.await_final(command_id, timeout_s, _show_receipt)
+            final = gateway.await_final(command_id, timeout_s, _show_receipt)
     else:
-        final = desk.await_final(command_id, timeout_s, _show_receipt)
+        final = gateway.await_final(command_id, timeout_s, _show_receipt)
     if final is None:
         stderr.print(
             f"No final receipt came within {timeout_s:g} s. The command stays sent: the job takes it when it runs. "
@@ -326,7 +326,7 @@ def _print_receipt(show: Callable[..., None], receipt: Receipt) -> None:
     show("  ".join(parts), soft_wrap=True)
 
 
-def _show_story(story: Story) -> None:
+def _show_story(story: CommandHistory) -> None:
     console = Console(highlight=False)
     last = story.last
     version = "" if last.version is None else f"  version {last.version}"
@@ -338,7 +338,7 @@ def _show_story(story: Story) -> None:
         console.print(escaped(last.details), soft_wrap=True)
 
 
-def _table(stories: list[Story]) -> Table:
+def _table(stories: list[CommandHistory]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("time", "id", "kind", "target"):
         table.add_column(title, overflow="fold")

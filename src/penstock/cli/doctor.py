@@ -11,7 +11,7 @@ from rich.table import Table
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from penstock.doctor.finding import Finding
+    from penstock.doctor.findings import Finding
 
 __all__ = ["doctor"]
 
@@ -45,9 +45,9 @@ def doctor(
     Starts no job and fetches nothing. Exit codes: 0 they can, perhaps with warnings; 1 something failed; 2 wrong use.
     """
     with errors_as_sentences():
-        from penstock.bindings import split_definition
+        from penstock.bindings.parse import split_definition
         from penstock.doctor.examination import Wanted, examine
-        from penstock.doctor.finding import worst
+        from penstock.doctor.findings import worst
         from penstock.errors import BindingError
 
         if define and job_file is None:

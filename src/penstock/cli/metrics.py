@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from penstock.cli.managed_metrics import print_managed, show_managed
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.cli.metrics_tables import show_metrics
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
+from penstock.cli.server_metrics import print_managed, show_managed
 from penstock.cli.target import (
     DEFAULT_HOME,
     CaOption,
@@ -26,15 +27,14 @@ from penstock.cli.target import (
     checkpoint_of,
     is_checkpoint,
 )
-from penstock.cli.texts import instant_text, shown_instant
+from penstock.cli.times import instant_text, shown_instant
 from penstock.errors import CheckpointError
-from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.events import Event, NewEvents, newest_events
-from penstock.jobs.figures import NewFigures, newest_figures
-from penstock.jobs.measuring import measured
-from penstock.jobs.rates import WINDOW_S
 from penstock.jobs.requests import is_running
-from penstock.server.metrics import MetricsInfo, metrics_info
+from penstock.metrics.batch_metrics import NewFigures, newest_figures
+from penstock.metrics.job_metrics import measured
+from penstock.metrics.rates import WINDOW_S
+from penstock.server.service.metrics_views import MetricsInfo, metrics_info
 
 __all__ = ["register_metrics"]
 
@@ -149,7 +149,7 @@ def _opened(checkpoint: Path) -> Checkpoint:
 
 
 def _print_exposition(folder: Path) -> None:
-    from penstock.jobs.exposition import JobFigures, exposition
+    from penstock.metrics.exposition import JobFigures, exposition
 
     newest = newest_figures(folder)
     if newest is not None:

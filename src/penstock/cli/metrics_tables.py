@@ -10,11 +10,17 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from penstock.base.sizes import bytes_text, counted
 from penstock.cli.output import escaped, stdout
-from penstock.cli.texts import instant_text
-from penstock.jobs.figures import Lag
-from penstock.server.metrics import BatchInfo, MetricsInfo, SinkMetrics, StepMetrics, StreamMetrics
-from penstock.sizes import bytes_text, counted
+from penstock.cli.times import instant_text
+from penstock.metrics.batch_metrics import Lag
+from penstock.server.service.metrics_views import (
+    BatchInfo,
+    MetricsInfo,
+    SinkMetrics,
+    StepMetrics,
+    StreamMetrics,
+)
 
 __all__ = ["show_metrics"]
 

@@ -26,7 +26,7 @@ from penstock.cli.target import (
     refuse_options,
 )
 from penstock.errors import JobDefinitionError
-from penstock.jobs.logs import LogDisplay
+from penstock.jobs.log_display import LogDisplay
 
 __all__ = ["demo", "run"]
 
@@ -253,9 +253,9 @@ def run(
             stack.enter_context(log)
         stack.enter_context(errors_as_sentences(tell=None if log is None else log.error))
         refuse_options(context, _DETACHED_ONLY, "goes with --detached.")
-        from penstock.bindings import split_definition
+        from penstock.bindings.parse import split_definition
         from penstock.jobs.display import RunDisplay
-        from penstock.jobs.loading import load_job
+        from penstock.jobs.job_loader import load_job
         from penstock.jobs.settings import RunSettings
 
         settings = RunSettings(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
-from penstock.server.home import ADDRESS_FILE
+from penstock.server.runs.directory import ADDRESS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.server.service import JobInfo
-    from penstock.server.serving import Started
+    from penstock.server.server import Started
+    from penstock.server.service.job_info import JobInfo
 
 __all__ = ["serve", "token"]
 
@@ -91,8 +91,8 @@ def serve(
     store or the address cannot be used.
     """
     with errors_as_sentences():
-        from penstock.server.serving import ServeSettings
-        from penstock.server.serving import serve as run_server
+        from penstock.server.server import ServeSettings
+        from penstock.server.server import serve as run_server
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         # They tell of each migration, which is no news.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.cli.output import Output, escaped, print_json, stderr
 from penstock.errors import JobDefinitionError, PenstockError
-from penstock.jobs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from penstock.client.asking import Server
+    from penstock.client.http import Server
     from penstock.server.unserved import UnservedHome
 
 __all__ = [
@@ -61,8 +61,8 @@ class Servers:
     def asked(self, timeout_s: float | None = None) -> Iterator[Server]:
         """The server, to be asked."""
         # The web client is loaded only by commands that ask.
-        from penstock.client.asking import Server
-        from penstock.client.finding import find_server
+        from penstock.client.discovery import find_server
+        from penstock.client.http import Server
 
         address = find_server(self.named, self.home.expanduser().absolute(), self.ca, os.environ)
         with Server(address) if timeout_s is None else Server(address, timeout_s) as server:
@@ -71,12 +71,12 @@ class Servers:
     @contextmanager
     def unserved(self) -> Iterator[UnservedHome | None]:
         """The jobs of the home when no server is named and none works there; None otherwise."""
-        from penstock.client.finding import SERVER_VARIABLE
-        from penstock.server.home import Home
+        from penstock.client.discovery import SERVER_VARIABLE
+        from penstock.server.runs.directory import ServerDirectory
 
         root = self.home.expanduser().absolute()
         # Only a home with a store may be without a server; what opens it is loaded for that alone.
-        if self.named or os.environ.get(SERVER_VARIABLE) or not Home(root).store.exists():
+        if self.named or os.environ.get(SERVER_VARIABLE) or not ServerDirectory(root).store.exists():
             yield None
             return
         from penstock.server.unserved import is_unserved, unserved_home
@@ -90,7 +90,7 @@ class Servers:
     @contextmanager
     def job(self, called: str) -> Iterator[tuple[Server, str]]:
         """The server, and the id of a job there."""
-        from penstock.client.finding import NoServerError
+        from penstock.client.discovery import NoServerError
         from penstock.client.jobs import find_job
 
         try:

@@ -1,1 +1,6 @@
-"""The client: finds the server of a job manager, asks it by REST, and tells its errors as penstock's."""
+"""The client: finds the server of a job manager and asks it by REST.
+
+In: what a command wants of a server.
+Out: answers, and the server's problems as penstock's errors.
+Imports: errors, server.
+"""

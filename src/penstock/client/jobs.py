@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from penstock.client.asking import RefusedError, Server
+from penstock.client.http import RefusedError, Server
 from penstock.errors import JobFailedError, PenstockError
-from penstock.server.statuses import ENDED
+from penstock.server.lifecycle.statuses import ENDED
 
 __all__ = ["AmbiguousJobError", "OperationFailedError", "await_operation", "find_job", "savepoints_of"]
 

@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from penstock.control.commands import Command, Target
-from penstock.control.receipts import Place
+from penstock.control.receipts import RecordPosition
 
 __all__ = [
-    "Glimpse",
-    "Order",
+    "AdmittedCommand",
+    "CommandIdNotice",
     "PlainSet",
     "PlainSets",
     "Steered",
@@ -23,23 +23,23 @@ __all__ = [
 ]
 
 
-class Order(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="_", tag="o", gc=False):
+class AdmittedCommand(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="_", tag="o", gc=False):
     """A command with its place. `refusal` says why it must not be carried out; `key_groups` are those of its keys.
 
     `judge` is the step that keeps its id when it is refused.
     """
 
-    place: Place
+    place: RecordPosition
     command: Command
     judge: str = ""
     refusal: str = ""
     key_groups: Sequence[int] = ()
 
 
-class Glimpse(msgspec.Struct, frozen=True, tag_field="_", tag="g", gc=False):
+class CommandIdNotice(msgspec.Struct, frozen=True, tag_field="_", tag="g", gc=False):
     """What a slot sees of a command that others carry out: its id, so that all slots know the same ids."""
 
-    place: Place
+    place: RecordPosition
     judge: str
     id: str
 
@@ -63,11 +63,11 @@ class PlainSets(msgspec.Struct, frozen=True, tag_field="_", tag="s", gc=False):
     the first.
     """
 
-    place: Place
+    place: RecordPosition
     step: str
     commands: list[PlainSet | str]
 
-    def order(self, one: PlainSet) -> Order:
+    def order(self, one: PlainSet) -> AdmittedCommand:
         """The order of one of the commands."""
         command = Command(
             id=one.id,
@@ -77,23 +77,23 @@ class PlainSets(msgspec.Struct, frozen=True, tag_field="_", tag="s", gc=False):
             issued_at=one.issued_at,
             payload=one.payload,
         )
-        place = Place(self.place.stream, self.place.partition, one.offset)
-        return Order(place, command, self.step, "", [one.key_group])
+        place = RecordPosition(self.place.stream, self.place.partition, one.offset)
+        return AdmittedCommand(place, command, self.step, "", [one.key_group])
 
-    def orders(self) -> list[Order | Glimpse]:
+    def orders(self) -> list[AdmittedCommand | CommandIdNotice]:
         """What the slot would have been given one by one."""
         return [
-            Glimpse(self.place, self.step, one) if isinstance(one, str) else self.order(one)
+            CommandIdNotice(self.place, self.step, one) if isinstance(one, str) else self.order(one)
             for one in self.commands
         ]
 
 
-Steered: TypeAlias = Order | Glimpse | PlainSets
+Steered: TypeAlias = AdmittedCommand | CommandIdNotice | PlainSets
 """What a slot is given to carry out or to take note of."""
 
 
 def seen_by_slot(
-    orders: Iterable[Order], own: frozenset[int], concerns: Callable[[Order], bool]
+    orders: Iterable[AdmittedCommand], own: frozenset[int], concerns: Callable[[AdmittedCommand], bool]
 ) -> list[Steered]:
     """Orders in the order of their places as the slot with the key groups `own` sees them.
 
@@ -105,7 +105,7 @@ def seen_by_slot(
     for order in orders:
         command = order.command
         if order.refusal or not _is_plain(command):
-            found.append(order if concerns(order) else Glimpse(order.place, order.judge, command.id))
+            found.append(order if concerns(order) else CommandIdNotice(order.place, order.judge, command.id))
             step = ""
             continue
         if command.target.step != step:

@@ -8,13 +8,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from penstock.instants import instant_of
+from penstock.base.instants import instant_of
 
 __all__ = [
     "FINAL",
     "Outcome",
-    "Place",
     "Receipt",
+    "RecordPosition",
     "Report",
     "Status",
     "StepTime",
@@ -29,7 +29,7 @@ FINAL: Final = ("REJECTED", "APPLIED", "DEGRADED")
 """After one of these nothing more becomes of a command."""
 
 
-class Place(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+class RecordPosition(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Where a command stands in its stream: what tells two commands of one id apart."""
 
     stream: str
@@ -89,7 +89,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
     other slot reports on the command.
     """
 
-    place: Place
+    place: RecordPosition
     id: str
     kind: str
     target: str

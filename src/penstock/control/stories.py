@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from penstock.control.receipts import Place, Receipt, Report, Trace, slowest_time
+from penstock.control.receipts import Receipt, RecordPosition, Report, Trace, slowest_time
 
-__all__ = ["Applied", "Batch", "BatchStories", "Story", "StoryRun", "id_hash", "runs_of", "stories"]
+__all__ = ["Applied", "Batch", "BatchStories", "EncodedHistory", "StoryRun", "id_hash", "runs_of", "stories"]
 
 _MOST_REPLIES: Final = 1000
 # The lines of this many stories stay far below the 2 GiB that a column of Arrow can hold.
@@ -91,10 +91,10 @@ class Applied(msgspec.Struct, array_like=True, gc=False):
             yield Applied(self.stream, self.partition, *(column[start : start + size] for column in columns))
 
 
-class Story(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class EncodedHistory(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What became of one command in a micro-batch: its receipts as JSON Lines, and its place, by which stories sort."""
 
-    place: Place
+    place: RecordPosition
     id: str
     outcome: str
     lines: bytes
@@ -143,7 +143,7 @@ class BatchStories:
     lines: bytes = b""
     hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    together: Sequence[Story] = ()
+    together: Sequence[EncodedHistory] = ()
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -154,7 +154,7 @@ class BatchStories:
         return _receipts_decoder.decode_lines(self.lines)
 
     @classmethod
-    def of(cls, runs: Iterable[StoryRun], together: Sequence[Story] = ()) -> BatchStories:
+    def of(cls, runs: Iterable[StoryRun], together: Sequence[EncodedHistory] = ()) -> BatchStories:
         """The stories that tasks have told, and others, in order."""
         by_place: dict[tuple[str, str], list[StoryRun]] = {}
         outcomes: Counter[str] = Counter()
@@ -190,18 +190,18 @@ def runs_of(reports: Iterable[Report], applied: Iterable[Applied], batch: Batch)
     return [*runs, *_runs_of_stories(stories(others, batch))]
 
 
-def stories(reports: Iterable[Report], batch: Batch) -> list[Story]:
+def stories(reports: Iterable[Report], batch: Batch) -> list[EncodedHistory]:
     """The stories of a micro-batch, in the order of the commands; the same for any order of the reports.
 
     A command that only duplicates an earlier one has none: the earlier one has its own. What could not be admitted is
     ACCEPTED, that is read, and REJECTED; the rest is ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
     """
-    commands: dict[Place, list[Report]] = {}
+    commands: dict[RecordPosition, list[Report]] = {}
     for report in reports:
         commands.setdefault(report.place, []).append(report)
     told = [(place, _receipts(commands[place], batch)) for place in sorted(commands)]
     return [
-        Story(place, receipts[0].id, receipts[-1].status, _encoder.encode_lines(receipts))
+        EncodedHistory(place, receipts[0].id, receipts[-1].status, _encoder.encode_lines(receipts))
         for place, receipts in told
         if receipts
     ]
@@ -222,8 +222,8 @@ def _content(lines: pa.Array) -> pa.Buffer:
     return lines.buffers()[2].slice(0, pc.sum(sizes, min_count=0).as_py())
 
 
-def _runs_of_stories(some: Iterable[Story]) -> list[StoryRun]:
-    by_place: dict[tuple[str, str], list[Story]] = {}
+def _runs_of_stories(some: Iterable[EncodedHistory]) -> list[StoryRun]:
+    by_place: dict[tuple[str, str], list[EncodedHistory]] = {}
     for story in some:
         by_place.setdefault((story.place.stream, story.place.partition), []).append(story)
     return [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from penstock.errors import PenstockError
-from penstock.jobs.loading import LoadedJob, load_job
+from penstock.jobs.job_loader import LoadedJob, load_job
 
 __all__ = ["Fold", "load_example", "load_fold"]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
+from penstock.checkpoints.temporary_checkpoints import kept_to_understand
 from penstock.demo.check import Checker
 from penstock.demo.example import load_fold
 from penstock.demo.feeds import READINGS, SETTINGS, Feed, Record
@@ -23,7 +24,6 @@ from penstock.demo.job_thread import JobThread
 from penstock.demo.rooms import Rooms, SettingChange
 from penstock.demo.view import Change, Display, Room, Snapshot
 from penstock.errors import JobFailedError
-from penstock.jobs.temporary_checkpoints import kept_to_understand
 
 if TYPE_CHECKING:
     from penstock.jobs.runner import RunSummary
@@ -108,7 +108,7 @@ def _feed(settings: DemoSettings, folder: Path, display: Display, stack: context
     if not settings.kafka:
         return Folders(folder)
     from penstock.demo.topics import Topics
-    from penstock.local.kafka import KafkaBroker
+    from penstock.machine.kafka_broker import KafkaBroker
 
     display.note("Starting a Kafka broker. The first time it is fetched, which may take half a minute.")
     topics = Topics(stack.enter_context(KafkaBroker()))

@@ -1,1 +1,7 @@
-"""Doctor: whether jobs can run here, on this checkpoint and with these bindings; what is wrong, and what to do."""
+"""Doctor: whether jobs can run here, on this checkpoint and with these bindings.
+
+In: a machine, a job file, a checkpoint.
+Out: findings, each with its remedy.
+Imports: bindings, brokers, checkpoints, errors, jobs, machine, objects, runtime, savepoints, sinks, sources, state,
+    streams.
+"""

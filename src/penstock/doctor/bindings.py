@@ -10,26 +10,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from penstock.bindings import (
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import (
     Binding,
     FilesBinding,
     KafkaBinding,
     QueueBinding,
     RabbitStreamBinding,
     SocketBinding,
-    redacted,
 )
-from penstock.doctor.finding import Finding, failed, fine, refused
+from penstock.brokers.kafka_topics import check_topic
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.doctor.findings import Finding, failed, fine, refused
 from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
-from penstock.jobs.binding import check_travels, parse_bindings
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.definition import Job
-from penstock.jobs.loading import load_job
-from penstock.kafka_topics import check_topic
+from penstock.jobs.compile import check_travels, parse_bindings
+from penstock.jobs.job_loader import load_job
 from penstock.sinks.kafka_producers import connection_settings
-from penstock.sources import kafka
-from penstock.sources.files import FileLog
+from penstock.sources import kafka_source
+from penstock.sources.file_source import FileLog
+from penstock.streams.job import Job
 
 __all__ = ["check_binding", "examine_bindings", "loaded_job"]
 
@@ -89,7 +89,7 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         return f"the folder {binding.directory} can be read"
     if isinstance(binding, KafkaBinding):
         if is_source:
-            kafka.preflight(binding)
+            kafka_source.preflight(binding)
         else:
             check_topic(binding, connection_settings(binding))
         return f"{binding.servers} has the topic {binding.topic}"

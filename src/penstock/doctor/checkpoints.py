@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from penstock.doctor.finding import Finding, failed, fine, refused, warning
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.checkpoints.checkpoint_files import check_checkpoint
+from penstock.checkpoints.ownership import LOCK_FILE, newest_epoch
+from penstock.checkpoints.recovery import torn_end
+from penstock.doctor.findings import Finding, failed, fine, refused, warning
 from penstock.doctor.storage import Folder
 from penstock.errors import PenstockError
-from penstock.jobs.beginning import check_stored_states, declared_state
-from penstock.jobs.binding import wanted_lineage
-from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.definition import Job
-from penstock.jobs.own_files import check_checkpoint
-from penstock.jobs.ownership import LOCK_FILE, newest_epoch
-from penstock.jobs.recovery import torn_end
+from penstock.jobs.compile import wanted_lineage
 from penstock.jobs.requests import is_running
-from penstock.jobs.rescaling import is_rescaling
+from penstock.jobs.restore import check_stored_states, declared_state
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import batch_numbers
+from penstock.savepoints.rescaling import is_rescaling
+from penstock.streams.job import Job
 
 __all__ = ["check_fit", "checkpoint_folder", "examine_checkpoint"]
 

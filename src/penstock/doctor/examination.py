@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock.doctor import machine, object_store, software, storage
-from penstock.doctor.finding import Finding, failed
+from penstock.doctor.findings import Finding, failed
 
 __all__ = ["Wanted", "examine"]
 
@@ -53,8 +53,8 @@ def examine(wanted: Wanted) -> Iterator[Finding]:
 
 def _of_checkpoint(wanted: Wanted) -> Iterator[Finding]:
     # These rooms load Spark's package, and what is wrong with it was told before.
+    from penstock.checkpoints.checkpoint import Checkpoint
     from penstock.doctor.checkpoints import checkpoint_folder, examine_checkpoint
-    from penstock.jobs.checkpoint import Checkpoint
 
     assert wanted.checkpoint is not None
     yield storage.check_folder(checkpoint_folder(wanted.checkpoint))
@@ -62,9 +62,9 @@ def _of_checkpoint(wanted: Wanted) -> Iterator[Finding]:
 
 
 def _of_job(wanted: Wanted) -> Iterator[Finding]:
+    from penstock.checkpoints.checkpoint import Checkpoint
     from penstock.doctor.bindings import examine_bindings, loaded_job
     from penstock.doctor.checkpoints import check_fit
-    from penstock.jobs.checkpoint import Checkpoint
 
     assert wanted.job_file is not None
     job, told = loaded_job(wanted.job_file)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.doctor.finding import Finding, failed, fine, warning
-from penstock.local.limits import LOCAL_HEAP_MB, Cores, Memory, cores, memory
+from penstock.doctor.findings import Finding, failed, fine, warning
+from penstock.machine.limits import LOCAL_HEAP_MB, Cores, Memory, cores, memory
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
 __all__ = [

@@ -10,9 +10,9 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from penstock.doctor.finding import Finding, failed, fine, warning
-from penstock.sources.allowed import WEB_SCHEMES
-from penstock.sources.object_stores import S3_ENDPOINTS
+from penstock.doctor.findings import Finding, failed, fine, warning
+from penstock.objects.allowed import WEB_SCHEMES
+from penstock.objects.object_stores import S3_ENDPOINTS
 
 __all__ = ["check_object_store", "named_endpoint"]
 

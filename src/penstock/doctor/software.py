@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.doctor.finding import Finding, failed, fine, refused, warning
+from penstock.doctor.findings import Finding, failed, fine, refused, warning
 from penstock.errors import PenstockError
-from penstock.local.class_archive import class_archive
-from penstock.local.jars import Jar, digest_of, jars_folder, job_jars
-from penstock.local.java import JavaHome, find_java
+from penstock.machine.class_archive import class_archive
+from penstock.machine.jars import Jar, digest_of, jars_folder, job_jars
+from penstock.machine.java import JavaHome, find_java
 
 __all__ = [
     "check_class_archive",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _LEAST_PYTHON: Final = (3, 11)
-_PREPARE: Final = "python -m penstock.local.setup"
+_PREPARE: Final = "python -m penstock.machine.setup"
 _WORKER_TIMEOUT_S: Final = 60
 _IN_WORKER: Final = "import penstock, sys; print('%d.%d' % sys.version_info[:2])"
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.doctor.finding import Finding, failed, fine, warning
-from penstock.local.cache import cache_place
+from penstock.doctor.findings import Finding, failed, fine, warning
+from penstock.machine.cache import cache_place
 
 __all__ = ["Disk", "Folder", "check_folder", "disk_of", "job_folders", "write_to"]
 

@@ -1,1 +1,7 @@
-"""Jobs: what is deployed. Definition, loading, running."""
+"""Jobs: loads, compiles, starts, commits and stops one run of a job.
+
+In: a job file, bindings and settings.
+Out: committed micro-batches, receipts, metrics, and a summary.
+Imports: base, bindings, brokers, checkpoints, commands, control, errors, machine, metrics, objects, operators,
+    records, runtime, savepoints, sinks, snapshots, sources, spark, state, streams.
+"""

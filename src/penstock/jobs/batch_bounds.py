@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.bindings import RECORDS_PER_BATCH, KafkaBinding
+from penstock.base.sizes import bytes_text, counted
+from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import CheckpointError
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.runtime.query import BoundSource
-from penstock.sizes import bytes_text, counted
+from penstock.spark.query import BoundSource
 
 __all__ = ["BatchBounds", "RecordSize", "TopicBounds", "next_limit"]
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from penstock.bindings import RECORDS_PER_BATCH, KafkaBinding
+from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.errors import BindingError
-from penstock.jobs.capturing import positions_of
-from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import batch_numbers
-from penstock.runtime.query import BoundSource
-from penstock.sources.files import FileLog
-from penstock.sources.kafka import client_settings
+from penstock.savepoints.snapshot_capture import positions_of
+from penstock.sources.file_source import FileLog
+from penstock.sources.kafka_source import client_settings
 from penstock.sources.topic_ends import ends_beyond
+from penstock.spark.query import BoundSource
 from penstock.streams.graph import STARTS
 
 __all__ = ["ControlHistory", "control_history"]

@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from penstock.bindings import Binding, FilesBinding, KafkaBinding, redacted
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import Binding, FilesBinding, KafkaBinding
+from penstock.brokers.kafka_topics import LastError, build_client, check_topic
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
-from penstock.kafka_topics import LastError, build_client, check_topic
-from penstock.operators.blocks import DeadLetter
-from penstock.sources.kafka import client_settings
+from penstock.operators.record_blocks import DeadLetter
+from penstock.sources.kafka_source import client_settings
 
 __all__ = ["FoundLetter", "newest_letters", "readable"]
 

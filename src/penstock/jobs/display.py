@@ -12,12 +12,12 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from penstock.bindings import without_secrets
+from penstock.bindings.secrets import without_secrets
 
 if TYPE_CHECKING:
-    from penstock.jobs.following import EventTime
+    from penstock.jobs.commit import EventTime
     from penstock.jobs.runner import Progress, RunSummary
-from penstock.sizes import counted
+from penstock.base.sizes import counted
 
 __all__ = ["RunDisplay"]
 

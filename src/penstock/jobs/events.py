@@ -24,15 +24,15 @@ from typing import IO, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-import penstock
-from penstock.bindings import redacted, without_secrets
+from penstock.base.durable import sync_folder, whole_lines_bytes
+from penstock.base.version import __version__
+from penstock.bindings.secrets import redacted, without_secrets
+from penstock.commands.command_catalog import read_command_catalog
+from penstock.commands.job_receipts import by_batch
+from penstock.commands.receipt_segments import NewLines, receipts_backwards
 from penstock.control.receipts import Receipt
-from penstock.durable import sync_folder, whole_lines_bytes
 from penstock.errors import CheckpointError, fault_of
-from penstock.jobs.control import read_control_entry
-from penstock.jobs.logs import job_log
-from penstock.jobs.receipt_segments import NewLines, receipts_backwards
-from penstock.jobs.receipts import by_batch
+from penstock.jobs.job_log import job_log
 from penstock.jobs.settings import RunSettings
 from penstock.streams.graph import RECEIPTS
 
@@ -201,7 +201,7 @@ class RunEvents:
     def started(self, details: Mapping[str, Any]) -> None:
         """The run has begun. When the run before it has left no word of its end, the event tells so."""
         interrupted = _without_end(read_events(self._checkpoint))
-        more = {"version": penstock.__version__} | ({"interrupted": interrupted} if interrupted else {})
+        more = {"version": __version__} | ({"interrupted": interrupted} if interrupted else {})
         self.add("started", {**details, **more})
 
     def add(
@@ -345,7 +345,7 @@ def _commands(checkpoint: Path, name: str, receipts: Sequence[Receipt]) -> Event
     return Event(
         at=receipts[0].at,
         event="commands",
-        job=read_control_entry(checkpoint).job,
+        job=read_command_catalog(checkpoint).job,
         by=", ".join(sorted({receipt.issued_by for receipt in receipts if receipt.issued_by})),
         batch=receipts[0].batch,
         details={

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.bindings import Binding, KafkaBinding
+from penstock.bindings.types import Binding, KafkaBinding
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.errors import BindingError
-from penstock.jobs.capturing import positions_of
-from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import batch_numbers
-from penstock.sources.kafka import client_settings
+from penstock.savepoints.snapshot_capture import positions_of
+from penstock.sources.kafka_source import client_settings
 from penstock.sources.topic_identity import TopicIdentity
 
 __all__ = ["known_topics"]

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.bindings import redacted
+from penstock.bindings.secrets import redacted
+from penstock.checkpoints.checkpoint import Checkpoint, Outputs
+from penstock.checkpoints.plans import Plans
 from penstock.errors import CheckpointError
-from penstock.jobs.binding import BoundJob
-from penstock.jobs.checkpoint import Checkpoint, Outputs
+from penstock.jobs.compile import CompiledJob
 from penstock.jobs.events import RunEvents
-from penstock.jobs.plans import Plans
 from penstock.sinks.base import Sink
 from penstock.streams.graph import RECEIPTS
 
@@ -51,7 +51,7 @@ class Position:
 
 
 def checked_outputs(
-    bound: BoundJob, checkpoint: Checkpoint, bindings: Mapping[str, str], new_outputs_from: int | None
+    bound: CompiledJob, checkpoint: Checkpoint, bindings: Mapping[str, str], new_outputs_from: int | None
 ) -> Outputs | None:
     """The outputs that a job begins anew, None when they go on. Writes nothing.
 
@@ -66,7 +66,7 @@ def checked_outputs(
     return Outputs(uuid.uuid4().hex[:12], next_batch)
 
 
-def held_outputs(bound: BoundJob, checkpoint: Checkpoint, bindings: Mapping[str, str]) -> list[Held]:
+def held_outputs(bound: CompiledJob, checkpoint: Checkpoint, bindings: Mapping[str, str]) -> list[Held]:
     """What the sinks that are exactly once hold."""
     sinks: list[tuple[str, Sink | None]] = [(name, sink) for name, (sink, _, _) in bound.sinks.items()]
     return [
@@ -98,8 +98,8 @@ def begins_anew(held: Sequence[Held], position: Position, wanted_from: int | Non
 
 
 def begin_outputs_anew(
-    bound: BoundJob, outputs: Outputs, checkpoint: Checkpoint, events: RunEvents
-) -> BoundJob:
+    bound: CompiledJob, outputs: Outputs, checkpoint: Checkpoint, events: RunEvents
+) -> CompiledJob:
     """Let sinks know a job under another id from now on, durably; gives the job as it is bound then."""
     details = {"id": outputs.id, "first_batch": outputs.first_batch}
     events.add("outputs-anew", details, batch=outputs.first_batch - 1)

@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from penstock.durable import write_atomically
+from penstock.base.durable import write_atomically
+from penstock.checkpoints.ownership import locked
 from penstock.errors import CheckpointError, JobFailedError
-from penstock.jobs.logs import job_log
-from penstock.jobs.ownership import locked
+from penstock.jobs.job_log import job_log
 
 __all__ = ["Answer", "Request", "Requests", "answer_to", "ask", "is_running", "new_request", "post"]
 

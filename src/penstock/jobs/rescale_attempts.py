@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from pyspark.sql import SparkSession
 
-from penstock.durable import sync_folder
+from penstock.base.durable import sync_folder
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.errors import PenstockError, system_error_of
-from penstock.jobs.checkpoint import Checkpoint, Lineage
 from penstock.jobs.requests import Request
-from penstock.jobs.rescaling import is_rescaling, rescale
+from penstock.savepoints.rescaling import is_rescaling, rescale
+from penstock.spark.types import SparkSession
 
 __all__ = ["Outcome", "carry_out"]
 

@@ -13,45 +13,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-
-from penstock.bindings import KafkaBinding, redacted
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import KafkaBinding
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.described_graph import GRAPH_FILE
+from penstock.checkpoints.described_state import STATE_FILE
+from penstock.checkpoints.ownership import Ownership, locked, locked_by_jvm
+from penstock.checkpoints.recovery import recover
+from penstock.checkpoints.temporary_checkpoints import temporary_checkpoint
+from penstock.commands.command_catalog import CONTROL_FILE
 from penstock.errors import PenstockError
-from penstock.jobs.beginning import begin, declared_state, must_evolve, put_aside
-from penstock.jobs.binding import BoundJob, bind_job
-from penstock.jobs.capturing import Capture, capture
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.control import CONTROL_FILE
+from penstock.jobs.commit import STOPPING, BatchCommitter, Progress, RunServices, RunSummary
+from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.control_history import control_history
-from penstock.jobs.definition import Job
-from penstock.jobs.described_graph import GRAPH_FILE
-from penstock.jobs.described_state import STATE_FILE
-from penstock.jobs.dumping import Dumps
+from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.events import RunEvents, settings_of, user_name
-from penstock.jobs.explaining import SparkLog, explained
-from penstock.jobs.figures import FiguresWriter
-from penstock.jobs.following import STOPPING, Follower, Progress, RunSummary, Watch
+from penstock.jobs.failure_diagnosis import SparkLog, explained
 from penstock.jobs.hindrances import check_room, hindrances_told
-from penstock.jobs.metrics_serving import metrics_served
+from penstock.jobs.metrics_endpoint import metrics_served
+from penstock.jobs.metrics_recorder import LagClock, MetricsRecorder
 from penstock.jobs.outputs import begin_outputs_anew, checked_outputs
-from penstock.jobs.ownership import Ownership, locked, locked_by_jvm
-from penstock.jobs.recording import LagClock, Recorder
-from penstock.jobs.recovery import recover
-from penstock.jobs.replanning import pending_told, take_back_plan
+from penstock.jobs.replan import pending_told, take_back_plan
 from penstock.jobs.requests import Answer, Request, Requests
 from penstock.jobs.rescale_attempts import carry_out
-from penstock.jobs.rescaling import evolve, finish_rescaling
+from penstock.jobs.restore import begin, declared_state, must_evolve, put_aside
 from penstock.jobs.settings import RunSettings
 from penstock.jobs.signals import signals_set
-from penstock.jobs.temporary_checkpoints import temporary_checkpoint
 from penstock.jobs.worker_output import WorkerOutput
+from penstock.metrics.batch_metrics import FiguresWriter
 from penstock.runtime.cuts import write_stream_order
-from penstock.runtime.memory import MemoryGauge
-from penstock.runtime.query import Query, start_query
-from penstock.runtime.session import OUTPUT_FILE, SessionSettings, open_session, ship_code
-from penstock.runtime.warm_up import warm_up
+from penstock.savepoints.rescaling import evolve, finish_rescaling
+from penstock.savepoints.snapshot_capture import Capture, capture
+from penstock.spark.query import Query, start_query
+from penstock.spark.run_memory import MemoryGauge
+from penstock.spark.session import OUTPUT_FILE, SessionSettings, open_session, ship_code
+from penstock.spark.startup.warm_up import warm_up
+from penstock.spark.types import PySparkException, SparkSession, StreamingQuery
+from penstock.streams.job import Job
 
 __all__ = ["JobRunner", "Progress", "RunSummary"]
 
@@ -68,7 +66,7 @@ class _Run:
     """
 
     session: SparkSession
-    follower: Follower
+    committer: BatchCommitter
     checkpoint: Checkpoint
     requests: Requests
     events: RunEvents
@@ -155,7 +153,7 @@ class JobRunner:
             told = recovered + begin(self._job, self._settings, checkpoint)
             declared = declared_state(self._job)
             evolves = must_evolve(declared, checkpoint)
-            bound = bind_job(self._job, self._settings, checkpoint, gets_seed=evolves)
+            bound = compile_job(self._job, self._settings, checkpoint, gets_seed=evolves)
             anew = checked_outputs(
                 bound, checkpoint, self._settings.bindings, self._settings.new_outputs_from
             )
@@ -175,7 +173,7 @@ class JobRunner:
                 on_note(f"Micro-batch {self._settings.replan} is planned anew; no output had a part of it.")
             kept = FiguresWriter(checkpoint.folder, most_bytes=self._settings.figures_mb << 20)
             writer = stack.enter_context(contextlib.closing(kept))
-            recorder = Recorder(writer, bound, self.job_id, self._settings.batch_interval_ms)
+            recorder = MetricsRecorder(writer, bound, self.job_id, self._settings.batch_interval_ms)
             stack.enter_context(metrics_served(self._settings, recorder, on_note))
             (on_begin or _nobody_waits)()
             session = stack.enter_context(open_session(self._session_settings(bound, checkpoint)))
@@ -203,12 +201,12 @@ class JobRunner:
             lag_clocks: dict[str, LagClock] = {}
             progress = Progress()
             while True:
-                dumps = Dumps(checkpoint, bound.lineage, self._settings.allowed, on_note)
-                watch = Watch(ownership, dumps, recorder, lag_clocks, progress)
-                follower = Follower(bound, checkpoint, watch)
+                dumps = DumpQueue(checkpoint, bound.lineage, self._settings.allowed, on_note)
+                watch = RunServices(ownership, dumps, recorder, lag_clocks, progress)
+                committer = BatchCommitter(bound, checkpoint, watch)
                 run = _Run(
                     session,
-                    follower,
+                    committer,
                     checkpoint,
                     requests,
                     events,
@@ -222,7 +220,7 @@ class JobRunner:
                     if summary.status == "finished":
                         dumps.finish()
                 finally:
-                    follower.sync.close()
+                    committer.sync.close()
                     dumps.abandon()
                 if request is None or request.action != "rescale":
                     break
@@ -230,7 +228,7 @@ class JobRunner:
                 recorder.bind(bound)
         return summary
 
-    def _begun(self, bound: BoundJob, told: str, epoch: int, aside: Path | None) -> dict[str, Any]:
+    def _begun(self, bound: CompiledJob, told: str, epoch: int, aside: Path | None) -> dict[str, Any]:
         """What there is to say of a run that has begun."""
         bindings = {name: redacted(uri) for name, uri in sorted(self._settings.bindings.items())}
         found = {
@@ -245,7 +243,7 @@ class JobRunner:
     def _run_bound(self, run: _Run) -> tuple[RunSummary, Request | None]:
         """Run until the end, or until a request has stopped the job; gives the request as well."""
         with contextlib.ExitStack() as stack:
-            for receiver in run.follower.bound.receivers:
+            for receiver in run.committer.bound.receivers:
                 stack.enter_context(receiver)
                 if self._settings.bounded:
                     receiver.wait_for_end(run.stop)
@@ -256,13 +254,13 @@ class JobRunner:
         elif request is None:
             is_stopped = summary.status == "stopped"
             details = {"how": "signal"} if is_stopped else {}
-            batch = run.follower.progress.batch_id
+            batch = run.committer.progress.batch_id
             run.events.add("stopped" if is_stopped else "finished", details, by="", batch=batch)
         return summary, request
 
     def _stopped(self, run: _Run, request: Request) -> None:
         """Take the savepoint that a request to stop has asked for, and answer it."""
-        details: dict[str, Any] = {"batch": run.follower.progress.batch_id}
+        details: dict[str, Any] = {"batch": run.committer.progress.batch_id}
         error = ""
         if request.savepoint is not None:
             wanted = Capture(
@@ -286,12 +284,12 @@ class JobRunner:
 
     def _rescaled(
         self, run: _Run, request: Request, on_note: Callable[[str], None]
-    ) -> tuple[BoundJob, Callable[[], None]]:
+    ) -> tuple[CompiledJob, Callable[[], None]]:
         """Give the state to another number of tasks, and bind the job anew.
 
         Gives what is to be called when the job runs again: who asked is told how long it stood still.
         """
-        before = run.follower.bound.lineage.parallelism
+        before = run.committer.bound.lineage.parallelism
         begun_s = time.monotonic()
         outcome = carry_out(run.session, run.checkpoint, request)
         lineage = outcome.lineage
@@ -300,9 +298,9 @@ class JobRunner:
             run.requests.answer(request, Answer(told))
             on_note(told)
             run.events.add("rescale-failed", {"before": before, "reason": outcome.why}, by=request.by)
-            return bind_job(self._job, self._settings, run.checkpoint), _nobody_waits
+            return compile_job(self._job, self._settings, run.checkpoint), _nobody_waits
         run.session.conf.set("spark.sql.shuffle.partitions", str(lineage.parallelism))
-        bound = bind_job(self._job, self._settings, run.checkpoint)
+        bound = compile_job(self._job, self._settings, run.checkpoint)
         seconds = time.monotonic() - begun_s
         on_note(f"The parallelism is {lineage.parallelism} instead of {before}, after {seconds:.1f} s.")
         details = {
@@ -326,7 +324,7 @@ class JobRunner:
             Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
         return Checkpoint.open(self._settings.checkpoint)
 
-    def _session_settings(self, bound: BoundJob, checkpoint: Checkpoint) -> SessionSettings:
+    def _session_settings(self, bound: CompiledJob, checkpoint: Checkpoint) -> SessionSettings:
         return SessionSettings(
             app_name=self._job.name,
             master=self._settings.master,
@@ -340,8 +338,8 @@ class JobRunner:
         )
 
     def _run(self, run: _Run) -> tuple[RunSummary, Request | None]:
-        follower, checkpoint = run.follower, run.checkpoint
-        bound = follower.bound
+        committer, checkpoint = run.committer, run.checkpoint
+        bound = committer.bound
         lineage = bound.lineage
         log = SparkLog(checkpoint.folder / "spark.log")
         for sink, _, _ in bound.sinks.values():
@@ -351,9 +349,9 @@ class JobRunner:
         checkpoint.save(CONTROL_FILE, bound.control)
         checkpoint.save(GRAPH_FILE, bound.graph)
         checkpoint.save(STATE_FILE, declared_state(self._job))
-        follower.history = control_history(bound.sources, checkpoint, lineage)
-        if follower.history.told is not None:
-            run.on_note(follower.history.told)
+        committer.history = control_history(bound.sources, checkpoint, lineage)
+        if committer.history.told is not None:
+            run.on_note(committer.history.told)
         query = Query(
             plan=bound.plan,
             sources=bound.sources,
@@ -362,13 +360,13 @@ class JobRunner:
             parallelism=lineage.parallelism,
             bounded=self._settings.bounded,
             batch_interval_ms=self._settings.batch_interval_ms,
-            before_batch=follower.before_batch,
-            on_batch=follower.on_batch,
-            on_rest=follower.recorder.rested,
-            holds_data=self._should_hold(follower),
+            before_batch=committer.before_batch,
+            on_batch=committer.on_batch,
+            on_rest=committer.recorder.rested,
+            holds_data=self._should_hold(committer),
             first_batch=lineage.first_batch,
             positions=lineage.positions,
-            limits=follower.bounds.limits,
+            limits=committer.bounds.limits,
         )
         on_start = run.on_start
         try:
@@ -391,18 +389,18 @@ class JobRunner:
                 if status != _OTHERWISE:
                     break
                 query = self._otherwise(run, query)
-                follower.closing = False
+                committer.closing = False
         except PySparkException as e:
             # Whatever two runs on one checkpoint have made of it, that is the cause.
-            failure = follower.failure() or explained(e, log, checkpoint.spark_folder, len(lineage.streams))
+            failure = committer.failure() or explained(e, log, checkpoint.spark_folder, len(lineage.streams))
             raise failure from failure.__cause__
-        follower.plans.forget_refused()
-        return follower.summary(self.job_id, status), request
+        committer.plans.forget_refused()
+        return committer.summary(self.job_id, status), request
 
     def _drain(self, run: _Run, query: Query) -> Query:
         """Process all that is there by queries that end by themselves; gives the last."""
         while True:
-            run.follower.closing = False
+            run.committer.closing = False
             query = dataclasses.replace(query, bounded=True)
             running = start_query(run.session, query)
             status, _ = self._follow(run, running, holds_data=query.holds_data, heeds_requests=False)
@@ -413,23 +411,23 @@ class JobRunner:
     def _otherwise(self, run: _Run, query: Query) -> Query:
         """The query as it is to go on, once the one before has ended between two micro-batches."""
         # It was planned with the bounds of before, and nothing of it was done.
-        run.follower.plans.forget_refused()
-        for told in run.follower.bounds.changes():
+        run.committer.plans.forget_refused()
+        for told in run.committer.bounds.changes():
             run.on_note(told)
-        limits = run.follower.bounds.renew()
-        return dataclasses.replace(query, holds_data=self._should_hold(run.follower), limits=limits)
+        limits = run.committer.bounds.renew()
+        return dataclasses.replace(query, holds_data=self._should_hold(run.committer), limits=limits)
 
-    def _is_otherwise(self, follower: Follower, *, holds_data: bool) -> bool:
+    def _is_otherwise(self, committer: BatchCommitter, *, holds_data: bool) -> bool:
         """Whether the query should go on as another one."""
-        return self._should_hold(follower) != holds_data or follower.bounds.are_outdated
+        return self._should_hold(committer) != holds_data or committer.bounds.are_outdated
 
-    def _should_hold(self, follower: Follower) -> bool:
+    def _should_hold(self, committer: BatchCommitter) -> bool:
         """Whether data streams must not be read on.
 
         So much waits for paused steps, or the history of control streams comes first.
         """
-        held_too_much = not self._settings.bounded and follower.held_bytes > self._settings.max_held_bytes
-        return held_too_much or follower.history.is_behind()
+        held_too_much = not self._settings.bounded and committer.held_bytes > self._settings.max_held_bytes
+        return held_too_much or committer.history.is_behind()
 
     def _follow(
         self,
@@ -440,37 +438,37 @@ class JobRunner:
         heeds_requests: bool = True,
     ) -> tuple[str, Request | None]:
         """Wait for the query, and give how it went; without `holds_data` it goes on however much waits."""
-        follower = run.follower
-        follower.watch(query)
+        committer = run.committer
+        committer.watch(query)
         while query.isActive:
             stops = run.stop.wait(_POLL_S)
             # Requests need the job between two micro-batches, which it is not while one of a run before is half done.
-            heeds = heeds_requests and not stops and follower.plans.pending is None
+            heeds = heeds_requests and not stops and committer.plans.pending is None
             request = run.requests.next() if heeds else None
             if stops or request is not None:
-                follower.closing = True
+                committer.closing = True
                 _stop_between_batches(query)
-                follower.refresh()
-                run.on_progress(follower.progress)
+                committer.refresh()
+                run.on_progress(committer.progress)
                 return "stopped", request
-            if holds_data is not None and self._is_otherwise(follower, holds_data=holds_data):
+            if holds_data is not None and self._is_otherwise(committer, holds_data=holds_data):
                 # Spark's sources take no word while they run, so the query goes on as another one.
-                follower.closing = True
+                committer.closing = True
                 _stop_between_batches(query)
-                follower.refresh()
+                committer.refresh()
                 return _OTHERWISE, None
-            failure = follower.failure()
+            failure = committer.failure()
             if failure is not None:
                 query.stop()
                 raise failure
-            follower.dumps.step()
-            follower.refresh()
-            run.on_progress(follower.progress)
+            committer.dumps.step()
+            committer.refresh()
+            run.on_progress(committer.progress)
         query.awaitTermination()
-        follower.refresh()
-        run.on_progress(follower.progress)
-        follower.history.finish()
-        if holds_data and not self._should_hold(follower):
+        committer.refresh()
+        run.on_progress(committer.progress)
+        committer.history.finish()
+        if holds_data and not self._should_hold(committer):
             return _OTHERWISE, None
         return "finished", None
 

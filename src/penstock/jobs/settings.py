@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.commands.receipt_segments import DEFAULT_RECEIPTS_BYTES
 from penstock.control.commands import DEFAULT_MOST_BYTES
 from penstock.errors import JobDefinitionError
-from penstock.jobs.addresses import metrics_address
-from penstock.jobs.figures import DEFAULT_FIGURES_BYTES
-from penstock.jobs.receipt_segments import DEFAULT_RECEIPTS_BYTES
-from penstock.sources.allowed import AllowedPlaces
+from penstock.metrics.addresses import metrics_address
+from penstock.metrics.batch_metrics import DEFAULT_FIGURES_BYTES
+from penstock.objects.allowed import AllowedPlaces
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
 __all__ = ["RunSettings"]

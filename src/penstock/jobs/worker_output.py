@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.jobs.logs import job_log
+from penstock.jobs.job_log import job_log
 
 __all__ = ["WorkerOutput", "output_log"]
 

@@ -1,1 +1,6 @@
-"""Operators: what happens to records. Plain Python and Arrow; nothing here knows Spark."""
+"""Operators: what users write for one step: functions, handlers, keys, windows, watermarks.
+
+In: the user's classes.
+Out: their description; the engine runs them.
+Imports: base, control, errors, records, state, windows.
+"""

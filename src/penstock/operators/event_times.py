@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.instants import FIRST_MS, LAST_MS
+from penstock.base.instants import FIRST_MS, LAST_MS
 
 __all__ = [
     "BEFORE_ALL",

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.base.instants import nearest_instant
 from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, StateError
-from penstock.instants import nearest_instant
-from penstock.records import RecordType, record_type
-from penstock.state.state_column import Cursor
-from penstock.state.timers import Timer, Timers
+from penstock.records.schemas import record_type
+from penstock.records.types import RecordType
+from penstock.state.cursor import Cursor
+from penstock.state.timer import Timer, Timers
 from penstock.state.values import KeyedState
 
 __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
@@ -189,16 +190,18 @@ class BatchContext:
     """What a vectorised function may know about the batch of records that it processes.
 
     Attributes:
-        slots: for each record the slot of its key (int64). State columns are indexed by slot.
-        keys: the keys by slot, as an Arrow array; includes keys without records in this batch. One null in a step
+        key_indices: for each record the index of its key (int64), by which state columns are indexed.
+        keys: the keys by index, as an Arrow array; includes keys without records in this batch. One null in a step
             without a key.
         stream: name of the stream that the records came from.
         key_group: number of the key group that the keys belong to; in a step without a key, of the part.
 
     """
 
-    def __init__(self, slots: npt.NDArray[np.int64], keys: pa.Array, stream: str, key_group: int) -> None:
-        self.slots = slots
+    def __init__(
+        self, key_indices: npt.NDArray[np.int64], keys: pa.Array, stream: str, key_group: int
+    ) -> None:
+        self.key_indices = key_indices
         self.keys = keys
         self.stream = stream
         self.key_group = key_group

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from penstock.errors import JobDefinitionError
-from penstock.records import record_type
+from penstock.records.schemas import record_type
 
 __all__ = ["BUILT_IN_KINDS", "Handler", "declared_handlers", "on_command"]
 

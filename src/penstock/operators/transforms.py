@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.errors import SchemaError
-from penstock.operators.blocks import DeadLetter, Records
-from penstock.operators.reasons import reason_of, unfit
-from penstock.records import RecordType
+from penstock.operators.error_reasons import reason_of, unfit
+from penstock.operators.record_blocks import DeadLetter, Records
+from penstock.records.types import RecordType
 
 __all__ = ["apply_transform"]
 

@@ -1,7 +1,7 @@
-"""Watermarks: what a slot knows of the progress of event time, put together from the ticks of its inputs.
+"""Watermarks: what a slot knows of the progress of event time, put together from the watermark updates of its inputs.
 
-A tick says how far the partitions of a stream claim to be. The watermark of a slot is the minimum over the partitions
-that are not idle, and never goes back (Akidau et al., "The Dataflow Model", VLDB 2015).
+A watermark update says how far the partitions of a stream claim to be. The watermark of a slot is the minimum over the
+partitions that are not idle, and never goes back (Akidau et al., "The Dataflow Model", VLDB 2015).
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["END_MS", "INGESTION_TIME", "EventClock", "Pace", "Progress", "Tick", "merged_progress"]
+__all__ = [
+    "END_MS",
+    "INGESTION_TIME",
+    "EventClock",
+    "InputWatermarkRule",
+    "Progress",
+    "WatermarkUpdate",
+    "merged_progress",
+]
 
 INGESTION_TIME: Final = "__ingestion_time"
 """As the field of event time: a record counts when it arrives, at the time of its micro-batch."""
@@ -23,7 +31,7 @@ END_MS: Final = 2**63 - 1
 _BEFORE_ALL: Final = -(2**63)
 
 
-class Tick(msgspec.Struct, array_like=True, frozen=True):
+class WatermarkUpdate(msgspec.Struct, array_like=True, frozen=True):
     """How far partitions of a stream, or slots of a step, are: the watermark of each, in milliseconds since 1970.
 
     `origin` is the id of the source or step; a slot of a step may have no watermark yet. With `ends` time ends for this
@@ -37,7 +45,7 @@ class Tick(msgspec.Struct, array_like=True, frozen=True):
 
 
 @dataclass(frozen=True)
-class Pace:
+class InputWatermarkRule:
     """How the partitions of one origin count: those that are known beforehand, and after what silence one is idle.
 
     `grows` tells that others may come. With `by_arrival` the time of records is that of the micro-batch.
@@ -76,28 +84,28 @@ class EventClock:
 
     def __init__(
         self,
-        paces: Sequence[Pace],
+        watermark_rules: Sequence[InputWatermarkRule],
         progress: Progress,
-        ticks: Iterable[Tick],
+        updates: Iterable[WatermarkUpdate],
         now_ms: int,
         *,
         stands: bool = False,
     ) -> None:
-        self._paces: Final = paces
+        self._watermark_rules: Final = watermark_rules
         self._now_ms: Final = now_ms
         self._stands: Final = stands
         partitions: Partitions = {}
-        for pace in paces:
-            known = progress.partitions.get(pace.origin, {})
-            names = dict.fromkeys([*pace.partitions, *(known if pace.grows else ())])
-            partitions[pace.origin] = {name: known.get(name, (None, now_ms)) for name in names}
+        for rule in watermark_rules:
+            known = progress.partitions.get(rule.origin, {})
+            names = dict.fromkeys([*rule.partitions, *(known if rule.grows else ())])
+            partitions[rule.origin] = {name: known.get(name, (None, now_ms)) for name in names}
         ends = False
-        for tick in ticks:
-            ends = ends or tick.ends
-            known = partitions.get(tick.origin, {})
-            for name, watermark_ms in tick.watermarks.items():
+        for update in updates:
+            ends = ends or update.ends
+            known = partitions.get(update.origin, {})
+            for name, watermark_ms in update.watermarks.items():
                 before_ms = known.get(name, (None, 0))[0]
-                known[name] = _later(before_ms, watermark_ms), None if tick.idle else now_ms
+                known[name] = _later(before_ms, watermark_ms), None if update.idle else now_ms
         self.progress: Final = Progress(partitions, progress.watermark_ms, progress.told)
         if not stands:
             self.progress.watermark_ms = _later(progress.watermark_ms, self._least())
@@ -108,7 +116,7 @@ class EventClock:
     def _least(self) -> int | None:
         """The watermark of those that are not idle; when all are, nobody holds anything back."""
         working = [watermark_ms for _, _, watermark_ms in self._working()]
-        working += [self._now_ms - 1 for pace in self._paces if pace.by_arrival]
+        working += [self._now_ms - 1 for rule in self._watermark_rules if rule.by_arrival]
         if working:
             return None if None in working else min(at for at in working if at is not None)
         entries = [entry for known in self.progress.partitions.values() for entry in known.values()]
@@ -116,29 +124,29 @@ class EventClock:
 
     def _working(self) -> Iterator[tuple[str, str, int | None]]:
         """The partitions that are not idle: their origin, name and watermark."""
-        for pace in self._paces:
-            for name, (watermark_ms, moved_ms) in self.progress.partitions[pace.origin].items():
-                if not self._is_silent(pace, moved_ms):
-                    yield pace.origin, name, watermark_ms
+        for rule in self._watermark_rules:
+            for name, (watermark_ms, moved_ms) in self.progress.partitions[rule.origin].items():
+                if not self._is_silent(rule, moved_ms):
+                    yield rule.origin, name, watermark_ms
 
-    def _is_silent(self, pace: Pace, moved_ms: int | None) -> bool:
+    def _is_silent(self, rule: InputWatermarkRule, moved_ms: int | None) -> bool:
         if moved_ms is None:
             return True
-        return pace.idle_ms is not None and self._now_ms - moved_ms >= pace.idle_ms
+        return rule.idle_ms is not None and self._now_ms - moved_ms >= rule.idle_ms
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing holds time. A paused step does, as data waits in it."""
-        by_arrival = any(pace.by_arrival for pace in self._paces)
+        by_arrival = any(rule.by_arrival for rule in self._watermark_rules)
         return not (self._stands or by_arrival or any(True for _ in self._working()))
 
-    def tell(self, origin: str, slot: str) -> Tick | None:
+    def tell(self, origin: str, slot: str) -> WatermarkUpdate | None:
         """What a slot of a step has to tell the steps behind it; None when they know."""
         before, self.progress.told = self.progress.told, (self.progress.watermark_ms, self.is_idle)
         if self.progress.told == before:
             return None
         watermark_ms, idle = self.progress.told
-        return Tick(origin, {slot: watermark_ms}, idle=idle)
+        return WatermarkUpdate(origin, {slot: watermark_ms}, idle=idle)
 
     @property
     def moved(self) -> bool:
@@ -149,10 +157,10 @@ class EventClock:
     def next_idle_ms(self) -> int | None:
         """When the next partition falls idle, in milliseconds since 1970; None when none will."""
         found = [
-            moved_ms + pace.idle_ms
-            for pace in self._paces
-            if pace.idle_ms is not None
-            for _, moved_ms in self.progress.partitions[pace.origin].values()
+            moved_ms + rule.idle_ms
+            for rule in self._watermark_rules
+            if rule.idle_ms is not None
+            for _, moved_ms in self.progress.partitions[rule.origin].values()
             if moved_ms is not None
         ]
         return min((at for at in found if at > self._now_ms), default=None)

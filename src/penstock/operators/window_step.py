@@ -12,22 +12,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.base.instants import FIRST_MS, LAST_MS
 from penstock.errors import JobDefinitionError, SchemaError
-from penstock.instants import FIRST_MS, LAST_MS
 from penstock.operators.functions import ProcessFunction, result_record_type
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
-from penstock.records import Field, RecordType, type_of_fields, without_none
-from penstock.records import record_type as make_record_type
+from penstock.records.schemas import record_type as make_record_type
+from penstock.records.schemas import without_none
+from penstock.records.types import Field, RecordType, type_of_fields
 from penstock.state.shared import Setting, declared_shared
+from penstock.state.state_spec import value_spec
 from penstock.state.transient import declared_transient
-from penstock.state.values import KeyedState, value_spec
+from penstock.state.values import KeyedState
 from penstock.windows.assigners import GlobalWindows
 from penstock.windows.emissions import Emission
 from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics
-from penstock.windows.functions import Aggregated, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowOperator, WindowSpec
-from penstock.windows.parameters import Parameter
 from penstock.windows.triggers import (
     ContinuousEventTimeTrigger,
     CountTrigger,
@@ -38,6 +38,8 @@ from penstock.windows.triggers import (
     Trigger,
 )
 from penstock.windows.window import GLOBAL, Window
+from penstock.windows.window_functions import Aggregated, Reduced, WindowContents, WindowFunction
+from penstock.windows.window_parameters import Parameter
 from penstock.windows.window_state import WINDOWS, CheckedWindowState, WindowState
 
 __all__ = [

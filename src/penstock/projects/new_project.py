@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import penstock
+from penstock.base.version import __version__
 from penstock.errors import PenstockError
-from penstock.jobs.loading import is_module_taken
+from penstock.jobs.job_loader import is_module_taken
 
 __all__ = ["NewProject", "ProjectError", "make_project"]
 
@@ -93,5 +93,5 @@ def _written(path: Path, folder: Path, package: str) -> str:
     text = path.read_text().replace(_PACKAGE, package).replace(_NAME, folder.name)
     target = folder / place
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text.replace(f"penstock>={_VERSION}", f"penstock>={penstock.__version__}"))
+    target.write_text(text.replace(f"penstock>={_VERSION}", f"penstock>={__version__}"))
     return place

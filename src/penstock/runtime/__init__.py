@@ -1,1 +1,6 @@
-"""Runtime: compiles a described job into one Spark query. The only place that knows Spark."""
+"""Runtime: a job's graph as levels of keyed steps, and all that its tasks do. Knows no Spark.
+
+In: a graph; chunks of records and packed rows.
+Out: a plan; packed rows for the next level, sinks and the driver.
+Imports: base, control, engine, errors, operators, records, sinks, sources, state, streams, windows.
+"""

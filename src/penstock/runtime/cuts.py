@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.durable import write_atomically
+from penstock.base.durable import write_atomically
 from penstock.streams.graph import STARTS
 
 __all__ = [

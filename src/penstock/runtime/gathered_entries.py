@@ -9,7 +9,7 @@ from typing import IO, Final
 
 import pyarrow as pa
 
-from penstock.state.blocks import Content
+from penstock.state.stored_blocks import Content
 
 __all__ = ["GatheredEntries"]
 

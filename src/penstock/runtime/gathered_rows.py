@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
-from penstock.runtime.packing import PackedRow
+from penstock.runtime.packed_rows import PackedRow
 
 __all__ = ["GatheredRows", "in_memory", "pieces_of_groups"]
 

@@ -13,36 +13,37 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.control.orders import Glimpse, PlainSets, Steered, decode_orders
+from penstock.control.orders import CommandIdNotice, PlainSets, Steered, decode_orders
+from penstock.engine.slot import Slot, held_name
+from penstock.engine.slot_run import BatchTime, SlotRun
+from penstock.engine.step import Emission, StepCore, StepResult, no_cyclic_collection
 from penstock.errors import StateError
-from penstock.operators.blocks import KEY, Block
 from penstock.operators.event_times import EVENT_TIME
-from penstock.operators.slot import Slot, held_name
-from penstock.operators.slot_run import Moment, SlotRun
-from penstock.operators.step import Emission, StepCore, StepResult, no_cyclic_collection
-from penstock.operators.watermarks import Tick
+from penstock.operators.record_blocks import KEY, Block
+from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
-from penstock.runtime.packing import (
+from penstock.runtime.packed_rows import (
     ORDERS,
-    TICKS,
     WAKE,
+    WATERMARKS,
     PackedRow,
     counts_row,
     from_bytes,
     place_of,
     reports_row,
     split_by_key_group,
-    tick_rows,
-    ticks_of,
     time_row,
     to_bytes,
+    watermark_rows,
+    watermark_updates_of,
 )
 from penstock.runtime.plan import JobPlan, emission_destination
-from penstock.runtime.routing import dead_letter_rows
+from penstock.runtime.router import dead_letter_rows
 from penstock.runtime.seed import seed_folder, take_over
 from penstock.state.kept_slots import kept_slots
 from penstock.state.key_groups import key_groups
-from penstock.state.slot_tables import HEAD, Entries, SlotTables
+from penstock.state.slot_log import HEAD, Entries
+from penstock.state.slot_tables import SlotTables
 from penstock.streams.graph import Port, ProcessNode
 
 __all__ = ["Level", "StoredStates"]
@@ -91,7 +92,7 @@ class Level:
         self, found: Mapping[str, list[PackedRow]], states: StoredStates, now: dt.datetime, slot: Slot
     ) -> Iterator[PackedRow]:
         orders = _orders(found.get(ORDERS, []))
-        ticks = ticks_of(map(in_memory, found.get(TICKS, [])))
+        updates = watermark_updates_of(map(in_memory, found.get(WATERMARKS, [])))
         wakes = WAKE in found
         steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(orders)}
         steps |= self._by_time
@@ -100,11 +101,11 @@ class Level:
             runner = self._runners.get(destination)
             if runner is not None:
                 mine = found.get(destination, [])
-                work = _Work(mine, runner.orders_for(orders), ticks, now, slot, wakes)
+                work = _Work(mine, runner.orders_for(orders), updates, now, slot, wakes)
                 yield from runner.run(work, states)
                 timers = [self.next_timer_ms, runner.next_timer_ms]
                 self.next_timer_ms = min((at for at in timers if at is not None), default=None)
-            elif destination not in (ORDERS, TICKS, WAKE) or not self._is_last:
+            elif destination not in (ORDERS, WATERMARKS, WAKE) or not self._is_last:
                 yield from map(in_memory, found[destination])
 
 
@@ -116,14 +117,14 @@ def _orders(rows: list[PackedRow]) -> list[Steered]:
 
 @dataclass(frozen=True)
 class _Work:
-    """What a slot has for one step: packed rows, orders, ticks, the time of the micro-batch, and which slot it is.
+    """What a slot has for one step: packed rows, commands, watermark updates, the time of the micro-batch, its place.
 
     `wakes` says that it is the first micro-batch of a job that begins with a seed.
     """
 
     rows: list[PackedRow]
     orders: list[Steered]
-    ticks: list[Tick]
+    updates: list[WatermarkUpdate]
     at: dt.datetime
     slot: Slot
     wakes: bool
@@ -142,9 +143,9 @@ class _StepRunner:
         self._schemas = [plan.step_schema(node, number) for number in range(len(node.edges))]
         self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
         self._data = len(node.edges) - 1
-        self._paces: Final = plan.paces(node)
+        self._watermark_rules: Final = plan.watermark_rules(node)
         self._tells_time: Final = plan.tells_time(node)
-        self.goes_by_time: Final = self._core.timers is not None or bool(self._paces)
+        self.goes_by_time: Final = self._core.timers is not None or bool(self._watermark_rules)
         self.next_timer_ms: int | None = None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
@@ -161,7 +162,7 @@ class _StepRunner:
         step = self.node.step
         if isinstance(order, PlainSets):
             return order.step == step
-        if isinstance(order, Glimpse) or order.refusal:
+        if isinstance(order, CommandIdNotice) or order.refusal:
             return order.judge == step
         target = order.command.target.step
         return target == step if target else step in self._plan.accepting.takers(order.command)
@@ -184,17 +185,17 @@ class _StepRunner:
             tables = SlotTables(self._core.state_schema, entries, kept, kept_slots)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
-        run = SlotRun(self._core, work.slot, tables, Moment(work.at, self._paces, work.ticks))
+        run = SlotRun(self._core, work.slot, tables, BatchTime(work.at, self._watermark_rules, work.updates))
         yield from dead_letter_rows(run.dead_letters, self._plan)
         first = work.slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
         rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows
         if work.orders or broadcast:
-            steering = run.steer(work.orders, broadcast)
-            yield from self._packed([(first, steering.result)])
-            applied = list(steering.applied.values())
-            if steering.reports or applied:
-                yield reports_row(self.node.step, first, work.at, steering.reports, applied)
+            execution = run.steer(work.orders, broadcast)
+            yield from self._packed([(first, execution.result)])
+            applied = list(execution.applied.values())
+            if execution.reports or applied:
+                yield reports_row(self.node.step, first, work.at, execution.reports, applied)
         if work.slot.first and (run.changed_shared or work.wakes):
             told = msgspec.json.encode(run.settings())
             yield counts_row("settings", self.node.step, 0, first, told)
@@ -235,9 +236,9 @@ class _StepRunner:
         if time is None or clock is None:
             return
         yield time_row(self.node.step, first, time)
-        tick = clock.tell(self.node.id, f"{first:05d}") if self._tells_time else None
-        if tick is not None:
-            yield from tick_rows(tick, self._plan.first_key_groups)
+        update = clock.tell(self.node.id, f"{first:05d}") if self._tells_time else None
+        if update is not None:
+            yield from watermark_rows(update, self._plan.first_key_groups)
 
     def _records(
         self, rows: Iterable[PackedRow], run: SlotRun, *, more_follows: bool = False

@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.operators.accepting import AcceptedStep, Accepting
-from penstock.operators.blocks import KEY, MESSAGE_KEY, OFFSET, block_schema
+from penstock.engine.command_validation import AcceptedStep, Accepting
+from penstock.engine.slot import Slot
+from penstock.engine.step import StepCore, StepInput
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction, declared_states
 from penstock.operators.handlers import declared_handlers
-from penstock.operators.slot import Slot
-from penstock.operators.step import StepCore, StepInput
-from penstock.operators.watermarks import INGESTION_TIME, Pace
+from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, block_schema
+from penstock.operators.watermarks import INGESTION_TIME, InputWatermarkRule
 from penstock.operators.window_step import WindowStep
 from penstock.runtime.slots import slots, slots_of_key_groups
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
@@ -125,7 +125,7 @@ class JobPlan:
     def wants_clock(self, node: ProcessNode) -> bool:
         """Whether a step goes on while nothing comes: it has timers, or an input that may fall idle."""
         return has_timers(node) or any(
-            pace.idle_ms is not None or pace.by_arrival for pace in self.paces(node)
+            rule.idle_ms is not None or rule.by_arrival for rule in self.watermark_rules(node)
         )
 
     @property
@@ -133,43 +133,49 @@ class JobPlan:
         """Whether a step goes on while nothing comes."""
         return any(map(self.wants_clock, self.graph.steps()))
 
-    def paces(self, node: ProcessNode) -> list[Pace]:
+    def watermark_rules(self, node: ProcessNode) -> list[InputWatermarkRule]:
         """How event time is put together in a step, of all streams of its data; empty for one without."""
-        return self._paces[node.id]
+        return self._watermark_rules[node.id]
 
     @functools.cached_property
-    def _paces(self) -> dict[str, list[Pace]]:
-        found: dict[str, list[Pace]] = {}
+    def _watermark_rules(self) -> dict[str, list[InputWatermarkRule]]:
+        found: dict[str, list[InputWatermarkRule]] = {}
         for node in self.graph.steps():
             origins = self.graph.origins(node.edges[-1].port)
-            found[node.id] = [pace for origin in origins for pace in self._pace(origin, found)]
+            found[node.id] = [rule for origin in origins for rule in self._watermark_rules_of(origin, found)]
         return found
 
-    def _pace(self, origin: SourceNode | ProcessNode, known: Mapping[str, list[Pace]]) -> list[Pace]:
+    def _watermark_rules_of(
+        self, origin: SourceNode | ProcessNode, known: Mapping[str, list[InputWatermarkRule]]
+    ) -> list[InputWatermarkRule]:
         """How what comes from a source or a step counts for event time; `known` has the paces of earlier steps."""
         if isinstance(origin, ProcessNode):
             before = known[origin.id]
-            if before and all(pace.by_arrival for pace in before):
+            if before and all(rule.by_arrival for rule in before):
                 # Slots of it to which nothing comes do not run, and would hold time.
-                return [Pace(origin.id, (), by_arrival=True)]
+                return [InputWatermarkRule(origin.id, (), by_arrival=True)]
             slots = tuple(f"{group:05d}" for group in self.first_key_groups)
-            return [Pace(origin.id, slots)] if before else []
+            return [InputWatermarkRule(origin.id, slots)] if before else []
         if origin.watermarks is None:
             return []
         if origin.time == INGESTION_TIME:
-            return [Pace(origin.id, (), by_arrival=True)]
+            return [InputWatermarkRule(origin.id, (), by_arrival=True)]
         partitions = self.partitions.get(origin.name, ("",))
-        return [Pace(origin.id, partitions, origin.watermarks.idle_ms, grows=origin.name in self.partitions)]
+        return [
+            InputWatermarkRule(
+                origin.id, partitions, origin.watermarks.idle_ms, grows=origin.name in self.partitions
+            )
+        ]
 
     @property
     def awaits_end(self) -> bool:
         """Whether a step may have something to do when time ends: it goes by event time, or has windows."""
-        return any(self.paces(node) or awaits_end(node) for node in self.graph.steps())
+        return any(self.watermark_rules(node) or awaits_end(node) for node in self.graph.steps())
 
     def tells_time(self, node: ProcessNode) -> bool:
         """Whether other steps go by the watermark of a step."""
-        paces = [pace for found in self._paces.values() for pace in found]
-        return any(pace.origin == node.id and not pace.by_arrival for pace in paces)
+        watermark_rules = [rule for found in self._watermark_rules.values() for rule in found]
+        return any(rule.origin == node.id and not rule.by_arrival for rule in watermark_rules)
 
     def core(self, node: ProcessNode) -> StepCore:
         """The step's core."""

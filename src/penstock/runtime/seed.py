@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from penstock.runtime.packing import WAKE, PackedRow, packed_batches
+from penstock.runtime.packed_rows import WAKE, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
-from penstock.state.slot_tables import Entries
+from penstock.state.slot_log import Entries
 
 __all__ = ["SeedEntries", "read_seed", "seed_folder", "take_over", "woken"]
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.operators.slot import Slot
+from penstock.engine.slot import Slot
 
 __all__ = ["first_key_groups", "slot_keys", "slots", "slots_of_key_groups", "spark_hash"]
 

@@ -1,1 +1,7 @@
-"""Server: the manager of jobs. What users want, what is, and what to do about it."""
+"""Server: runs jobs for many people: what they want, what is, and what to do about it.
+
+In: requests by REST or from a browser.
+Out: runs of jobs, their views, and an audit log.
+Imports: base, bindings, checkpoints, commands, control, demo, errors, jobs, machine, metrics, runtime, savepoints,
+    scaling, snapshots, spark, streams.
+"""

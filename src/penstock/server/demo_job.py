@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import penstock.demo
-from penstock.server.catalog import Definition, JobSettings
-from penstock.server.service import JobInfo, JobService, Submission
-from penstock.server.statuses import ENDED, WITH_DRIVER, Desired, JobStatus
+from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, Desired, JobStatus
+from penstock.server.runs.definitions import Definition, JobSettings
+from penstock.server.service.job_info import JobInfo, Submission
+from penstock.server.service.service import JobService
 
 __all__ = ["DEMO", "demo_definition", "hold", "start_or_resume"]
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.server.catalog import Catalog
-from penstock.server.home import ADDRESS_FILE, Home
-from penstock.server.manager import Manager
-from penstock.server.processes import process_of
-from penstock.server.service import JobInfo, JobService
-from penstock.server.statuses import JobStatus
-from penstock.server.store.connecting import sqlite_url
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.manager.manager import Manager
+from penstock.server.runs.definitions import Catalog
+from penstock.server.runs.directory import ADDRESS_FILE, ServerDirectory
+from penstock.server.runs.processes import process_of
+from penstock.server.service.job_info import JobInfo
+from penstock.server.service.service import JobService
+from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
 __all__ = ["UnservedHome", "is_unserved", "unserved_home"]
@@ -30,7 +31,7 @@ class _Announced(msgspec.Struct, frozen=True):
 
 def is_unserved(root: Path) -> bool:
     """Whether a home has jobs of its own, and no server that works."""
-    if not Home(root).store.exists():
+    if not ServerDirectory(root).store.exists():
         return False
     try:
         announced = msgspec.json.decode((root / ADDRESS_FILE).read_bytes(), type=_Announced)
@@ -45,7 +46,7 @@ class UnservedHome:
     """The jobs of a home, for its owner."""
 
     _store: Store
-    _home: Home
+    _home: ServerDirectory
 
     def jobs(self, statuses: Collection[JobStatus]) -> list[JobInfo]:
         """The jobs with one of the statuses, newest first, and how those with a driver are going."""
@@ -66,7 +67,7 @@ class UnservedHome:
 @contextlib.contextmanager
 def unserved_home(root: Path) -> Iterator[UnservedHome]:
     """Open the store of a home. Raises StoreError."""
-    home = Home(root)
+    home = ServerDirectory(root)
     store = Store.open(sqlite_url(home.store))
     try:
         yield UnservedHome(store, home)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.records import RecordType
+from penstock.records.types import RecordType
 
 __all__ = ["RejectingTask", "Rejection", "Sink", "SinkTask", "TaskContext"]
 

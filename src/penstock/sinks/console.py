@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.bindings import ConsoleBinding
+from penstock.bindings.types import ConsoleBinding
 from penstock.errors import ExternalSystemError
-from penstock.json_lines import JsonLines
-from penstock.records import RecordType
+from penstock.records.json_lines import JsonLines
+from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
 
 __all__ = ["ConsoleSink"]

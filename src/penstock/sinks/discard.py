@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.records import RecordType
+from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
 
 __all__ = ["DiscardSink"]

@@ -8,9 +8,9 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from penstock.bindings import KafkaBinding
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
 from penstock.errors import ExternalSystemError
-from penstock.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
 from penstock.sinks.kafka_producers import (
     TransactionalProducer,
     committed_offset,

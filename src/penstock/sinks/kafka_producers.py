@@ -18,9 +18,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from penstock.bindings import KafkaBinding
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError
-from penstock.kafka_topics import LastError, build_client
 
 __all__ = [
     "FLUSH_TIMEOUT_S",

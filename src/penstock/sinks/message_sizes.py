@@ -18,9 +18,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 
-from penstock.bindings import KafkaBinding
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
 from penstock.errors import ExternalSystemError
-from penstock.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
 
 __all__ = ["MessageLimit", "limit_of", "oversized", "with_limit"]
 

@@ -10,10 +10,10 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.bindings import FileFormat
-from penstock.json_lines import JsonLines
-from penstock.records import RecordType
-from penstock.sinks.rows import CsvRows
+from penstock.bindings.types import FileFormat
+from penstock.records.json_lines import JsonLines
+from penstock.records.types import RecordType
+from penstock.sinks.csv_rows import CsvRows
 
 __all__ = ["PartWriter", "join_parquet", "join_text", "part_writer"]
 

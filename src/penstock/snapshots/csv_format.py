@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from penstock.snapshots.arrow_schemas import missing_row
 from penstock.snapshots.json_values import JsonValues
-from penstock.snapshots.rows import (
+from penstock.snapshots.text_columns import TEXT, cell_texts, is_plain, parse_cells, text_bytes
+from penstock.snapshots.text_rows import (
     NOT_FITTING,
     UnfitRowError,
     first_unfit,
@@ -25,8 +27,6 @@ from penstock.snapshots.rows import (
     row_bounds,
     row_parts,
 )
-from penstock.snapshots.schemas import missing_row
-from penstock.snapshots.texts import TEXT, cell_texts, is_plain, parse_cells, text_bytes
 
 __all__ = ["CsvFormat"]
 

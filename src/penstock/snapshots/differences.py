@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.snapshots.digests import Hashes, row_hashes
-from penstock.snapshots.formats import json_rows
 from penstock.snapshots.manifest import Manifest, TableEntry
-from penstock.snapshots.reading import read_manifest, read_table
+from penstock.snapshots.snapshot_reader import read_manifest, read_table
 from penstock.snapshots.stores import Store, open_store
+from penstock.snapshots.table_formats import json_rows
 
 __all__ = ["Differences", "Sample", "TableDifference", "diff"]
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.snapshots.json_values import JsonValues
-from penstock.snapshots.rows import (
+from penstock.snapshots.text_columns import TEXT, json_texts, text_bytes
+from penstock.snapshots.text_rows import (
     NOT_FITTING,
     UnfitRowError,
     first_unfit,
@@ -20,7 +21,6 @@ from penstock.snapshots.rows import (
     row_bounds,
     row_parts,
 )
-from penstock.snapshots.texts import TEXT, json_texts, text_bytes
 
 __all__ = ["JsonLinesFormat"]
 

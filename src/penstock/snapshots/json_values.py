@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.snapshots.texts import TEXT, parse_cells
+from penstock.snapshots.text_columns import TEXT, parse_cells
 
 __all__ = ["JsonValues"]
 

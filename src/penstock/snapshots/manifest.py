@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import DamagedSnapshotError, SnapshotError
-from penstock.snapshots.formats import SnapshotFormat
-from penstock.snapshots.schemas import Columns, schema_of
+from penstock.snapshots.arrow_schemas import Columns, schema_of
+from penstock.snapshots.table_formats import SnapshotFormat
 
 __all__ = [
     "BEFORE",

@@ -13,9 +13,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from penstock.durable import make_folder, sync_folder
+from penstock.base.durable import make_folder, sync_folder
 from penstock.errors import AlreadyThereError, ExternalSystemError, NotThereError, SnapshotError
-from penstock.sources.object_stores import BUCKET, Patience, Place, store_of, why
+from penstock.objects.object_stores import BUCKET, Patience, Place, store_of, why
 
 __all__ = ["Data", "Store", "open_store"]
 

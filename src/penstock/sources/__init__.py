@@ -1,1 +1,6 @@
-"""Sources: where records enter."""
+"""Sources: where records enter; logs that can be replayed, and receivers that make one.
+
+In: files, topics, queues, sockets.
+Out: chunks of undecoded records with their places.
+Imports: base, bindings, brokers, control, errors, objects, records.
+"""

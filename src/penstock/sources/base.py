@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from penstock.records import BadRecord, RecordType
+from penstock.records.types import BadRecord, RecordType
 
 __all__ = ["BadRecord", "HeldLog", "ReplayableLog", "SourceChunk", "Split"]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.records import Field
+from penstock.records.types import Field
 
 __all__ = ["Cells", "cast_cells", "missing_cells", "parse_cells"]
 

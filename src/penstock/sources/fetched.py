@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from penstock.base.durable import make_folder, sync_folder
 from penstock.control.commands import CommandError
-from penstock.durable import make_folder, sync_folder
 from penstock.errors import ExternalSystemError
-from penstock.sources.allowed import AllowedPlaces, PlaceRefusedError
+from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
 
 __all__ = ["FetchedFiles"]
 

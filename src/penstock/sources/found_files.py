@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from penstock.durable import make_folder, sync_folder, write_atomically
+from penstock.base.durable import make_folder, sync_folder, write_atomically
 from penstock.errors import CheckpointError
 
 __all__ = ["FoundFiles", "Listing", "LoggedFile", "files_found"]

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.durable import make_folder, sync_folder
+from penstock.base.durable import make_folder, sync_folder
 from penstock.errors import CheckpointError
-from penstock.records import RecordType
+from penstock.records.types import RecordType
 from penstock.sources.base import SourceChunk, Split
-from penstock.sources.blocks import block_places, pack_block, read_blocks, read_note, whole_end
+from penstock.sources.journal_blocks import block_places, pack_block, read_blocks, read_note, whole_end
 
 __all__ = ["JournalLog", "JournalWriter", "journal_begin", "journal_end"]
 

@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Final
 
-from penstock.bindings import QueueBinding, RabbitStreamBinding
+from penstock.bindings.types import QueueBinding, RabbitStreamBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
 __all__ = ["Problems"]

@@ -23,7 +23,7 @@ from pika.exceptions import (
     UnroutableError,
 )
 
-from penstock.bindings import QueueBinding
+from penstock.bindings.types import QueueBinding
 from penstock.sources.journal import JournalWriter
 from penstock.sources.rabbitmq import Problems
 from penstock.sources.receiver import IDLE_S, Group, Receiver

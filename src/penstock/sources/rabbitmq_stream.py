@@ -26,7 +26,7 @@ from rstream.exceptions import (
     VirtualHostAccessFailure,
 )
 
-from penstock.bindings import RabbitStreamBinding
+from penstock.bindings.types import RabbitStreamBinding
 from penstock.errors import BindingError, JobFailedError
 from penstock.sources.amqp_body import message_body
 from penstock.sources.journal import JournalWriter

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.bindings import RateBinding
+from penstock.bindings.types import RateBinding
 from penstock.errors import BindingError
-from penstock.records import RecordType
+from penstock.records.types import RecordType
 from penstock.sources.base import SourceChunk, Split
 
 __all__ = ["RateLog", "check_schema"]

@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Final
 
-from penstock.bindings import SocketBinding
+from penstock.bindings.types import SocketBinding
 from penstock.errors import ExternalSystemError
 from penstock.sources.journal import JournalWriter
 from penstock.sources.receiver import IDLE_S, MOST_BYTES, Receiver, group_end_s

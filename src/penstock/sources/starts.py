@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.records import RecordType
+from penstock.records.types import RecordType
 from penstock.sources.base import SourceChunk, Split
 
 __all__ = ["StartLog"]

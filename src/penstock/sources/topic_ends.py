@@ -8,9 +8,9 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from penstock.bindings import KafkaBinding
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client, check_topic
 from penstock.errors import ExternalSystemError
-from penstock.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client, check_topic
 
 __all__ = ["ends_beyond"]
 

@@ -15,10 +15,10 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription  # type: ignore[attr-defined]
 
-from penstock.bindings import KafkaBinding
-from penstock.durable import sync_folder, write_atomically
+from penstock.base.durable import sync_folder, write_atomically
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
 from penstock.errors import CheckpointError, ExternalSystemError
-from penstock.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
 
 __all__ = ["TOPIC_FILES", "TopicIdentity"]
 

@@ -1,1 +1,6 @@
-"""State: what a step remembers, by key group."""
+"""State: what a step remembers, by key group.
+
+In: declared states; stored rows.
+Out: values by key or as columns; rows that changed.
+Imports: base, errors, records.
+"""

@@ -15,12 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.state.blocks import RENAMED_FROM
-from penstock.state.expiring import ExpiringColumn, expires_name
+from penstock.state.cursor import Cursor
+from penstock.state.expiry import ExpiringColumn, expires_name
 from penstock.state.group_table import KEY_COLUMN, GroupTable, held_rows, sorted_by_key
 from penstock.state.key_index import key_values
-from penstock.state.state_column import Cursor, StateColumn
-from penstock.state.values import StateSpec
+from penstock.state.state_column import StateColumn
+from penstock.state.state_spec import StateSpec
+from penstock.state.stored_blocks import RENAMED_FROM
 
 __all__ = ["GroupState", "state_schema"]
 
@@ -61,26 +62,26 @@ class GroupState:
         """The slot of a key."""
         slot = self.index.get(key)
         if slot is None:
-            self._bring(pa.array([key], self.keys.type))
+            self._load(pa.array([key], self.keys.type))
             slot = self.index[key]
         return slot
 
-    def bring(self, keys: pa.Array) -> None:
+    def load_keys(self, keys: pa.Array) -> None:
         """Touch keys, which are many: cheaper than one by one. Their values are turned into Python objects, too."""
         new = self._untouched(keys)
         if len(new):
-            self._bring(new)
+            self._load(new)
 
-    def preload(self) -> None:
+    def materialise(self) -> None:
         """Turn the values of all keys that were touched into Python objects, for per-record access."""
         for column in self.columns.values():
-            column.preload()
+            column.materialise()
 
     def settled_keys(self) -> list[Any]:
         """The keys of the group that hold a value, in order, with all that was changed written back, values at hand."""
         self.flush()
-        self.bring(self._table.all_rows().column(0))
-        self.preload()
+        self.load_keys(self._table.all_rows().column(0))
+        self.materialise()
         rows = self._rows()
         return key_values(sorted_by_key(rows.filter(pa.array(held_rows(rows)))).column(0))
 
@@ -89,7 +90,7 @@ class GroupState:
         rows = sorted_by_key(self._table.all_rows()).column(0)
         held = key_values(rows)
         if self._expiring:
-            self.bring(rows)
+            self.load_keys(rows)
             held = [key for key in held if self._were_seen[self.index[key]]]
         keys = dict.fromkeys(held)
         keys |= dict.fromkeys(key for key in self.index if self.has(key))
@@ -98,7 +99,7 @@ class GroupState:
     def new_keys(self, keys: pa.Array) -> list[Any]:
         """Which of some keys the group holds nothing of, in order, each once."""
         found = dict.fromkeys(key_values(keys))
-        self.bring(keys)
+        self.load_keys(keys)
         return [key for key in found if not self.has(key)]
 
     def has(self, key: Any) -> bool:
@@ -110,7 +111,7 @@ class GroupState:
 
     def slots_of(self, keys: pa.Array) -> npt.NDArray[np.int64]:
         """The slot of each key."""
-        self.bring(keys)
+        self.load_keys(keys)
         if pa.types.is_struct(keys.type):
             index = self.index
             return np.array([index[key] for key in key_values(keys)], np.int64)
@@ -128,7 +129,7 @@ class GroupState:
             touched |= column.dirty
         new = [key for key in touched if key not in self.index]
         if new:
-            self._bring(pa.array(new, self.keys.type))
+            self._load(pa.array(new, self.keys.type))
         for column in self.columns.values():
             self._changed += column.flush_columns()
             self._changed.append(column.flush_values(self.index if column.dirty else {}))
@@ -164,7 +165,7 @@ class GroupState:
             return keys
         return pc.filter(keys, pc.is_null(pc.index_in(keys, value_set=self.keys)))
 
-    def _bring(self, new: pa.Array) -> None:
+    def _load(self, new: pa.Array) -> None:
         places = self._table.find(new)
         rows = self._table.rows(places)
         if self._index is not None:
@@ -174,7 +175,7 @@ class GroupState:
         self._were_held = np.concatenate([self._were_held, places >= 0])
         seen = np.zeros(len(new), bool)
         for column in self.columns.values():
-            column.bring(rows)
+            column.append_rows(rows)
             if self._expiring:
                 seen |= (
                     column.stored.slice(len(column.stored) - len(new))

@@ -13,15 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import SchemaError
-from penstock.records import arrow_type_of
-from penstock.state.values import (
-    BoundValueState,
-    CheckedValueState,
-    StateSpec,
-    ValueState,
-    fitted,
-    value_spec,
-)
+from penstock.records.schemas import arrow_type_of
+from penstock.state.state_spec import StateSpec, fitted, value_spec
+from penstock.state.values import BoundValueState, CheckedValueState, ValueState
 
 __all__ = [
     "DEFAULT_VERSIONS",

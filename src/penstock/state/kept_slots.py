@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping
 from typing import Final, NamedTuple
 
 from penstock.state.group_table import GroupTable
-from penstock.state.slot_tables import Kept
+from penstock.state.slot_tables import CachedSlot
 
-__all__ = ["DEFAULT_STATE_MEMORY_BYTES", "KeptSlots", "kept_slots"]
+__all__ = ["DEFAULT_STATE_MEMORY_BYTES", "SlotCache", "kept_slots"]
 
 DEFAULT_STATE_MEMORY_BYTES: Final = 1 << 30
 # What a worker has kept is of no use once its slot is so many versions further, and other workers have it meanwhile.
@@ -20,10 +20,10 @@ class _Entry(NamedTuple):
 
     nbytes: int
     round: int
-    kept: Kept
+    kept: CachedSlot
 
 
-class KeptSlots:
+class SlotCache:
     """Kept slots by name, those that were used last at the end.
 
     Beyond the bound, slots that were not used in this round or the one before go first: other workers have them by now.
@@ -40,12 +40,12 @@ class KeptSlots:
         self._in_round: set[Hashable] = set()
         self.most_bytes = most_bytes
 
-    def take(self, name: Hashable) -> Kept | None:
+    def take(self, name: Hashable) -> CachedSlot | None:
         """What is kept under a name, which is then no longer kept here: a run that fails leaves nothing behind."""
         found = self._kept.pop(name, None)
         return None if found is None else found.kept
 
-    def put(self, name: Hashable, kept: Kept) -> None:
+    def put(self, name: Hashable, kept: CachedSlot) -> None:
         """Keep a slot."""
         if name in self._in_round:
             self._round += 1
@@ -87,5 +87,5 @@ class KeptSlots:
         return sum(entry.nbytes for entry in self._kept.values())
 
 
-kept_slots: Final = KeptSlots()
+kept_slots: Final = SlotCache()
 """Those of this process."""

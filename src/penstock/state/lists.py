@@ -12,21 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.records import Field, OwnForm
-from penstock.state.state_column import Cursor, StateColumn
+from penstock.records.types import CustomColumnCodec, Field
+from penstock.state.cursor import Cursor
+from penstock.state.state_column import StateColumn
+from penstock.state.state_spec import StateSpec, completed, fitted, value_spec
 from penstock.state.ttl import Ttl
-from penstock.state.values import (
-    LONGER,
-    BoundState,
-    BoundValueState,
-    CheckedState,
-    CheckedValueState,
-    KeyedState,
-    StateSpec,
-    completed,
-    fitted,
-    value_spec,
-)
+from penstock.state.undo import LONGER
+from penstock.state.values import BoundState, BoundValueState, CheckedState, CheckedValueState, KeyedState
 
 __all__ = [
     "BoundListState",
@@ -195,7 +187,7 @@ class CheckedListState(CheckedState, BoundListState):
 
 
 @dataclass(frozen=True)
-class _ListForm(OwnForm):
+class _ListForm(CustomColumnCodec):
     """Lists as an Arrow list; an empty one is stored as none."""
 
     item: StateSpec

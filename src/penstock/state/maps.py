@@ -15,23 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import SchemaError
-from penstock.records import OwnForm
+from penstock.records.types import CustomColumnCodec
+from penstock.state.cursor import Cursor
 from penstock.state.lists import column_of_parts, inside, offsets_of, parts_of_column, runs
-from penstock.state.state_column import Cursor, StateColumn
+from penstock.state.state_column import StateColumn
+from penstock.state.state_spec import StateSpec, completed, fitted, value_spec
 from penstock.state.ttl import Ttl
-from penstock.state.values import (
-    ABSENT,
-    BoundState,
-    BoundValueState,
-    CheckedState,
-    CheckedValueState,
-    KeyedState,
-    StateSpec,
-    Undo,
-    completed,
-    fitted,
-    value_spec,
-)
+from penstock.state.undo import ABSENT, Undo
+from penstock.state.values import BoundState, BoundValueState, CheckedState, CheckedValueState, KeyedState
 
 __all__ = ["BoundMapState", "CheckedMapState", "MapState"]
 
@@ -279,7 +270,7 @@ class CheckedMapState(CheckedState, BoundMapState):
 
 
 @dataclass(frozen=True)
-class _MapForm(OwnForm):
+class _MapForm(CustomColumnCodec):
     """Mappings as an Arrow map in their own order; an empty one is stored as none."""
 
     key: StateSpec

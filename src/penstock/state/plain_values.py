@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.state.values import KeyedState, StateSpec, ValueState, completed, fitted, value_spec
+from penstock.state.state_spec import StateSpec, completed, fitted, value_spec
+from penstock.state.values import KeyedState, ValueState
 
 __all__ = ["PlainValues"]
 

@@ -13,10 +13,11 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import SchemaError, StateError
-from penstock.state.blocks import as_bytes, conformed
+from penstock.state.cursor import Cursor
 from penstock.state.history import DEFAULT_VERSIONS, Version, as_of, revised
-from penstock.state.state_column import Cursor
-from penstock.state.values import StateSpec, completed, fitted, json_decoder, undo_of, value_spec
+from penstock.state.state_spec import StateSpec, completed, fitted, json_decoder, value_spec
+from penstock.state.stored_blocks import as_bytes, conformed
+from penstock.state.undo import undo_of
 
 __all__ = ["BroadcastState", "Setting", "SharedStates", "declared_shared", "shared_of", "stored_shared"]
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from penstock.errors import StateError
-from penstock.state.blocks import Content
+from penstock.state.stored_blocks import Content
 
 __all__ = ["SlotParts", "StoredPart"]
 

@@ -12,38 +12,35 @@ same digest, as the one that was reached or the one that was left; in the latter
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 import xxhash
 
-from penstock.errors import StateError
-from penstock.state.blocks import Content, as_bytes, conformed
-from penstock.state.expiring import expires_name, gone_rows, without_expired
-from penstock.state.group_table import GroupTable, held_rows
+from penstock.state.expiry import expires_name, gone_rows, without_expired
+from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
-from penstock.state.slot_parts import SlotParts, StoredPart
+from penstock.state.slot_log import (
+    HEAD,
+    LOG_FORMAT,
+    Entries,
+    Head,
+    LogGroup,
+    LogVersion,
+    head_of,
+    packed,
+    piece_name,
+    pieces_of,
+    rows_bytes,
+    stored_piece,
+    unpacked,
+)
+from penstock.state.slot_parts import SlotParts
 
-__all__ = [
-    "HEAD",
-    "Entries",
-    "Head",
-    "Kept",
-    "Memory",
-    "Only",
-    "SlotTables",
-    "head_of",
-    "needed_bytes",
-    "piece_name",
-    "stored_piece",
-]
+__all__ = ["CachedSlot", "Memory", "Only", "SlotTables"]
 
-_FORMAT: Final = 2
-HEAD: Final = "head"
-"""The name of the entry without which nothing is stored."""
 _HEADER: Final = "header"
 
 # A log below this size, and of so few versions, is left alone.
@@ -56,21 +53,6 @@ _MANY_VERSIONS: Final = 512
 _RECENT: Final = 32
 # In each micro-batch so many rows are looked at for what has expired.
 _SWEPT_ROWS: Final = 8192
-# A version is stored in pieces of at most this size.
-_PIECE_BYTES: Final = 8 << 20
-
-
-class Entries(Protocol):
-    """Where the state of a slot's step is stored: bytes by names."""
-
-    def get(self, name: str) -> Content | None:
-        """The bytes of a name, or None."""
-
-    def put(self, name: str, content: bytes) -> None:
-        """Set the bytes of a name."""
-
-    def remove(self, name: str) -> None:
-        """Remove a name."""
 
 
 class Memory(Protocol):
@@ -80,53 +62,7 @@ class Memory(Protocol):
         """Put tables on disk when they take too much."""
 
 
-class _Version(msgspec.Struct, array_like=True):
-    """One version of the log."""
-
-    number: int
-    pieces: int
-    size: int
-
-
-class _Group(msgspec.Struct, array_like=True):
-    """Where a key group stands: the version with its last whole rows and that of its last change, and their bytes."""
-
-    whole: int = 0
-    changed: int = 0
-    size: int = 0
-
-
-class Head(msgspec.Struct, array_like=True):
-    """What is stored: versions, oldest first, and where each key group and the header stand.
-
-    `recent` has the digest of each of the last numbers, oldest first. `clock_ms` is the largest event time of the slot,
-    and `swept` the key group and the code up to which expired values were looked for. `parts` says where the parts
-    stand.
-    """
-
-    format: int
-    number: int
-    recent: list[tuple[int, bytes]]
-    header: int
-    versions: list[_Version]
-    groups: dict[int, _Group]
-    clock_ms: int | None = None
-    swept: tuple[int, int] = (0, 0)
-    parts: dict[str, StoredPart] = {}
-
-    @property
-    def digest(self) -> bytes:
-        """The digest of all that was stored so far."""
-        return self.recent[-1][1] if self.recent else b""
-
-
-class _Formatted(msgspec.Struct, array_like=True):
-    """The beginning of a head in any format."""
-
-    format: int
-
-
-class Kept(msgspec.Struct):
+class CachedSlot(msgspec.Struct):
     """What a worker keeps of a slot between micro-batches; `made` is what was made of its parts."""
 
     number: int
@@ -163,7 +99,7 @@ class SlotTables:
         self,
         schema: pa.Schema,
         entries: Entries,
-        kept: Kept | None = None,
+        kept: CachedSlot | None = None,
         memory: Memory | None = None,
         only: Only | None = None,
     ) -> None:
@@ -173,7 +109,7 @@ class SlotTables:
         self._memory: Final = memory
         self._changes: dict[int, list[pa.RecordBatch]] = {}
         stored = entries.get(HEAD)
-        self._head = Head(_FORMAT, 0, [], 0, [], {}) if stored is None else head_of(stored)
+        self._head = Head(LOG_FORMAT, 0, [], 0, [], {}) if stored is None else head_of(stored)
         self._tables: dict[int, GroupTable] = {}
         self._header: bytes | None = None
         self._header_changed = False
@@ -291,14 +227,14 @@ class SlotTables:
         self._changes, self._header_changed, self._moved = {}, False, False
         self._entries.put(HEAD, msgspec.msgpack.encode(head))
 
-    def keep(self) -> Kept:
+    def keep(self) -> CachedSlot:
         """What the worker may keep, once all is stored."""
         assert not self.changed
         if self._memory is not None:
             self._memory.relieve(self._tables)
         head = self._head
         made, made_bytes = self.parts.all_made, self.parts.kept_bytes
-        return Kept(head.number, head.digest, self._header, head.header, self._tables, made, made_bytes)
+        return CachedSlot(head.number, head.digest, self._header, head.header, self._tables, made, made_bytes)
 
     def _store_header(self, head: Head) -> None:
         if self._header is None:
@@ -309,23 +245,23 @@ class SlotTables:
 
     def _store_version(self, head: Head) -> list[bytes]:
         parts = {group: _together(parts) for group, parts in sorted(self._changes.items())}
-        changed_bytes = sum(map(_stored_bytes, parts.values()))
+        changed_bytes = sum(map(rows_bytes, parts.values()))
         for group in parts:
-            head.groups.setdefault(group, _Group()).changed = head.number
+            head.groups.setdefault(group, LogGroup()).changed = head.number
         # Where most of a table has changed, all of it takes hardly more room than the changes.
         whole = {g for g, part in parts.items() if 2 * part.num_rows >= self._tables[g].keys}
         whole |= self._due(head, whole, changed_bytes)
         for group in whole:
             parts[group] = self._current_rows(self._tables[group])
-        pieces = [_packed(parts) for parts in _pieces(parts, whole)]
+        pieces = [packed(parts) for parts in pieces_of(parts, whole)]
         for number, piece in enumerate(pieces):
             self._entries.put(piece_name(head.number, number), piece)
         for group in whole:
             known = head.groups[group]
-            known.whole, known.size = head.number, _stored_bytes(parts[group])
+            known.whole, known.size = head.number, rows_bytes(parts[group])
             if not self._tables[group].keys:
                 del head.groups[group], self._tables[group]
-        head.versions.append(_Version(head.number, len(pieces), sum(map(len, pieces))))
+        head.versions.append(LogVersion(head.number, len(pieces), sum(map(len, pieces))))
         self._forget(head)
         return pieces
 
@@ -354,7 +290,7 @@ class SlotTables:
             if budget <= 0:
                 break
             due.add(group)
-            budget -= _stored_bytes(self._tables[group].all_rows())
+            budget -= rows_bytes(self._tables[group].all_rows())
         return due
 
     def _forget(self, head: Head) -> None:
@@ -373,7 +309,7 @@ class SlotTables:
 
     # -- loading --
 
-    def _load(self, kept: Kept | None) -> int:
+    def _load(self, kept: CachedSlot | None) -> int:
         """Load what is not kept; gives the number of the version that was, 0 when nothing was."""
         head = self._head
         if kept is not None and (kept.number, kept.digest) in head.recent:
@@ -397,14 +333,14 @@ class SlotTables:
                     self._memory.relieve(self._tables)
         return since
 
-    def _read(self, version: _Version) -> None:
+    def _read(self, version: LogVersion) -> None:
         groups = self._head.groups
         for number in range(version.pieces):
             name, only = piece_name(version.number, number), self._only
             if only is not None and only.pieces is not None and name not in only.pieces:
                 continue
             wanted = None if only is None else only.groups
-            for group, whole, rows in _unpacked(stored_piece(self._entries, name), self._schema, wanted):
+            for group, whole, rows in unpacked(stored_piece(self._entries, name), self._schema, wanted):
                 known = groups.get(group)
                 if known is None or version.number < known.whole:
                     continue
@@ -420,25 +356,6 @@ class SlotTables:
                     table.upsert(rows)
 
 
-def head_of(stored: Content) -> Head:
-    """The head as it was stored. Raises StateError when it cannot be read."""
-    try:
-        found = msgspec.msgpack.decode(stored, type=_Formatted).format
-        if found == _FORMAT:
-            return msgspec.msgpack.decode(stored, type=Head)
-    except msgspec.MsgspecError as e:
-        raise StateError(f"The stored state of a step cannot be read: {e}.") from e
-    raise StateError(
-        f"The stored state has the format {found}; this penstock reads {_FORMAT}. Take a savepoint with the penstock "
-        "that has written it, and begin from that with a new checkpoint."
-    )
-
-
-def piece_name(version: int, piece: int) -> str:
-    """The name of the entry of a piece of a version."""
-    return f"version/{version}/{piece}"
-
-
 def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Changes of one key group as one batch; of a key that changed twice the later row counts."""
     if len(parts) == 1:
@@ -446,105 +363,3 @@ def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     rows = pa.concat_batches(parts)
     last = {key: place for place, key in enumerate(key_values(rows.column(0)))}
     return rows.take(pa.array(sorted(last.values())))
-
-
-def _stored_bytes(rows: pa.RecordBatch) -> int:
-    """The bytes of rows as they are stored, by which a replay must decide as before.
-
-    What they take in memory depends on where they come from: a table that was kept may say which values are null where
-    one that was loaded knows that none is.
-    """
-    return int(pa.ipc.get_record_batch_size(rows))
-
-
-def _pieces(parts: Mapping[int, pa.RecordBatch], whole: set[int]) -> Iterator[list[_Part]]:
-    """The rows of key groups, some of them whole, in pieces that are not too large."""
-    waiting: list[_Part] = []
-    size = 0
-    for group, rows in sorted(parts.items()):
-        fits = max(1, rows.num_rows * _PIECE_BYTES // max(_stored_bytes(rows), 1))
-        for start in range(0, max(rows.num_rows, 1), fits):
-            part = rows.slice(start, fits)
-            part_bytes = _stored_bytes(part)
-            if size and size + part_bytes > _PIECE_BYTES:
-                yield waiting
-                waiting, size = [], 0
-            # What follows a first slice is put behind it.
-            waiting.append(_Part(group, group in whole and start == 0, part))
-            size += part_bytes
-    yield waiting
-
-
-class _Part(NamedTuple):
-    """Rows of a key group in a version; `whole` says that they take the place of all that the group had."""
-
-    group: int
-    whole: bool
-    rows: pa.RecordBatch
-
-
-def _packed(parts: list[_Part]) -> bytes:
-    """Parts as an Arrow IPC stream of one batch; which rows are whose stands in its metadata."""
-    batches = [part.rows for part in parts]
-    batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-    layout = msgspec.msgpack.encode([(part.group, part.whole, part.rows.num_rows) for part in parts])
-    return as_bytes(batch.replace_schema_metadata({b"penstock.groups": layout}))
-
-
-def stored_piece(entries: Entries, name: str) -> Content:
-    """The bytes of a piece. Raises StateError when it is not there."""
-    if (stored := entries.get(name)) is None:
-        raise StateError(f"The version {name.split('/')[1]} of the stored state is not there.")
-    return stored
-
-
-def needed_bytes(head: Head, entries: Entries) -> dict[str, dict[int, int]]:
-    """For each piece, by its name, the bytes of the rows that each key group still needs of it.
-
-    Raises StateError when a piece is not there, or cannot be read.
-    """
-    found: dict[str, dict[int, int]] = {}
-    for version in head.versions:
-        for name in (piece_name(version.number, number) for number in range(version.pieces)):
-            sizes = found[name] = {}
-            for group, _, rows in _parts(stored_piece(entries, name)):
-                known = head.groups.get(group)
-                if known is not None and version.number >= known.whole:
-                    sizes[group] = sizes.get(group, 0) + rows.nbytes
-    return found
-
-
-def _layout(schema: pa.Schema) -> list[tuple[int, bool, int]]:
-    return msgspec.msgpack.decode(schema.metadata[b"penstock.groups"], type=list[tuple[int, bool, int]])
-
-
-@contextmanager
-def _told_as_unreadable() -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, StopIteration, KeyError, TypeError, msgspec.MsgspecError) as e:
-        raise StateError(f"A version of the stored state cannot be read: {e}.") from e
-
-
-def _unpacked(stored: Content, schema: pa.Schema, only: frozenset[int] | None = None) -> Iterator[_Part]:
-    """The parts of a piece, or those of some key groups, as they are declared now."""
-    for group, whole, part in _parts(stored):
-        if only is not None and group not in only:
-            continue
-        rows = conformed(part, schema)
-        if whole and not part.schema.equals(schema):
-            # A key may have held only what is no longer declared.
-            rows = rows.filter(pa.array(held_rows(rows)))
-        yield _Part(group, whole, rows)
-
-
-def _parts(stored: Content) -> Iterator[_Part]:
-    """The parts of a piece as they are stored. Raises StateError when it cannot be read."""
-    with _told_as_unreadable():
-        reader = pa.ipc.open_stream(stored)
-        batch = reader.read_next_batch()
-        layout = _layout(reader.schema)
-    start = 0
-    for group, whole, count in layout:
-        yield _Part(group, whole, batch.slice(start, count))
-        start += count

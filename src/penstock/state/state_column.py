@@ -1,60 +1,38 @@
-"""State columns: one declared state for the keys of a run, value by value or as columns; and the cursor over keys."""
+"""State columns: one declared state for the keys of a run, value by value or as columns."""
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import SchemaError, UnstorableValueError
-from penstock.state.values import StateColumns, StateSpec, Undo, take_back
+from penstock.state.state_columns import StateColumns
+from penstock.state.state_spec import StateSpec
 
-if TYPE_CHECKING:
-    from penstock.state.group_state import GroupState
-    from penstock.state.timers import BoundTimers
-
-__all__ = ["Cursor", "StateColumn"]
+__all__ = ["KeyRows", "StateColumn"]
 
 
-@dataclass(slots=True)
-class Cursor:
-    """Where per-record code is at the moment, and what to take back if it raises.
+class KeyRows(Protocol):
+    """Where the rows of the keys of a run are."""
 
-    `key` is the current key, None where code runs for a whole step. `time` is the event time by which values that have
-    a history are read, and from which they hold when they are set; None is the cut. `time_ms` is the event time in
-    milliseconds where no values are read by it and no field of the record holds it. `now_ms` is the time of the
-    micro-batch and `clock_ms` the largest event time so far, None before the first: what is kept for a time expires by
-    them. `timers` are those of the current key, where there are any. `watermark_ms` is the watermark, None before the
-    first, and `has_watermarks` whether there ever is one.
-    """
+    @property
+    def index(self) -> dict[Any, int]:
+        """The slot of each key that was touched."""
+        ...
 
-    key: Any
-    undo: list[Undo]
-    time: dt.datetime | None = None
-    now_ms: int = 0
-    clock_ms: int | None = None
-    timers: BoundTimers | None = None
-    watermark_ms: int | None = None
-    has_watermarks: bool = False
-    time_ms: int | None = None
-
-    def take_back(self, keep: Callable[[dict[Any, Any]], bool] | None = None) -> None:
-        """Undo what the current record has changed, but for values of which `keep` says so."""
-        for undo in reversed(self.undo):
-            if keep is None or not keep(undo[0]):
-                take_back(undo)
-        self.undo.clear()
+    def slot_of(self, key: Any) -> int:
+        """The slot of a key, which is touched now if it was not."""
+        ...
 
 
 class StateColumn:
     """One declared state, as a column aligned with the keys of a run (null: no value)."""
 
-    def __init__(self, spec: StateSpec, owner: GroupState, stored: pa.Array) -> None:
+    def __init__(self, spec: StateSpec, owner: KeyRows, stored: pa.Array) -> None:
         self.spec = spec
         self._owner = owner
         self.stored = stored
@@ -75,7 +53,7 @@ class StateColumn:
         self.values[key] = value
         return value
 
-    def preload(self) -> None:
+    def materialise(self) -> None:
         """Turn all stored values into Python objects at once: cheaper than one by one when most are used."""
         if self.values:
             return
@@ -84,7 +62,7 @@ class StateColumn:
         else:
             self.values = dict(zip(self._owner.index, self.spec.to_python(self.stored), strict=True))
 
-    def bring(self, rows: pa.RecordBatch) -> None:
+    def append_rows(self, rows: pa.RecordBatch) -> None:
         """Put stored values behind those that are there."""
         self.stored = pa.concat_arrays([self.stored, rows.column(self.spec.name)])
 

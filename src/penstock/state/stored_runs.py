@@ -9,15 +9,8 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.state.group_table import GroupTable
-from penstock.state.slot_tables import (
-    HEAD,
-    Entries,
-    Head,
-    Only,
-    SlotTables,
-    head_of,
-    needed_bytes,
-)
+from penstock.state.slot_log import HEAD, Entries, Head, head_of, needed_bytes
+from penstock.state.slot_tables import Only, SlotTables
 
 __all__ = ["RUN_BYTES", "stored_runs", "stored_table"]
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import StateError
-from penstock.records import OwnForm
-from penstock.state.blocks import as_bytes, conformed
+from penstock.records.types import CustomColumnCodec
+from penstock.state.cursor import Cursor
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.lists import (
     BoundListState,
@@ -33,8 +33,10 @@ from penstock.state.lists import (
 )
 from penstock.state.operator_lists import OneList
 from penstock.state.parts import PART_KEY_TYPE
-from penstock.state.state_column import Cursor, StateColumn
-from penstock.state.values import BoundState, BoundValueState, CheckedValueState, StateSpec, value_spec
+from penstock.state.state_column import StateColumn
+from penstock.state.state_spec import StateSpec, value_spec
+from penstock.state.stored_blocks import as_bytes, conformed
+from penstock.state.values import BoundState, BoundValueState, CheckedValueState
 
 __all__ = ["BoundUnionListState", "UnionListState", "Unions", "unions"]
 
@@ -88,7 +90,7 @@ class _Own(list[Any]):
 
 
 @dataclass(frozen=True)
-class _UnionForm(OwnForm):
+class _UnionForm(CustomColumnCodec):
     """The items of parts as an Arrow list beside the number; nothing at all is stored as none."""
 
     item: StateSpec

@@ -11,8 +11,10 @@ from penstock.control.commands import COMMANDS
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.keys import KeySelector
-from penstock.records import ProtobufSource, RecordType, record_type, versioned
-from penstock.streams.watermarks import Watermarks
+from penstock.records.protobuf_types import ProtobufSource
+from penstock.records.schemas import record_type, versioned
+from penstock.records.types import RecordType
+from penstock.streams.watermark_strategies import Watermarks
 
 __all__ = [
     "COMMANDS",

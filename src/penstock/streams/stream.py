@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.durations import Duration
+from penstock.base.durations import Duration
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import (
@@ -26,11 +26,13 @@ from penstock.operators.functions import (
 )
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector, key_selector, place_selector
-from penstock.operators.rolling import RollingAggregate
+from penstock.operators.rolling_aggregates import RollingAggregate
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.operators.window_step import LATE, WindowStep, window_output, window_step
-from penstock.records import ProtobufSource, RecordType, record_type
-from penstock.state.folding import AggregateFunction
+from penstock.records.protobuf_types import ProtobufSource
+from penstock.records.schemas import record_type
+from penstock.records.types import RecordType
+from penstock.state.folded_states import AggregateFunction
 from penstock.state.shared import BroadcastState, Setting, declared_shared
 from penstock.state.transient import TransientField
 from penstock.state.values import KeyedState
@@ -52,10 +54,10 @@ from penstock.windows.assigners import WindowAssigner
 from penstock.windows.distinct_counts import DEFAULT_ACCURACY, DistinctCount
 from penstock.windows.evictors import Evictor
 from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics, RecordCount
-from penstock.windows.functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowSpec
 from penstock.windows.triggers import Trigger
 from penstock.windows.value_hashes import can_be_hashed
+from penstock.windows.window_functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 
 __all__ = [
     "BroadcastStream",
@@ -553,7 +555,9 @@ class WindowedStream:
         _check_number(step, "statistics", self._keyed.stream.record_type, field)
         return self._step(step, Aggregated(FieldStatistics(field)), None)
 
-    def distinct(self, step: str, field: str, *, accuracy: float = DEFAULT_ACCURACY) -> ProcessedStream:
+    def approx_count_distinct(
+        self, step: str, field: str, *, accuracy: float = DEFAULT_ACCURACY
+    ) -> ProcessedStream:
         """Count how many values of a field differ.
 
         Emits the fields of the key, `window_start`, `window_end` and `distinct`, an integer. The field holds integers,

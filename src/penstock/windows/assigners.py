@@ -11,10 +11,9 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from penstock.durations import Duration, milliseconds
+from penstock.base.durations import Duration, milliseconds
 from penstock.errors import JobDefinitionError
 from penstock.windows.evictors import CountEvictor, Evictor
-from penstock.windows.parameters import Parameter, count_of, duration_of
 from penstock.windows.triggers import (
     CountTrigger,
     EventTimeTrigger,
@@ -24,6 +23,7 @@ from penstock.windows.triggers import (
     Trigger,
 )
 from penstock.windows.window import GLOBAL, Window
+from penstock.windows.window_parameters import Parameter
 
 __all__ = [
     "CountWindows",
@@ -138,7 +138,7 @@ class TumblingWindows(GridWindows):
 
     def __init__(self, size: Duration | Parameter, offset: Duration = "0s", time: Time = "event") -> None:
         super().__init__(time)
-        self._size = duration_of(size, "the size of TumblingWindows")
+        self._size = Parameter.duration(size, "the size of TumblingWindows")
         self._offset_ms = _offset(offset, self._size, "TumblingWindows")
 
     def assign(self, record: Any, time_ms: int) -> Sequence[Window]:
@@ -202,8 +202,8 @@ class SlidingWindows(GridWindows):
         time: Time = "event",
     ) -> None:
         super().__init__(time)
-        self._size = duration_of(size, "the size of SlidingWindows")
-        self._slide = duration_of(slide, "the slide of SlidingWindows")
+        self._size = Parameter.duration(size, "the size of SlidingWindows")
+        self._slide = Parameter.duration(slide, "the slide of SlidingWindows")
         self._offset_ms = _offset(offset, self._slide, "SlidingWindows")
 
     def assign(self, record: Any, time_ms: int) -> Sequence[Window]:
@@ -265,8 +265,8 @@ class CumulativeWindows(GridWindows):
         self, step: Duration | Parameter, size: Duration | Parameter, offset: Duration = "0s"
     ) -> None:
         super().__init__("event")
-        self._step = duration_of(step, "the step of CumulativeWindows")
-        self._size = duration_of(size, "the size of CumulativeWindows")
+        self._step = Parameter.duration(step, "the step of CumulativeWindows")
+        self._size = Parameter.duration(size, "the size of CumulativeWindows")
         self._offset_ms = _offset(offset, self._size, "CumulativeWindows")
         if self._size.value % self._step.value:
             raise JobDefinitionError(
@@ -335,7 +335,7 @@ class SessionWindows(WindowAssigner):
         if callable(gap):
             self._gap_of = gap
         else:
-            self._gap = duration_of(gap, "the gap of SessionWindows")
+            self._gap = Parameter.duration(gap, "the gap of SessionWindows")
 
     def assign(self, record: Any, time_ms: int) -> Sequence[Window]:
         if self._gap_of is None:
@@ -374,8 +374,8 @@ class CountWindows(GlobalWindows):
     """
 
     def __init__(self, count: int | Parameter, slide: int | Parameter | None = None) -> None:
-        self._count = count_of(count, "the count of CountWindows")
-        self._slide = None if slide is None else count_of(slide, "the slide of CountWindows")
+        self._count = Parameter.count(count, "the count of CountWindows")
+        self._slide = None if slide is None else Parameter.count(slide, "the slide of CountWindows")
 
     def default_trigger(self) -> Trigger:
         if self._slide is None:

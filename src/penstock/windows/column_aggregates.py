@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.state.folding import AggregateFunction
+from penstock.state.folded_states import AggregateFunction
 
 __all__ = ["NEW", "ColumnAggregate", "HeldColumns", "without_empty"]
 

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from penstock.errors import JobDefinitionError
 from penstock.windows.column_aggregates import NEW, ColumnAggregate, without_empty
-from penstock.windows.parameters import Parameter
 from penstock.windows.value_hashes import BITS, column_hashes, value_hash
+from penstock.windows.window_parameters import Parameter
 
 __all__ = ["DEFAULT_ACCURACY", "Distinct", "DistinctCount", "Sketch", "SketchColumns"]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.durations import Duration
+from penstock.base.durations import Duration
 from penstock.errors import JobDefinitionError
 from penstock.windows.contexts import EvictorContext
-from penstock.windows.parameters import Parameter, count_of, duration_of, number_of
 from penstock.windows.window import Window
+from penstock.windows.window_parameters import Parameter
 
 __all__ = ["CountEvictor", "DeltaEvictor", "Element", "Evictor", "TimeEvictor"]
 
@@ -72,7 +72,7 @@ class CountEvictor(_OneTime):
 
     def __init__(self, count: int | Parameter, *, after: bool = False) -> None:
         super().__init__(after=after)
-        self._count = count_of(count, "the count of a CountEvictor", least=0)
+        self._count = Parameter.count(count, "the count of a CountEvictor", least=0)
 
     def _kept(self, elements: Sequence[Element]) -> Sequence[Element]:
         return elements[max(0, len(elements) - self._count.value) :]
@@ -83,7 +83,7 @@ class TimeEvictor(_OneTime):
 
     def __init__(self, keep: Duration | Parameter, *, after: bool = False) -> None:
         super().__init__(after=after)
-        self._keep = duration_of(keep, "the time that a TimeEvictor keeps", least_ms=0)
+        self._keep = Parameter.duration(keep, "the time that a TimeEvictor keeps", least_ms=0)
 
     def _kept(self, elements: Sequence[Element]) -> Sequence[Element]:
         cutoff_ms = max(time_ms for time_ms, _ in elements) - self._keep.value
@@ -108,7 +108,7 @@ class DeltaEvictor(_OneTime):
             raise JobDefinitionError(
                 f"The delta of a DeltaEvictor is a function of two records, not {delta!r}."
             )
-        self._threshold = number_of(threshold, "the threshold of a DeltaEvictor")
+        self._threshold = Parameter.number(threshold, "the threshold of a DeltaEvictor")
         self._delta = delta
 
     def _kept(self, elements: Sequence[Element]) -> Sequence[Element]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import JobDefinitionError
 from penstock.windows.column_aggregates import ColumnAggregate, without_empty
-from penstock.windows.parameters import Parameter
+from penstock.windows.window_parameters import Parameter
 
 __all__ = [
     "AGGREGATES",

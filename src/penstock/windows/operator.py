@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from penstock.durations import Duration
+from penstock.base.durations import Duration
 from penstock.errors import JobDefinitionError
 from penstock.windows.assigners import WindowAssigner
 from penstock.windows.contexts import Clock, TriggerContext, WindowContext
 from penstock.windows.emissions import Emission, Emitted, LateRecord, SideRecord
 from penstock.windows.evictors import Evictor
-from penstock.windows.functions import WindowContents
 from penstock.windows.panes import OpenWindows, Pane
-from penstock.windows.parameters import Parameter, duration_of
 from penstock.windows.triggers import Trigger, TriggerResult
 from penstock.windows.window import MAX_TIME, MIN_TIME, Window
+from penstock.windows.window_functions import WindowContents
+from penstock.windows.window_parameters import Parameter
 
 __all__ = ["WindowOperator", "WindowSpec"]
 
@@ -93,7 +93,7 @@ class WindowOperator:
         self._event_time = spec.assigner.is_event_time
         self._merges = spec.assigner.merges
         # Windows by processing time have none: their clock does not wait for records.
-        self.lateness = duration_of(
+        self.lateness = Parameter.duration(
             spec.lateness if self._event_time else "0s", "the allowed lateness of a window", least_ms=0
         )
         self._late_output = spec.late_output

@@ -8,11 +8,11 @@ import enum
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from penstock.durations import Duration
+from penstock.base.durations import Duration
 from penstock.errors import JobDefinitionError
 from penstock.windows.contexts import TriggerContext
-from penstock.windows.parameters import Parameter, count_of, duration_of, number_of
 from penstock.windows.window import MAX_TIME, Window
+from penstock.windows.window_parameters import Parameter
 
 __all__ = [
     "RECORD",
@@ -139,7 +139,7 @@ class CountTrigger(Trigger):
     can_merge = True
 
     def __init__(self, count: int | Parameter) -> None:
-        self._count = count_of(count, "the count of a CountTrigger")
+        self._count = Parameter.count(count, "the count of a CountTrigger")
 
     def on_record(self, record: Any, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         count = (ctx.state or 0) + 1
@@ -171,7 +171,7 @@ class DeltaTrigger(Trigger):
             raise JobDefinitionError(
                 f"The delta of a DeltaTrigger is a function of two records, not {delta!r}."
             )
-        self._threshold = number_of(threshold, "the threshold of a DeltaTrigger")
+        self._threshold = Parameter.number(threshold, "the threshold of a DeltaTrigger")
         self._delta = delta
 
     def on_record(self, record: Any, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
@@ -196,7 +196,7 @@ class ContinuousEventTimeTrigger(Trigger):
     can_merge = True
 
     def __init__(self, interval: Duration | Parameter) -> None:
-        self._interval = duration_of(interval, "the interval of a ContinuousEventTimeTrigger")
+        self._interval = Parameter.duration(interval, "the interval of a ContinuousEventTimeTrigger")
 
     def on_record(self, record: Any, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         last = window.max_timestamp
@@ -240,7 +240,7 @@ class ContinuousProcessingTimeTrigger(Trigger):
     can_merge = True
 
     def __init__(self, interval: Duration | Parameter) -> None:
-        self._interval = duration_of(interval, "the interval of a ContinuousProcessingTimeTrigger")
+        self._interval = Parameter.duration(interval, "the interval of a ContinuousProcessingTimeTrigger")
 
     def on_record(self, record: Any, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         if ctx.state is None:

@@ -12,16 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UnstorableValueError
-from penstock.records import OwnForm, RecordType
+from penstock.records.types import CustomColumnCodec, RecordType
 from penstock.state.lists import offsets_of, offsets_of_lengths, runs
-from penstock.state.values import (
-    BoundState,
-    BoundValueState,
-    CheckedValueState,
-    KeyedState,
-    StateSpec,
-    value_spec,
-)
+from penstock.state.state_spec import StateSpec, value_spec
+from penstock.state.values import BoundState, BoundValueState, CheckedValueState, KeyedState
 from penstock.windows.column_aggregates import HeldColumns
 from penstock.windows.panes import OpenWindows, Pane
 from penstock.windows.triggers import RECORD
@@ -112,7 +106,7 @@ class CheckedWindowState(BoundWindowState):
 
 
 @dataclass(frozen=True)
-class WindowsForm(OwnForm):
+class WindowsForm(CustomColumnCodec):
     """Open windows as an Arrow list of structs; a key without any holds nothing."""
 
     record: StateSpec | None

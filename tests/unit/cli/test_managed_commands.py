@@ -19,11 +19,11 @@ from loaded_modules import loaded_by
 from served_rest import ServedRest
 from typer.testing import CliRunner
 
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.cli import app
-from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.figures import Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.metrics.batch_metrics import Figures, FiguresWriter, Lag, StepFigures, Totals
 from penstock.server.api.access import Role
-from penstock.server.statuses import JobStatus
+from penstock.server.lifecycle.statuses import JobStatus
 
 PATIENCE_S = 40.0
 

@@ -14,13 +14,13 @@ from rooms_job import snapshot
 from served_rest import ServedRest
 
 from penstock.errors import ExternalSystemError
-from penstock.jobs.state_pages import KeyPage, StoredKey
-from penstock.server import operating
+from penstock.savepoints.state_pages import KeyPage, StoredKey
 from penstock.server.api.access import Role
-from penstock.server.looking import StateReader
-from penstock.server.operating import Operator
-from penstock.server.state_reader import Question
-from penstock.snapshots.reading import verify
+from penstock.server.manager import operations
+from penstock.server.manager.operations import OperationWorker
+from penstock.server.service.state_reader import Question
+from penstock.server.service.state_reader_client import StateReader
+from penstock.snapshots.snapshot_reader import verify
 
 # Stands in for `penstock.cli` of the server's task: writes a dump where it is told to.
 TASK = """
@@ -35,7 +35,7 @@ def test_a_dump_is_fetched(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     """Into a new folder here, whole; the server keeps none."""
     made = place.root / "made"
     snapshot(made, "csv")
-    monkeypatch.setattr(operating, "_CLI", (sys.executable, "-c", TASK.replace("MADE", repr(str(made)))))
+    monkeypatch.setattr(operations, "_CLI", (sys.executable, "-c", TASK.replace("MADE", repr(str(made)))))
     job_id = place.submit()
     with contextlib.closing(sqlite3.connect(place.home.store)) as store:
         store.execute("UPDATE jobs SET epoch = 1")
@@ -43,7 +43,7 @@ def test_a_dump_is_fetched(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     stop = threading.Event()
 
     def work() -> None:
-        operator = Operator(place.store, place.home)
+        operator = OperationWorker(place.store, place.home)
         leader = place.store.lead("here", 60_000)
         assert leader is not None
         while not stop.wait(0.05):

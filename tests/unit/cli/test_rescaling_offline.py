@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.checkpoints.ownership import Ownership
 from penstock.cli import app
 from penstock.errors import FencedError
-from penstock.jobs.checkpoint import Checkpoint, Lineage
-from penstock.jobs.ownership import Ownership
 
 
 def test_a_run_elsewhere_is_fenced_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,8 +31,8 @@ def test_a_run_elsewhere_is_fenced_first(tmp_path: Path, monkeypatch: pytest.Mon
         seen.append(elsewhere.lost())
         return Lineage("lineage", "job", 8, parallelism, ("readings",))
 
-    monkeypatch.setattr("penstock.jobs.reading_session.reading_session", no_spark)
-    monkeypatch.setattr("penstock.jobs.rescaling.rescale", rescaled)
+    monkeypatch.setattr("penstock.spark.reading_session.reading_session", no_spark)
+    monkeypatch.setattr("penstock.savepoints.rescaling.rescale", rescaled)
     done = CliRunner().invoke(app, ["rescale", str(checkpoint.folder), "--parallelism", "4", "-o", "json"])
     assert done.exit_code == 0, done.output
     assert isinstance(seen[0], FencedError)

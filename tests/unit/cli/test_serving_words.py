@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cli.output import Output
 from penstock.cli.serve import _tell
-from penstock.server.serving import Started
+from penstock.server.server import Started
 
 TOKEN = "canary-token-0123456789"
 STARTED = Started("http://127.0.0.1:8081", f"http://127.0.0.1:8081/login?token={TOKEN}", TOKEN, 7, "demo")

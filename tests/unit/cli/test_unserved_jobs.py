@@ -16,10 +16,10 @@ from rest_support import RestPlace
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.server import manager as manager_module
-from penstock.server.manager import Manager
-from penstock.server.processes import BEGUN_FILE, begun_in, is_alive, kill_all
-from penstock.server.serving import Started
+from penstock.server.manager import manager as manager_module
+from penstock.server.manager.manager import Manager
+from penstock.server.runs.processes import BEGUN_FILE, begun_in, is_alive, kill_all
+from penstock.server.server import Started
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.finding import Address, AddressError, NoServerError, find_server
+from penstock.client.discovery import Address, AddressError, NoServerError, find_server
 
 URL = "http://127.0.0.1:8081"
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from penstock.control.receipts import Outcome, Place, Receipt, Report
+from penstock.control.receipts import Outcome, Receipt, RecordPosition, Report
 from penstock.control.stories import Applied, Batch, BatchStories, StoryRun, id_hash, runs_of, stories
 
 BATCH = Batch(8, dt.datetime(2026, 11, 21, tzinfo=dt.UTC))
 
 
 def report(offset: int, outcome: Outcome, **more: object) -> Report:
-    place = Place("commands", "00000", offset)
+    place = RecordPosition("commands", "00000", offset)
     return Report(place, f"id-{offset}", "set", "rules/*", 3, "ann", outcome, **more)  # type: ignore[arg-type]
 
 
@@ -77,7 +77,9 @@ def test_the_order_of_reports_does_not_matter() -> None:
 TEXTS = st.text(max_size=6) | st.sampled_from(['"status":"ACCEPTED"', "\\", "ü\n", "\x7f\u2028"])
 ALONE = st.builds(
     Report,
-    place=st.builds(Place, st.just("commands"), st.sampled_from(["00000", "00001"]), st.integers(0, 2**62)),
+    place=st.builds(
+        RecordPosition, st.just("commands"), st.sampled_from(["00000", "00001"]), st.integers(0, 2**62)
+    ),
     id=TEXTS,
     kind=st.sampled_from(["set", "retrain"]),
     target=TEXTS,

@@ -7,7 +7,8 @@ import datetime as dt
 import msgspec
 import pytest
 
-from penstock.control.commands import Command, CommandError, Target, decode_command
+from penstock.control.command_decoder import decode_command
+from penstock.control.commands import Command, CommandError, Target
 
 
 def test_an_envelope_is_read() -> None:

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.control.commands import Command, Target
-from penstock.control.orders import Glimpse, Order, PlainSets, decode_orders, encode_orders, seen_by_slot
-from penstock.control.receipts import Place
+from penstock.control.orders import (
+    AdmittedCommand,
+    CommandIdNotice,
+    PlainSets,
+    decode_orders,
+    encode_orders,
+    seen_by_slot,
+)
+from penstock.control.receipts import RecordPosition
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 TIMES = st.sampled_from([None, NOW])
@@ -37,20 +44,22 @@ COMMANDS = st.builds(
 REFUSALS = st.sampled_from(["", "", "", "why not"])
 
 
-def order(number: int, command: Command, refusal: str) -> Order:
+def order(number: int, command: Command, refusal: str) -> AdmittedCommand:
     """An order whose keys lie in the key groups 0 to 3."""
     target = command.target
     named: list[Any] = [target.key] if target.key is not None else list(target.keys or ())
     groups = [] if refusal else [len(str(key)) % 4 for key in named]
-    return Order(Place("commands", "0", number), command, target.step, refusal, groups)
+    return AdmittedCommand(RecordPosition("commands", "0", number), command, target.step, refusal, groups)
 
 
-def one_by_one(orders: list[Order], own: frozenset[int]) -> list[Order | Glimpse]:
+def one_by_one(orders: list[AdmittedCommand], own: frozenset[int]) -> list[AdmittedCommand | CommandIdNotice]:
     """What a slot sees of orders, said plainly."""
-    return [one if concerns(one, own) else Glimpse(one.place, one.judge, one.command.id) for one in orders]
+    return [
+        one if concerns(one, own) else CommandIdNotice(one.place, one.judge, one.command.id) for one in orders
+    ]
 
 
-def concerns(one: Order, own: frozenset[int]) -> bool:
+def concerns(one: AdmittedCommand, own: frozenset[int]) -> bool:
     return 0 in own if one.refusal else not one.key_groups or not own.isdisjoint(one.key_groups)
 
 
@@ -61,7 +70,7 @@ def test_what_travels_together_is_what_would_travel_one_by_one(given: list[tuple
     orders = [order(number, command, refusal) for number, (command, refusal) in enumerate(given)]
     for own in (frozenset({0, 1}), frozenset({2, 3})):
         seen = seen_by_slot(orders, own, lambda one, own=own: concerns(one, own))
-        found: list[Order | Glimpse] = []
+        found: list[AdmittedCommand | CommandIdNotice] = []
         for some in decode_orders(encode_orders(seen)):
             found += some.orders() if isinstance(some, PlainSets) else [some]
         assert [_plain(one) for one in found] == [_plain(one) for one in one_by_one(orders, own)]
@@ -69,6 +78,6 @@ def test_what_travels_together_is_what_would_travel_one_by_one(given: list[tuple
         assert places == sorted(places)
 
 
-def _plain(one: Order | Glimpse) -> Any:
+def _plain(one: AdmittedCommand | CommandIdNotice) -> Any:
     """Both as plain data; where a glimpse's command stood is not told in a run."""
-    return (one.judge, one.id) if isinstance(one, Glimpse) else msgspec.json.encode(one)
+    return (one.judge, one.id) if isinstance(one, CommandIdNotice) else msgspec.json.encode(one)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from stand_in_job import StandInJob, folder_of
 
-from penstock.bindings import FilesBinding, parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import FilesBinding
 from penstock.demo.feeds import COMMANDS, READINGS, SETTINGS
 from penstock.demo.folders import Folders
 

@@ -8,7 +8,7 @@ import sys
 
 from in_process_job import InProcessJob
 
-from penstock.jobs.loading import load_job
+from penstock.jobs.job_loader import load_job
 from penstock.server.demo_job import demo_definition
 from penstock.streams.graph import COMMANDS
 

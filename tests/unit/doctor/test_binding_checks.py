@@ -11,12 +11,12 @@ import pytest
 from free_ports import free_port
 
 import penstock as ps
-from penstock.bindings import parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.brokers.kafka_topics import check_topic
 from penstock.doctor import bindings
 from penstock.doctor.bindings import check_binding, examine_bindings, loaded_job
-from penstock.doctor.finding import Finding
+from penstock.doctor.findings import Finding
 from penstock.errors import ExternalSystemError, PlaceMissingError
-from penstock.kafka_topics import check_topic
 
 JOB = """
 import penstock as ps
@@ -77,7 +77,7 @@ def test_a_broker_that_does_not_answer_is_told(job: ps.Job, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("uri", "is_source", "probe"),
     [
-        ("kafka://h:1/t?create_topic=true", True, "kafka.preflight"),
+        ("kafka://h:1/t?create_topic=true", True, "kafka_source.preflight"),
         ("kafka://h:1/t?create_topic=true", False, "check_topic"),
         ("amqp://u:p@h:1/%2F/q?create=true", True, "penstock.sources.rabbitmq_queue.check_queue"),
         (
@@ -110,7 +110,7 @@ def test_what_a_job_would_create_is_not_created(
 
 def test_a_place_that_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its name."""
-    monkeypatch.setattr(bindings.kafka, "preflight", lambda binding: ("00000",))
+    monkeypatch.setattr(bindings.kafka_source, "preflight", lambda binding: ("00000",))
     finding = check_binding("readings", parse_binding("readings", "kafka://h:1/t", "data"), is_source=True)
     assert (finding.status, finding.found) == ("ok", "h:1 has the topic t")
 
@@ -121,7 +121,7 @@ def test_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(binding: Any) -> None:
         raise ExternalSystemError("The broker refuses. Ask its owner.")
 
-    monkeypatch.setattr(bindings.kafka, "preflight", refuse)
+    monkeypatch.setattr(bindings.kafka_source, "preflight", refuse)
     binding = parse_binding("readings", "kafka://h:1/t?create_topic=true", "data")
     finding = check_binding("readings", binding, is_source=True)
     assert (finding.status, finding.remedy) == ("failed", "Ask its owner.")

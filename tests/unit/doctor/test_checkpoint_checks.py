@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage, Origin
+from penstock.checkpoints.described_state import STATE_FILE
+from penstock.checkpoints.ownership import Ownership
 from penstock.doctor.checkpoints import check_fit, checkpoint_folder, examine_checkpoint
-from penstock.doctor.finding import Finding
-from penstock.jobs.beginning import declared_state
-from penstock.jobs.checkpoint import Checkpoint, Lineage, Origin
-from penstock.jobs.described_state import STATE_FILE
-from penstock.jobs.ownership import Ownership
+from penstock.doctor.findings import Finding
+from penstock.jobs.restore import declared_state
 
 SCHEMA = "id INT, value DOUBLE"
 LINEAGE = Lineage("abc", "rooms", 128, 2, ("readings", "commands"), Origin("dump", "d-1"), first_batch=10)

@@ -12,10 +12,10 @@ from free_ports import free_port
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.doctor import examination, finding, machine
+from penstock.doctor import examination, findings, machine
 from penstock.doctor.examination import Wanted, examine
-from penstock.doctor.finding import Finding, failed, fine, refused, warning, worst
-from penstock.sources.object_stores import S3_ENDPOINTS
+from penstock.doctor.findings import Finding, failed, fine, refused, warning, worst
+from penstock.objects.object_stores import S3_ENDPOINTS
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dynamic_rules" / "rules_job.py"
 ALWAYS = [
@@ -59,7 +59,7 @@ def found(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
 
 def test_every_check_of_the_machine_is_made() -> None:
     """Once each, under its own name."""
-    assert [finding.check for finding in examine(Wanted())] == ALWAYS
+    assert [findings.check for findings in examine(Wanted())] == ALWAYS
 
 
 def test_checkpoint_job_and_ports_are_looked_at_when_they_are_named(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_checkpoint_job_and_ports_are_looked_at_when_they_are_named(tmp_path: Pa
     (tmp_path / "in").mkdir()
     port = free_port()
     wanted = Wanted(tmp_path / "state", str(EXAMPLE), {"payments": f"jsonl:{tmp_path}/in"}, (port,))
-    more = [finding for finding in examine(wanted) if finding.check not in ALWAYS]
+    more = [findings for findings in examine(wanted) if findings.check not in ALWAYS]
     assert [(f.check, f.status) for f in more] == [
         (f"port {port}", "ok"),
         ("checkpoint folder", "ok"),
@@ -83,7 +83,7 @@ def test_an_object_store_is_looked_at_when_the_environment_names_one(monkeypatch
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     findings = list(examine(Wanted()))
-    assert [finding.check for finding in findings] == [*ALWAYS, "object store"]
+    assert [findings.check for findings in findings] == [*ALWAYS, "object store"]
     assert findings[-1].status == "warning"
 
 
@@ -94,7 +94,7 @@ def test_a_check_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> 
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(machine, "check_memory", broken)
-    findings = {finding.check: finding for finding in examine(Wanted())}
+    findings = {findings.check: findings for findings in examine(Wanted())}
     assert list(findings) == ALWAYS
     assert findings["memory"].status == "failed"
     assert findings["memory"].found == "could not be looked at (ZeroDivisionError: oh)"
@@ -127,7 +127,7 @@ def test_a_message_is_what_happened_and_what_to_do(message: str, happened: str, 
 
 def test_the_example_of_a_finding_runs() -> None:
     """As it stands in the docstring."""
-    assert doctest.testmod(finding).failed == 0
+    assert doctest.testmod(findings).failed == 0
 
 
 def test_people_get_a_table_with_the_remedies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from free_ports import free_port
 
-from penstock.doctor.finding import Finding
+from penstock.doctor.findings import Finding
 from penstock.doctor.machine import (
     check_clock,
     check_cores,
@@ -22,7 +22,7 @@ from penstock.doctor.machine import (
     check_port,
     check_server_port,
 )
-from penstock.local.limits import Cores, Memory
+from penstock.machine.limits import Cores, Memory
 
 GIB = 1 << 30
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.doctor import software
-from penstock.doctor.finding import Finding
+from penstock.doctor.findings import Finding
 from penstock.doctor.software import (
     check_class_archive,
     check_jars,
@@ -23,10 +23,10 @@ from penstock.doctor.software import (
     check_worker_python,
     installed_requirements,
 )
-from penstock.local import setup
-from penstock.local.cache import CacheFolderError
-from penstock.local.jars import Jar
-from penstock.local.java import JavaHome, JavaNotFoundError
+from penstock.machine import setup
+from penstock.machine.cache import CacheFolderError
+from penstock.machine.jars import Jar
+from penstock.machine.java import JavaHome, JavaNotFoundError
 
 ONE = Jar("org.one", "one", "1.0", hashlib.sha256(b"one").hexdigest())
 TWO = Jar("org.two", "two", "2.0", hashlib.sha256(b"two").hexdigest())
@@ -190,7 +190,7 @@ def test_a_cache_that_cannot_be_made_fails_the_jars(monkeypatch: pytest.MonkeyPa
 def test_the_archive_of_classes_is_made_or_not(tmp_path: Path) -> None:
     """Jobs run without it, and start later."""
     archive = tmp_path / "classes.jsa"
-    told(check_class_archive(lambda: JAVA, lambda java: archive), "warning", "no archive", "local.setup")
+    told(check_class_archive(lambda: JAVA, lambda java: archive), "warning", "no archive", "machine.setup")
     archive.touch()
     told(check_class_archive(lambda: JAVA, lambda java: archive), "ok", str(archive))
 

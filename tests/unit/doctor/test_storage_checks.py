@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.doctor.finding import Finding
+from penstock.doctor.findings import Finding
 from penstock.doctor.storage import Disk, Folder, check_folder, disk_of, job_folders, write_to
-from penstock.local.cache import cache_folder, cache_place
+from penstock.machine.cache import cache_folder, cache_place
 
 GIB = 1 << 30
 PLENTY = Disk(100 * GIB, 1_000_000, runs_programs=True)

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.jobs.definition import Job
-from penstock.jobs.loading import load_job
+from penstock.jobs.job_loader import load_job
+from penstock.streams.job import Job
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 if str(EXAMPLES) not in sys.path:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from in_process_job import NOW, InProcessJob
 from property_examples import examples
 
-from penstock.jobs.definition import Job
-from penstock.jobs.loading import load_job
+from penstock.jobs.job_loader import load_job
+from penstock.streams.job import Job
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dynamic_rules"
 JOB: Job = load_job(str(EXAMPLE / "rules_job.py")).job

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from in_process_job import NOW, InProcessJob
 from property_examples import examples
 
-from penstock.jobs.definition import Job
-from penstock.jobs.loading import load_job
+from penstock.jobs.job_loader import load_job
+from penstock.streams.job import Job
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "feature_flags"
 JOB: Job = load_job(str(EXAMPLE / "flags_job.py")).job

@@ -19,14 +19,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from step_support import run_group
 
-from penstock.formats import format_of
-from penstock.jobs.definition import Job
-from penstock.jobs.loading import load_job
-from penstock.operators.blocks import OFFSET, Block
-from penstock.operators.step import StepCore, StepResult
+from penstock.engine.step import StepCore, StepResult
+from penstock.jobs.job_loader import load_job
+from penstock.operators.record_blocks import OFFSET, Block
+from penstock.records.wire_formats import format_of
 from penstock.runtime.plan import JobPlan
 from penstock.state.key_groups import key_groups
 from penstock.streams.graph import SinkNode
+from penstock.streams.job import Job
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "temperature_control"
 SETTINGS, READINGS = 0, 1

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bindings import parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.jobs.batch_bounds import BatchBounds, RecordSize, TopicBounds, next_limit
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.sources.kafka import spark_options
+from penstock.sources.kafka_source import spark_options
 
 MIB = 1 << 20
 BOUNDS = TopicBounds(2_000_000, 256 * MIB)

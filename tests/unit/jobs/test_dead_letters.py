@@ -8,13 +8,14 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from penstock.bindings import Binding, parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import Binding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.jobs.dead_letters import newest_letters, readable
-from penstock.operators.blocks import DeadLetter
-from penstock.records import record_type
+from penstock.operators.record_blocks import DeadLetter
+from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
-from penstock.sinks.files import FilesSink
+from penstock.sinks.file_sink import FilesSink
 
 KIND = record_type(DeadLetter)
 

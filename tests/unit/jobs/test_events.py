@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from control_checkpoint import AT, make_checkpoint, receipts, write_receipts
 
+from penstock.commands.receipt_segments import receipts_backwards
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, CheckpointError
 from penstock.jobs import events
@@ -28,7 +29,6 @@ from penstock.jobs.events import (
     settings_of,
     user_name,
 )
-from penstock.jobs.receipt_segments import receipts_backwards
 from penstock.jobs.settings import RunSettings
 
 

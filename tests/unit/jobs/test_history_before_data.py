@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.jobs.binding import bind_job
-from penstock.jobs.checkpoint import Checkpoint
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.jobs.compile import compile_job
 from penstock.jobs.control_history import ControlHistory, control_history
 from penstock.jobs.runner import JobRunner, _Run
 from penstock.jobs.settings import RunSettings
@@ -43,7 +43,7 @@ class Standing:
         bindings["rules"] += limit
         self.folder = folder
         self.checkpoint = Checkpoint.open(str(folder / "checkpoint"))
-        self.bound = bind_job(job, RunSettings(bindings=bindings, parallelism=2), self.checkpoint)
+        self.bound = compile_job(job, RunSettings(bindings=bindings, parallelism=2), self.checkpoint)
 
     def write(self, stream: str, count: int) -> None:
         for number in range(count):
@@ -133,7 +133,7 @@ class FakeQuery:
 
 def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
     """How the runner goes on from a query that holds data back."""
-    follower: Any = SimpleNamespace(
+    committer: Any = SimpleNamespace(
         plans=SimpleNamespace(pending=None),
         closing=False,
         progress=None,
@@ -149,7 +149,7 @@ def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
     no: Any = None
     run = _Run(
         no,
-        follower,
+        committer,
         job.checkpoint,
         requests,
         no,
@@ -159,10 +159,10 @@ def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
         lambda: None,
     )
     runner = JobRunner(ps.Job("job"), RunSettings(bounded=bounded))
-    assert runner._should_hold(follower)
+    assert runner._should_hold(committer)
     status, request = runner._follow(run, query, holds_data=True)  # type: ignore[arg-type]
     assert request is None
-    assert not runner._should_hold(follower)
+    assert not runner._should_hold(committer)
     return status
 
 

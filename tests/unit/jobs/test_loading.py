@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import JobDefinitionError, SchemaError
-from penstock.jobs.loading import load_job
-from penstock.runtime.session import code_archive
+from penstock.jobs.job_loader import load_job
+from penstock.spark.session import code_archive
 
 JOB = "import penstock as ps\n{name} = ps.Job({name!r})\n"
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 import penstock as ps
+from penstock.checkpoints.checkpoint import Checkpoint, Outputs
 from penstock.errors import CheckpointError, JobDefinitionError
-from penstock.jobs.binding import bind_job
-from penstock.jobs.checkpoint import Checkpoint, Outputs
+from penstock.jobs.compile import compile_job
 from penstock.jobs.events import RunEvents, read_events
 from penstock.jobs.outputs import Held, Position, begin_outputs_anew, begins_anew, checked_outputs
 from penstock.jobs.settings import RunSettings
@@ -83,11 +83,11 @@ class Standing:
         self._settings = RunSettings(
             {"hits": f"jsonl:{folder / 'hits'}", "out": f"jsonl:{self.out}"}, parallelism=2
         )
-        self.bound = bind_job(self._job, self._settings, self.checkpoint)
+        self.bound = compile_job(self._job, self._settings, self.checkpoint)
 
     def start(self, new_outputs_from: int | None = None) -> Outputs | None:
         """As the runner does."""
-        self.bound = bind_job(self._job, self._settings, self.checkpoint)
+        self.bound = compile_job(self._job, self._settings, self.checkpoint)
         found = checked_outputs(self.bound, self.checkpoint, self._settings.bindings, new_outputs_from)
         if found is not None:
             events = RunEvents(self.checkpoint.folder, "job", "run", "ann")

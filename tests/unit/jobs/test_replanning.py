@@ -10,12 +10,12 @@ import pytest
 from control_checkpoint import append_lines, receipts
 
 import penstock as ps
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.checkpoint_files import COUNTS_FILE, mark_begun, newest_begun
+from penstock.commands.receipt_segments import SegmentWriter
 from penstock.errors import CheckpointError, JobDefinitionError
-from penstock.jobs.binding import bind_job
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.own_files import COUNTS_FILE, mark_begun, newest_begun
-from penstock.jobs.receipt_segments import SegmentWriter
-from penstock.jobs.replanning import pending_told, take_back_plan
+from penstock.jobs.compile import compile_job
+from penstock.jobs.replan import pending_told, take_back_plan
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import batch_numbers
 from penstock.sinks.base import TaskContext
@@ -30,7 +30,7 @@ class Standing:
         (folder / "hits").mkdir()
         self.bindings = {"hits": f"jsonl:{folder / 'hits'}", "out": f"jsonl:{folder / 'out'}"}
         self.checkpoint = Checkpoint.open(str(folder / "checkpoint"))
-        self.bound = bind_job(job, RunSettings(self.bindings, parallelism=2), self.checkpoint)
+        self.bound = compile_job(job, RunSettings(self.bindings, parallelism=2), self.checkpoint)
         for name, count in (("offsets", 3), ("commits", 2)):
             (self.checkpoint.folder / name).mkdir()
             for number in range(count):

@@ -195,7 +195,7 @@ def test_a_job_runs_while_another_process_holds_its_checkpoint(tmp_path: Path) -
     """And no longer; looking does not take it away."""
     assert not is_running(tmp_path)
     program = (
-        "import sys, threading; from pathlib import Path; from penstock.jobs.ownership import locked\n"
+        "import sys, threading; from pathlib import Path; from penstock.checkpoints.ownership import locked\n"
         "with locked(Path(sys.argv[1]), threading.Event(), 0): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

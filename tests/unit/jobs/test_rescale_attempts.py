@@ -14,15 +14,15 @@ from crashes import Crash, crashes
 from pyspark.errors import PySparkException
 from rooms_job import committed_rooms
 
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import CheckpointError, JobFailedError, SnapshotError
 from penstock.jobs import requests as requests_module
-from penstock.jobs import rescaling
-from penstock.jobs.capturing import Capture, capture
-from penstock.jobs.checkpoint import Checkpoint
 from penstock.jobs.requests import Answer, Request, Requests, answer_to
 from penstock.jobs.rescale_attempts import carry_out
-from penstock.jobs.rescaling import finish_rescaling, is_rescaling
-from penstock.runtime import stored_state
+from penstock.savepoints import rescaling
+from penstock.savepoints.rescaling import finish_rescaling, is_rescaling
+from penstock.savepoints.snapshot_capture import Capture, capture
+from penstock.spark import stored_state
 
 NO_SESSION: Any = None
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/there/seed.next/x")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from penstock.jobs.commit import EventTime, Progress, RunSummary
 from penstock.jobs.display import RunDisplay
-from penstock.jobs.following import EventTime, Progress, RunSummary
 
 NOON = dt.datetime(2026, 11, 21, 12, 0, 4, 999_000, dt.UTC)
 TIMES = {

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.operators.blocks import Records
+from penstock.operators.record_blocks import Records
 from penstock.operators.transforms import apply_transform
-from penstock.records import record_type
+from penstock.records.schemas import record_type
 
 
 @dataclass

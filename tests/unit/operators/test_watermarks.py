@@ -6,96 +6,142 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.operators.watermarks import END_MS, EventClock, Pace, Progress, Tick, merged_progress
+from penstock.operators.watermarks import (
+    END_MS,
+    EventClock,
+    InputWatermarkRule,
+    Progress,
+    WatermarkUpdate,
+    merged_progress,
+)
 
-TOPIC = Pace("source/readings", ("0", "1"), grows=True)
+TOPIC = InputWatermarkRule("source/readings", ("0", "1"), grows=True)
 
 
-def advance(progress: Progress, now_ms: int, *ticks: Tick, paces: tuple[Pace, ...] = (TOPIC,)) -> EventClock:
-    return EventClock(paces, progress, ticks, now_ms)
+def advance(
+    progress: Progress,
+    now_ms: int,
+    *updates: WatermarkUpdate,
+    watermark_rules: tuple[InputWatermarkRule, ...] = (TOPIC,),
+) -> EventClock:
+    return EventClock(watermark_rules, progress, updates, now_ms)
 
 
 def test_it_is_the_minimum_over_all_partitions() -> None:
     """A partition that has not come yet holds time."""
-    clock = advance(Progress(), 0, Tick("source/readings", {"0": 50}))
+    clock = advance(Progress(), 0, WatermarkUpdate("source/readings", {"0": 50}))
     assert (clock.before_ms, clock.after_ms, clock.held_by) == (None, None, ("source/readings", "1"))
-    clock = advance(clock.progress, 10, Tick("source/readings", {"1": 30}))
+    clock = advance(clock.progress, 10, WatermarkUpdate("source/readings", {"1": 30}))
     assert (clock.before_ms, clock.after_ms, clock.moved) == (None, 30, True)
-    clock = advance(clock.progress, 20, Tick("source/readings", {"1": 70}))
+    clock = advance(clock.progress, 20, WatermarkUpdate("source/readings", {"1": 70}))
     assert (clock.before_ms, clock.after_ms) == (30, 50)
 
 
 def test_it_never_goes_back() -> None:
-    clock = advance(Progress(), 0, Tick("source/readings", {"0": 50, "1": 60}))
-    clock = advance(clock.progress, 1, Tick("source/readings", {"0": 20, "2": 10}))
+    clock = advance(Progress(), 0, WatermarkUpdate("source/readings", {"0": 50, "1": 60}))
+    clock = advance(clock.progress, 1, WatermarkUpdate("source/readings", {"0": 20, "2": 10}))
     assert clock.progress.partitions["source/readings"] == {"0": (50, 1), "1": (60, 0), "2": (10, 1)}
     assert (clock.after_ms, clock.moved) == (50, False)
 
 
 def test_an_idle_partition_holds_nothing_back() -> None:
     """It counts again as soon as something comes; when all are idle the one that is furthest counts."""
-    pace = (Pace("source/readings", ("0", "1"), idle_ms=1000),)
-    clock = advance(Progress(), 0, Tick("source/readings", {"0": 50}), paces=pace)
+    rule = (InputWatermarkRule("source/readings", ("0", "1"), idle_ms=1000),)
+    clock = advance(Progress(), 0, WatermarkUpdate("source/readings", {"0": 50}), watermark_rules=rule)
     assert (clock.after_ms, clock.next_idle_ms) == (None, 1000)
-    clock = advance(clock.progress, 900, Tick("source/readings", {"0": 90}), paces=pace)
-    clock = advance(clock.progress, 1000, paces=pace)
+    clock = advance(clock.progress, 900, WatermarkUpdate("source/readings", {"0": 90}), watermark_rules=rule)
+    clock = advance(clock.progress, 1000, watermark_rules=rule)
     assert (clock.after_ms, clock.next_idle_ms) == (90, 1900)
-    clock = advance(clock.progress, 1100, Tick("source/readings", {"1": 20}), paces=pace)
+    clock = advance(clock.progress, 1100, WatermarkUpdate("source/readings", {"1": 20}), watermark_rules=rule)
     assert (clock.after_ms, clock.held_by) == (90, ("source/readings", "1"))
-    clock = advance(clock.progress, 3000, paces=pace)
+    clock = advance(clock.progress, 3000, watermark_rules=rule)
     assert (clock.after_ms, clock.held_by, clock.next_idle_ms) == (90, None, None)
 
 
 def test_several_origins_count_together() -> None:
-    paces = (Pace("source/a", ("",)), Pace("source/b", ("",), idle_ms=100))
-    clock = advance(Progress(), 0, Tick("source/a", {"": 7}), Tick("source/other", {"": 1}), paces=paces)
+    watermark_rules = (
+        InputWatermarkRule("source/a", ("",)),
+        InputWatermarkRule("source/b", ("",), idle_ms=100),
+    )
+    clock = advance(
+        Progress(),
+        0,
+        WatermarkUpdate("source/a", {"": 7}),
+        WatermarkUpdate("source/other", {"": 1}),
+        watermark_rules=watermark_rules,
+    )
     assert clock.after_ms is None
-    assert advance(clock.progress, 50, Tick("source/b", {"": 5}), paces=paces).after_ms == 5
-    assert advance(clock.progress, 100, paces=paces).after_ms == 7
+    assert (
+        advance(
+            clock.progress, 50, WatermarkUpdate("source/b", {"": 5}), watermark_rules=watermark_rules
+        ).after_ms
+        == 5
+    )
+    assert advance(clock.progress, 100, watermark_rules=watermark_rules).after_ms == 7
 
 
 def test_a_slot_that_told_that_it_is_idle_holds_nothing_back() -> None:
     """Until it tells something again; with and without a watermark."""
-    paces = (Pace("source/a", ("",)), Pace("step/b", ("0", "1")))
-    clock = advance(Progress(), 0, Tick("source/a", {"": 50}), Tick("step/b", {"0": 20}), paces=paces)
+    watermark_rules = (InputWatermarkRule("source/a", ("",)), InputWatermarkRule("step/b", ("0", "1")))
+    clock = advance(
+        Progress(),
+        0,
+        WatermarkUpdate("source/a", {"": 50}),
+        WatermarkUpdate("step/b", {"0": 20}),
+        watermark_rules=watermark_rules,
+    )
     assert (clock.after_ms, clock.held_by) == (None, ("step/b", "1"))
-    clock = advance(clock.progress, 1, Tick("step/b", {"1": None}, idle=True), paces=paces)
+    clock = advance(
+        clock.progress, 1, WatermarkUpdate("step/b", {"1": None}, idle=True), watermark_rules=watermark_rules
+    )
     assert (clock.after_ms, clock.held_by) == (20, ("step/b", "0"))
-    clock = advance(clock.progress, 2, Tick("step/b", {"0": 30}, idle=True), paces=paces)
+    clock = advance(
+        clock.progress, 2, WatermarkUpdate("step/b", {"0": 30}, idle=True), watermark_rules=watermark_rules
+    )
     assert (clock.after_ms, clock.held_by, clock.next_idle_ms) == (50, ("source/a", ""), None)
-    clock = advance(clock.progress, 3, Tick("step/b", {"0": 30}), Tick("source/a", {"": 60}), paces=paces)
+    clock = advance(
+        clock.progress,
+        3,
+        WatermarkUpdate("step/b", {"0": 30}),
+        WatermarkUpdate("source/a", {"": 60}),
+        watermark_rules=watermark_rules,
+    )
     assert (clock.after_ms, clock.held_by) == (50, ("step/b", "0"))
 
 
 def test_steps_behind_are_told_what_they_do_not_know() -> None:
     """The watermark, and whether the slot is idle, which a paused one is not; each once."""
-    pace = (Pace("source/a", ("",), idle_ms=100),)
-    clock = advance(Progress(), 0, paces=pace)
+    rule = (InputWatermarkRule("source/a", ("",), idle_ms=100),)
+    clock = advance(Progress(), 0, watermark_rules=rule)
     assert (clock.is_idle, clock.tell("step/b", "0")) == (False, None)
-    clock = advance(clock.progress, 100, paces=pace)
-    assert clock.tell("step/b", "0") == Tick("step/b", {"0": None}, idle=True)
-    clock = advance(clock.progress, 101, Tick("source/a", {"": 7}), paces=pace)
-    assert clock.tell("step/b", "0") == Tick("step/b", {"0": 7})
+    clock = advance(clock.progress, 100, watermark_rules=rule)
+    assert clock.tell("step/b", "0") == WatermarkUpdate("step/b", {"0": None}, idle=True)
+    clock = advance(clock.progress, 101, WatermarkUpdate("source/a", {"": 7}), watermark_rules=rule)
+    assert clock.tell("step/b", "0") == WatermarkUpdate("step/b", {"0": 7})
     assert clock.tell("step/b", "0") is None
-    clock = advance(clock.progress, 201, paces=pace)
-    assert clock.tell("step/b", "0") == Tick("step/b", {"0": 7}, idle=True)
-    clock = EventClock(pace, clock.progress, (), 300, stands=True)
-    assert clock.tell("step/b", "0") == Tick("step/b", {"0": 7})
+    clock = advance(clock.progress, 201, watermark_rules=rule)
+    assert clock.tell("step/b", "0") == WatermarkUpdate("step/b", {"0": 7}, idle=True)
+    clock = EventClock(rule, clock.progress, (), 300, stands=True)
+    assert clock.tell("step/b", "0") == WatermarkUpdate("step/b", {"0": 7})
     moved = merged_progress([clock.progress])
     assert moved is not None
-    assert advance(moved, 301, paces=pace).tell("step/b", "00") == Tick("step/b", {"00": 7}, idle=True)
-    assert not advance(Progress(), 0, paces=(Pace("source/a", (), by_arrival=True),)).is_idle
+    assert advance(moved, 301, watermark_rules=rule).tell("step/b", "00") == WatermarkUpdate(
+        "step/b", {"00": 7}, idle=True
+    )
+    assert not advance(
+        Progress(), 0, watermark_rules=(InputWatermarkRule("source/a", (), by_arrival=True),)
+    ).is_idle
 
 
 def test_the_end_is_for_one_micro_batch() -> None:
     """What a later run of the job brings is not late for it."""
-    clock = advance(Progress(), 0, Tick("source/readings", {"0": 5, "1": 6}))
-    clock = advance(clock.progress, 1, Tick("", {}, ends=True))
+    clock = advance(Progress(), 0, WatermarkUpdate("source/readings", {"0": 5, "1": 6}))
+    clock = advance(clock.progress, 1, WatermarkUpdate("", {}, ends=True))
     assert (clock.before_ms, clock.after_ms, clock.progress.watermark_ms) == (5, END_MS, 5)
 
 
 def test_what_is_kept_is_plain_data() -> None:
-    progress = advance(Progress(), 3, Tick("source/readings", {"0": -5})).progress
+    progress = advance(Progress(), 3, WatermarkUpdate("source/readings", {"0": -5})).progress
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(progress), type=Progress) == progress
 
 
@@ -112,10 +158,10 @@ def test_it_does_not_matter_which_task_told_what(batches: list[list[tuple[str, i
     """Ticks of one micro-batch may come in any order and cut in any way."""
     straight, turned = Progress(), Progress()
     for number, batch in enumerate(batches):
-        ticks = [Tick("source/readings", {name: at}) for name, at in batch]
+        updates = [WatermarkUpdate("source/readings", {name: at}) for name, at in batch]
         newest = {name: max(at for other, at in batch if other == name) for name, _ in batch}
-        one = advance(straight, number, *ticks)
-        other = advance(turned, number, *([Tick("source/readings", newest)] if newest else []))
+        one = advance(straight, number, *updates)
+        other = advance(turned, number, *([WatermarkUpdate("source/readings", newest)] if newest else []))
         assert (one.after_ms, one.progress) == (other.after_ms, other.progress)
         assert one.before_ms is None or (one.after_ms is not None and one.after_ms >= one.before_ms)
         straight, turned = one.progress, other.progress

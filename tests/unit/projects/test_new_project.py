@@ -27,14 +27,14 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import penstock
-from penstock.bindings import parse_binding
+from penstock.bindings.parse import parse_binding
 from penstock.cli import app
-from penstock.jobs.control import control_entry
-from penstock.jobs.loading import load_job
-from penstock.jobs.targeting import parse_target
+from penstock.commands.command_catalog import command_catalog
+from penstock.commands.command_target import parse_target
+from penstock.jobs.job_loader import load_job
 from penstock.projects import new_project
 from penstock.projects.new_project import NewProject, ProjectError, make_project, package_of
-from penstock.server.catalog import Catalog
+from penstock.server.runs.definitions import Catalog
 
 FILES = {
     ".gitignore",
@@ -122,7 +122,7 @@ def test_the_commands_of_the_readme_steer_the_job(
 ) -> None:
     """The setting and the state that they name are there, and change what comes of readings."""
     job, step = running
-    entry = control_entry(
+    entry = command_catalog(
         "water-level", job.plan.accepting, parse_binding("commands", "jsonl:/no", "control")
     )
     commands = []

@@ -17,9 +17,9 @@ from property_examples import examples
 import penstock as ps
 from penstock.control.orders import PlainSets
 from penstock.control.receipts import FINAL, Receipt
+from penstock.engine.command_execution import CommandExecution
 from penstock.jobs.settings import RunSettings
-from penstock.operators.steering import Steering
-from penstock.state.values import completed
+from penstock.state.state_spec import completed
 
 UTC = dt.UTC
 
@@ -612,8 +612,8 @@ def test_values_are_set_plainly_as_they_are_one_by_one(batches: list[list[dict[s
 
     short = lived()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Steering, "_set_plainly", lambda *_: False)
-        patch.setattr(Steering, "_set_all", _set_one_by_one)
+        patch.setattr(CommandExecution, "_set_plainly", lambda *_: False)
+        patch.setattr(CommandExecution, "_set_all", _set_one_by_one)
         assert lived() == short
 
 
@@ -640,9 +640,9 @@ def test_a_command_that_is_malformed_has_its_place_among_others() -> None:
     assert driver.limits(2) == {2: 4}
 
 
-def _set_one_by_one(steering: Steering, sets: PlainSets, now: dt.datetime) -> None:
+def _set_one_by_one(execution: CommandExecution, sets: PlainSets, now: dt.datetime) -> None:
     for order in sets.orders():
-        steering.command(order, now)
+        execution.command(order, now)
 
 
 def test_settings_are_told_when_they_change() -> None:

@@ -156,7 +156,7 @@ class Model:
             if sent.version < newest:
                 return "stale"
         if sent.keys is not None:
-            self._greet(key)
+            self._apply_standing(key)
         if sent.kind == "raise" and key % 2 == 0:
             return "raised"
         if sent.version is not None and sent.keys is not None:
@@ -164,7 +164,7 @@ class Model:
         self._apply(sent, key)
         return "applied"
 
-    def _greet(self, key: int) -> None:
+    def _apply_standing(self, key: int) -> None:
         """A key that was not seen before gets what all keys got."""
         if key not in self.keys:
             for sent in self.to_all:
@@ -178,7 +178,7 @@ class Model:
             self.limits[key] = sent.value
 
     def reading(self, reading: Reading) -> Seen:
-        self._greet(reading.key)
+        self._apply_standing(reading.key)
         self.keys.add(reading.key)
         at = (reading.at - NOW) // dt.timedelta(hours=1)
         return Seen(

@@ -17,9 +17,9 @@ import penstock as ps
 from penstock.control.receipts import StepTime
 from penstock.errors import JobDefinitionError
 from penstock.operators.watermarks import END_MS
-from penstock.runtime.packing import TICKS, ticks_of
+from penstock.runtime.packed_rows import WATERMARKS, watermark_updates_of
 from penstock.runtime.plan import JobPlan
-from penstock.runtime.reading import StreamReader
+from penstock.runtime.record_reader import StreamReader
 from penstock.sources.base import SourceChunk
 
 
@@ -256,8 +256,8 @@ def test_a_generator_sees_all_that_a_task_reads_of_a_partition() -> None:
         for number, (partition, key) in enumerate([("0", "a"), ("0", "a"), ("1", "mark"), ("0", "a")])
     ]
     rows = list(StreamReader(plan, node, None).rows(chunks))
-    (tick,) = ticks_of([row for row in rows if row.destination == TICKS])
-    assert tick.watermarks == {"0": 1000, "1": 5}
+    (update,) = watermark_updates_of([row for row in rows if row.destination == WATERMARKS])
+    assert update.watermarks == {"0": 1000, "1": 5}
 
 
 def test_without_watermarks_time_stands_until_the_end() -> None:

@@ -14,10 +14,10 @@ from in_process_job import InProcessJob, as_tuples
 from memory_entries import MemoryEntries
 
 import penstock as ps
-from penstock.instants import instant_of
+from penstock.base.instants import instant_of
 from penstock.runtime import gathered_rows, level
 from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
-from penstock.runtime.packing import PackedRow
+from penstock.runtime.packed_rows import PackedRow
 
 MIB = 1 << 20
 

@@ -88,7 +88,7 @@ class GatherInBulk(Gather):
     """The same, all records of a call at once."""
 
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> Any:
-        assert ctx.slots.tolist() == [0] * records.num_rows
+        assert ctx.key_indices.tolist() == [0] * records.num_rows
         assert ctx.keys.to_pylist() == [None]
         found, rows = [], []
         for row, number in enumerate(records.column("number").to_pylist()):
@@ -262,7 +262,7 @@ class Misused(ps.ProcessFunction):
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> None:
         if self.use == "columns":
             self.waiting.columns()
-        self.waiting.put(ctx.slots, [[1]])
+        self.waiting.put(ctx.key_indices, [[1]])
 
     @ps.on_command("misuse", scope="step")
     def misuse(self, payload: None, ctx: ps.CommandContext) -> None:

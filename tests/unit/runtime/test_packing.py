@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.control.receipts import StepTime
-from penstock.runtime import packing
-from penstock.runtime.packing import (
+from penstock.runtime import packed_rows
+from penstock.runtime.packed_rows import (
     COUNTS,
     PACKED_SCHEMA,
     TIME,
@@ -25,7 +25,7 @@ from penstock.runtime.packing import (
     to_bytes,
 )
 from penstock.runtime.slots import slots_of_key_groups
-from penstock.runtime.writing import unpacked_rows
+from penstock.runtime.writer import unpacked_rows
 
 ROWS = st.builds(
     PackedRow,
@@ -66,7 +66,7 @@ def plain(rows: list[PackedRow]) -> list[PackedRow]:
 def test_rows_survive_packing(rows: list[PackedRow], batch_bytes: int) -> None:
     """Rows come back in order, and a batch is handed on as soon as it has reached its size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_BATCH_BYTES", batch_bytes)
+        patch.setattr(packed_rows, "_BATCH_BYTES", batch_bytes)
         batches = list(packed_batches(iter(rows), SLOTS))
     assert all(batch.schema == PACKED_SCHEMA for batch in batches)
     assert plain(list(unpacked_rows(batches))) == rows

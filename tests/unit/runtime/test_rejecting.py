@@ -12,16 +12,17 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.control.receipts import Place, Receipt
-from penstock.control.stories import BatchStories, Story
+from penstock.commands.job_receipts import ReceiptWriter
+from penstock.control.receipts import Receipt, RecordPosition
+from penstock.control.stories import BatchStories, EncodedHistory
 from penstock.errors import ExternalSystemError, StrictModeError
-from penstock.formats import format_of
-from penstock.jobs.receipts import ReceiptWriter
-from penstock.operators.blocks import DeadLetter
-from penstock.records import RecordType, record_type
-from penstock.runtime.packing import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, place_text, to_bytes
+from penstock.operators.record_blocks import DeadLetter
+from penstock.records.schemas import record_type
+from penstock.records.types import RecordType
+from penstock.records.wire_formats import format_of
+from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS, PackedRow, place_text, to_bytes
 from penstock.runtime.plan import JobPlan
-from penstock.runtime.writing import Writer
+from penstock.runtime.writer import Writer
 from penstock.sinks.base import RejectingTask, Rejection, TaskContext
 from penstock.sinks.message_sizes import MessageLimit, oversized
 
@@ -142,7 +143,10 @@ def test_a_receipt_that_is_too_large_for_its_sink_goes_without_its_details(tmp_p
     sink: Any = LimitedSink(500)
     writer = ReceiptWriter(tmp_path, "lineage", sink)
     writer.prepare()
-    writer.write(0, BatchStories.of([], [Story(Place("commands", "0", 0), "small", "APPLIED", lines)]))
+    writer.write(
+        0,
+        BatchStories.of([], [EncodedHistory(RecordPosition("commands", "0", 0), "small", "APPLIED", lines)]),
+    )
     small, large = (msgspec.json.decode(raw) for raw in sink.written)
     assert (small["id"], small["details"]) == ("small", "{}")
     assert (large["id"], large["details"]) == ("large", "")

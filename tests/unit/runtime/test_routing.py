@@ -16,10 +16,10 @@ from in_process_job import InProcessJob, Input
 
 import penstock as ps
 from penstock.errors import StrictModeError
-from penstock.operators.blocks import DeadLetter, Records
-from penstock.runtime.packing import PackedRow, from_bytes
+from penstock.operators.record_blocks import DeadLetter, Records
+from penstock.runtime.packed_rows import PackedRow, from_bytes
 from penstock.runtime.plan import JobPlan
-from penstock.runtime.routing import Router, dead_letter_rows
+from penstock.runtime.router import Router, dead_letter_rows
 from penstock.streams.graph import Port
 from penstock.streams.stream import DataStream
 

@@ -14,9 +14,9 @@ from memory_entries import MemoryEntries
 import penstock as ps
 from penstock.control.commands import Command, Target
 from penstock.control.register import Register
-from penstock.operators import actions, slot_run
-from penstock.operators.actions import Standing
-from penstock.operators.slot import Header, header_of, put_header
+from penstock.engine import actions, slot_run
+from penstock.engine.actions import StandingCommands
+from penstock.engine.slot import Header, header_of, put_header
 from penstock.state.kept_slots import kept_slots
 from penstock.state.shared import SharedStates
 from penstock.state.slot_tables import SlotTables
@@ -135,7 +135,7 @@ def test_a_command_costs_the_same_whatever_is_held() -> None:
 
 def test_the_register_is_stored_whole_when_much_was_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a worker that has kept nothing reads few pieces."""
-    monkeypatch.setattr("penstock.operators.slot._MOST_PIECES", 5)
+    monkeypatch.setattr("penstock.engine.slot._MOST_PIECES", 5)
     job = job_with(10)
     for number in range(30):
         stored_by(job, commands(command(f"n{number}", Target("visits"), kind="trace")))
@@ -221,4 +221,4 @@ def test_standing_commands_are_stored_when_they_change() -> None:
     (node,) = job.plan.graph.steps()
     for stored in job.states.values():
         header = header_of(SlotTables(job.plan.core(node).state_schema, MemoryEntries(stored)))
-        assert [order.command.id for order in Standing.of(header.standing).orders.values()] == ["a"]
+        assert [order.command.id for order in StandingCommands.of(header.standing).orders.values()] == ["a"]

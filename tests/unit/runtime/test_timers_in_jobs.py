@@ -263,7 +263,7 @@ def test_vectorised_functions_have_timers_from_control_records() -> None:
 
     class InBulk(Asking):
         def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> pa.RecordBatch:
-            counts = self.count.columns().values[ctx.slots]
+            counts = self.count.columns().values[ctx.key_indices]
             return pa.record_batch({"key": records.column("key"), "text": [str(count) for count in counts]})
 
     job = job_of(InBulk())

@@ -10,7 +10,7 @@ import pytest
 from in_process_job import BatchResult, InProcessJob
 
 import penstock as ps
-from penstock.instants import FIRST_MS, LAST_MS
+from penstock.base.instants import FIRST_MS, LAST_MS
 
 BEYOND = [2**63 - 1, 2**62, LAST_MS + 1, FIRST_MS - 1, -(2**62), -(2**63)]
 

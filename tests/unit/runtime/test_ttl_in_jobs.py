@@ -173,12 +173,13 @@ class InBulk(ps.ProcessFunction):
     read = ps.ValueState(int, ttl=ps.Ttl(AFTER, on="read_and_write"))
 
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> pa.RecordBatch:
-        slots = np.unique(ctx.slots)
+        slots = np.unique(ctx.key_indices)
         states = {"value": self.value, "read": self.read}
         for name in records.column("state").to_pylist():
             states[name].put(slots, states[name].columns().values[slots] + 1)
         texts = [
-            f"{self.value.columns().values[slot]} {self.read.columns().values[slot]}" for slot in ctx.slots
+            f"{self.value.columns().values[slot]} {self.read.columns().values[slot]}"
+            for slot in ctx.key_indices
         ]
         return pa.record_batch({"key": records.column("key"), "text": texts})
 

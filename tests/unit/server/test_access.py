@@ -23,8 +23,8 @@ from penstock.server.api.access import (
     new_token,
     origin_problem,
 )
-from penstock.server.scaling import AUTOSCALER
-from penstock.server.store.asking import MANAGER
+from penstock.server.manager.scaling_state import AUTOSCALER
+from penstock.server.store.requests import MANAGER
 
 ANN = Principal("ann", Role.OPERATOR)
 HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})

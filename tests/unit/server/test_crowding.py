@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from penstock.server.crowding import HEALTH, Bounded, CrowdLimits, protocol_for
+from penstock.server.connection_limits import HEALTH, Bounded, CrowdLimits, protocol_for
 
 LIMITS = CrowdLimits(head_s=0.4, body_s=0.4, waiting=20, waiting_of_one=None, working=3)
 

@@ -8,7 +8,7 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.jobs.figures import Figures, Lag, StepFigures, Totals
+from penstock.metrics.batch_metrics import Figures, Lag, StepFigures, Totals
 from penstock.server.dashboard.live_charts import FORMATS
 from penstock.server.dashboard.series import POINTS, Chart, Unit, charts
 

@@ -7,18 +7,19 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UnknownIdError
-from penstock.server.catalog import Catalog, JobSettings
 from penstock.server.demo_job import DEMO, demo_definition, hold, start_or_resume
-from penstock.server.home import Home
-from penstock.server.service import JobService, Submission
-from penstock.server.statuses import Desired
-from penstock.server.store.connecting import sqlite_url
+from penstock.server.lifecycle.statuses import Desired
+from penstock.server.runs.definitions import Catalog, JobSettings
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.service.job_info import Submission
+from penstock.server.service.service import JobService
+from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
 
 def test_it_is_submitted_once_in_an_empty_home(tmp_path: Path) -> None:
     """And never again, also when it is over."""
-    home = Home(tmp_path)
+    home = ServerDirectory(tmp_path)
     store = Store.open(sqlite_url(home.store))
     service = JobService(store, Catalog([], [demo_definition()]), home)
     job_id = start_or_resume(service)
@@ -32,7 +33,7 @@ def test_it_is_submitted_once_in_an_empty_home(tmp_path: Path) -> None:
 
 def test_it_stands_still_without_its_server(tmp_path: Path) -> None:
     """And goes on with the next one, unless a user has paused it."""
-    home = Home(tmp_path)
+    home = ServerDirectory(tmp_path)
     store = Store.open(sqlite_url(home.store))
     service = JobService(store, Catalog([], [demo_definition()]), home)
     job_id = start_or_resume(service)

@@ -13,17 +13,18 @@ import pytest
 import small_driver
 import waiting_driver
 
-from penstock.jobs.figures import Figures, newest_figures
-from penstock.server import manager as manager_module
-from penstock.server.catalog import Catalog
-from penstock.server.home import Home
-from penstock.server.manager import Manager, ManagerSettings
-from penstock.server.processes import BEGUN_FILE, begun_in, kill_all
-from penstock.server.scaling import AUTOSCALER
-from penstock.server.service import JobService, Submission
-from penstock.server.statuses import JobStatus
-from penstock.server.store.asking import Asked
-from penstock.server.store.connecting import sqlite_url
+from penstock.metrics.batch_metrics import Figures, newest_figures
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.manager import manager as manager_module
+from penstock.server.manager.manager import Manager, ManagerSettings
+from penstock.server.manager.scaling_state import AUTOSCALER
+from penstock.server.runs.definitions import Catalog
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all
+from penstock.server.service.job_info import Submission
+from penstock.server.service.service import JobService
+from penstock.server.store.engine import sqlite_url
+from penstock.server.store.requests import Asked
 from penstock.server.store.store import Store
 
 PATIENCE_S = 60.0
@@ -47,7 +48,7 @@ class Managed:
         (definitions / "wait.yaml").write_text(
             f"job: wait.py\nparallelism: 1\nrestart: none\nscaling: {scaling}\n"
         )
-        self.home = Home(root / "home")
+        self.home = ServerDirectory(root / "home")
         self.store = Store.open(sqlite_url(self.home.store))
         self._catalog = Catalog([definitions])
         self.service = JobService(self.store, self._catalog, self.home)

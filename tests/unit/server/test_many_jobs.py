@@ -14,9 +14,9 @@ from served_rest import ServedRest
 from store_cases import asks, become, new_job
 
 from penstock.server.api.access import Role
-from penstock.server.statuses import JobStatus
-from penstock.server.store.connecting import connect, sqlite_url, writing
-from penstock.server.store.tables import events, runs
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.store.database import events, runs
+from penstock.server.store.engine import connect, sqlite_url, writing
 
 JOBS = 50
 LIVE = 4

@@ -11,7 +11,7 @@ import pytest
 from audited_opens import opened
 from rest_support import RestPlace
 
-from penstock.jobs.control import CONTROL_FILE, ControlEntry, StepEntry
+from penstock.commands.command_catalog import CONTROL_FILE, CommandCatalog, StepEntry
 from penstock.server.api.access import Role
 
 CANARY = "canary-sesame"
@@ -119,7 +119,7 @@ def test_a_command_of_an_operator_opens_nothing_in_the_server(place: RestPlace, 
     step = StepEntry("int64", {"reload-config": ("step",)}, (), ("limit",))
     checkpoint = place.service.checkpoint(job_id)
     checkpoint.mkdir(parents=True)
-    entry = ControlEntry("rooms", f"jsonl:{commands}", {"thermostat": step})
+    entry = CommandCatalog("rooms", f"jsonl:{commands}", {"thermostat": step})
     (checkpoint / CONTROL_FILE).write_bytes(msgspec.json.encode(entry))
     with opened() as heard:
         for hostile in canaries:

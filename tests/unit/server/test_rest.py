@@ -14,12 +14,12 @@ import pytest
 import small_driver
 from rest_support import RestPlace
 
-from penstock.jobs.control import CONTROL_FILE, ControlEntry, StepEntry
-from penstock.server import manager as manager_module
+from penstock.commands.command_catalog import CONTROL_FILE, CommandCatalog, StepEntry
 from penstock.server.api.access import Role
-from penstock.server.manager import Manager, ManagerSettings
-from penstock.server.processes import BEGUN_FILE, begun_in, kill_all
-from penstock.server.statuses import Desired, JobStatus
+from penstock.server.lifecycle.statuses import Desired, JobStatus
+from penstock.server.manager import manager as manager_module
+from penstock.server.manager.manager import Manager, ManagerSettings
+from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all
 
 PATIENCE_S = 40.0
 
@@ -271,7 +271,7 @@ def with_control(place: RestPlace) -> tuple[str, Path]:
     folder = place.root / "commands"
     folder.mkdir()
     step = StepEntry("int64", {"set": ("key", "all", "step"), "dump-state": ("job",)}, ("goal",), ("limit",))
-    entry = ControlEntry("rooms", f"jsonl:{folder}", {"thermostat": step})
+    entry = CommandCatalog("rooms", f"jsonl:{folder}", {"thermostat": step})
     checkpoint = place.service.checkpoint(job_id)
     checkpoint.mkdir(parents=True)
     (checkpoint / CONTROL_FILE).write_bytes(msgspec.json.encode(entry))

@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from rest_support import RestPlace
 from rooms_job import snapshot
 
-from penstock.bindings import redacted
-from penstock.instants import milliseconds_of
-from penstock.jobs.checkpoint import Checkpoint
-from penstock.jobs.control import CONTROL_FILE, read_control_entry
-from penstock.jobs.figures import Figures, FiguresWriter, Lag, StepFigures, Totals
-from penstock.operators.blocks import DeadLetter
+from penstock.base.instants import milliseconds_of
+from penstock.bindings.secrets import redacted
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.commands.command_catalog import CONTROL_FILE, read_command_catalog
+from penstock.metrics.batch_metrics import Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.operators.record_blocks import DeadLetter
 from penstock.server.api.access import Role
 
 SECRET = "canary-7a31"
@@ -310,7 +310,7 @@ def test_a_command_goes_where_variables_lead(place: RestPlace, monkeypatch: pyte
     (place.definitions / "small.yaml").write_text(f"job: small.py\nbindings: {{commands: '{uri}'}}\n")
     job_id = started(place)
     checkpoint = Checkpoint(place.service.checkpoint(job_id))
-    entry = read_control_entry(checkpoint.folder)
+    entry = read_command_catalog(checkpoint.folder)
     checkpoint.save(CONTROL_FILE, msgspec.structs.replace(entry, commands=redacted(uri)))
     given = {"kind": "set", "target": "step 0/5", "payload": {"limit": 987654}}
     path = f"/v1/jobs/{job_id}/commands"
@@ -340,7 +340,7 @@ def test_variables_of_the_server_itself_lead_nowhere(
     )
     job_id = started(place)
     checkpoint = Checkpoint(place.service.checkpoint(job_id))
-    entry = read_control_entry(checkpoint.folder)
+    entry = read_command_catalog(checkpoint.folder)
     checkpoint.save(
         CONTROL_FILE, msgspec.structs.replace(entry, commands="kafka://h:9092/t?sasl.password=***")
     )

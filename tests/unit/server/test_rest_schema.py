@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from penstock.server.api.access import Role, TokenBook
 from penstock.server.api.app import create_app, describe
 from penstock.server.api.context import Context
-from penstock.server.api.guard import Door
+from penstock.server.api.guard import Authenticator
 
 HEADERS = {"Host": HOST, "Authorization": f"Bearer {TOKENS[Role.ADMIN]}"}
 CHECKS = [
@@ -38,7 +38,7 @@ CHECKS = [
 ]
 
 
-DESCRIPTION = describe(create_app(Context(None, Door(TokenBook([]), frozenset()), None)))  # type: ignore[arg-type]
+DESCRIPTION = describe(create_app(Context(None, Authenticator(TokenBook([]), frozenset()), None)))  # type: ignore[arg-type]
 OPERATIONS = [
     (path, method)
     for path, operations in DESCRIPTION["paths"].items()

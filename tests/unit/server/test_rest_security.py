@@ -14,11 +14,11 @@ import pytest
 from fastapi import FastAPI
 from rest_support import HOST, TOKENS, RestPlace
 
-from penstock.jobs.control import CONTROL_FILE, read_control_entry
+from penstock.commands.command_catalog import CONTROL_FILE, read_command_catalog
 from penstock.server.api.access import Principal, Role, hash_of
 from penstock.server.api.app import describe
 from penstock.server.api.guard import COOKIE, PUBLIC_PATHS
-from penstock.server.api.routing import (
+from penstock.server.api.routes import (
     PUBLIC,
     ROLE_FIELD,
     UndeclaredRouteError,
@@ -356,7 +356,7 @@ spark:
     job_id = place.submit("secret")
     checkpoint = place.begin(job_id, receipts=f"kafka://127.0.0.1:9092/told?sasl.password={CANARY}-7")
     masked = msgspec.structs.replace(
-        read_control_entry(checkpoint.folder), commands="amqp://guest:***@127.0.0.1:1/%2F/steering"
+        read_command_catalog(checkpoint.folder), commands="amqp://guest:***@127.0.0.1:1/%2F/steering"
     )
     checkpoint.save(CONTROL_FILE, masked)
     answers = [place.ask("PATCH", f"/v1/jobs/{job_id}", json={"desired": "PAUSED"})]

@@ -15,12 +15,12 @@ from rest_support import RestPlace
 from rooms_job import snapshot
 
 from penstock.errors import ExternalSystemError
-from penstock.jobs.state_pages import KeyPage, StoredKey
-from penstock.server import operating
+from penstock.savepoints.state_pages import KeyPage, StoredKey
 from penstock.server.api.access import Role
-from penstock.server.looking import StateReader
-from penstock.server.operating import Operator
-from penstock.server.state_reader import Question
+from penstock.server.manager import operations
+from penstock.server.manager.operations import OperationWorker
+from penstock.server.service.state_reader import Question
+from penstock.server.service.state_reader_client import StateReader
 from penstock.snapshots.manifest import MANIFEST, Manifest
 
 PATIENCE_S = 40.0
@@ -107,7 +107,7 @@ print(json.dumps({"kind": "dump", "id": "drawn-7", "uri": place, "rows": 11}))
 
 def done(place: RestPlace, operation: dict[str, object]) -> dict[str, object]:
     """The operation, when the manager has done it."""
-    operator = Operator(place.store, place.home)
+    operator = OperationWorker(place.store, place.home)
     leader = place.store.lead("here", 60_000)
     assert leader is not None
     deadline = time.monotonic() + PATIENCE_S
@@ -124,7 +124,7 @@ def ran(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -> str:
     """A job that has run, of which dumps can be taken."""
     made = place.root / "made"
     snapshot(made, "csv")
-    monkeypatch.setattr(operating, "_CLI", (sys.executable, "-c", TASK.replace("MADE", repr(str(made)))))
+    monkeypatch.setattr(operations, "_CLI", (sys.executable, "-c", TASK.replace("MADE", repr(str(made)))))
     job_id = place.submit()
     assert place.ask("POST", f"/v1/jobs/{job_id}/state/dumps", json={}).status_code == 409
     with contextlib.closing(sqlite3.connect(place.home.store)) as store:

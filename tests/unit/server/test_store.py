@@ -10,8 +10,8 @@ import pytest
 from store_cases import StoreCases, asks, become, new_job
 
 from penstock.errors import JobDefinitionError, StoreError
-from penstock.server.statuses import JobStatus
-from penstock.server.store.connecting import connect, sqlite_url
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.store.engine import connect, sqlite_url
 from penstock.server.store.store import Store
 
 

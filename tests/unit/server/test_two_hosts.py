@@ -17,14 +17,15 @@ from typing import Any
 import pytest
 import small_driver
 
-from penstock.server import manager as manager_module
-from penstock.server.catalog import Catalog
-from penstock.server.home import Home
-from penstock.server.manager import Manager, ManagerSettings
-from penstock.server.processes import BEGUN_FILE, begun_in, kill_all, process_of
-from penstock.server.service import JobService, Submission
-from penstock.server.statuses import JobStatus
-from penstock.server.store.connecting import sqlite_url
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.manager import manager as manager_module
+from penstock.server.manager.manager import Manager, ManagerSettings
+from penstock.server.runs.definitions import Catalog
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all, process_of
+from penstock.server.service.job_info import Submission
+from penstock.server.service.service import JobService
+from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
 PATIENCE_S = 40.0
@@ -36,7 +37,7 @@ class Machine:
 
     def __init__(self, place: TwoHosts, name: str, shared: Path) -> None:
         self.name = name
-        self.home = Home(place.root / name, shared)
+        self.home = ServerDirectory(place.root / name, shared)
         settings = ManagerSettings(poll_s=0.02, lease_s=0.3, run_lease_s=RUN_LEASE_S)
         self.manager = Manager(place.store, place.catalog, self.home, settings, host=name)
 

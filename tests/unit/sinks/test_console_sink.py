@@ -8,9 +8,9 @@ import sys
 import pyarrow as pa
 import pytest
 
-from penstock.bindings import ConsoleBinding
+from penstock.bindings.types import ConsoleBinding
 from penstock.errors import ExternalSystemError
-from penstock.records import record_type
+from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
 from penstock.sinks.console import ConsoleSink
 

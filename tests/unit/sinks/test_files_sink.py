@@ -19,13 +19,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bindings import FilesBinding
+from penstock.bindings.types import FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
-from penstock.records import RecordType, record_type
-from penstock.sinks import files
+from penstock.records.schemas import record_type
+from penstock.records.types import RecordType
+from penstock.sinks import file_sink
 from penstock.sinks.base import TaskContext
-from penstock.sinks.files import FilesSink
-from penstock.sources.tables import read_csv
+from penstock.sinks.file_sink import FilesSink
+from penstock.sources.file_tables import read_csv
 
 COMMAND = record_type("sensor_id INT, command STRING")
 Rows = Sequence[tuple[int, str | None]]
@@ -152,8 +153,8 @@ def test_a_crash_inside_the_commit_is_repaired_by_the_replay(
 ) -> None:
     """Wherever the commit stops, the batch is there exactly once after the replay."""
     function = {
-        "before publishing": "penstock.sinks.files._publish",
-        "before the note": "penstock.sinks.files.write_atomically",
+        "before publishing": "penstock.sinks.file_sink._publish",
+        "before the note": "penstock.sinks.file_sink.write_atomically",
         "before cleaning up": "pathlib.Path.unlink",
     }[crash]
 
@@ -373,7 +374,7 @@ def test_a_batch_is_marked_before_it_is_visible(job: Job, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_publish", crash)
+        patch.setattr(file_sink, "_publish", crash)
         with pytest.raises(KeyboardInterrupt):
             job.run(1, [(2, "ON")])
     job.start()

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bindings import KafkaBinding, parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
 from penstock.errors import ExternalSystemError
-from penstock.sinks import kafka
+from penstock.sinks import kafka_sink
 from penstock.sinks.base import TaskContext
-from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka_producers import TransactionalProducer, TransactionLostError
+from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_sizes import MessageLimit
-from penstock.sinks.outgoing import OutgoingMessages
+from penstock.sinks.outgoing_messages import OutgoingMessages
 
 Message = tuple[bytes, bytes | None]
 BLOCKS = st.lists(st.lists(st.tuples(st.binary(), st.none() | st.binary()), min_size=1))
@@ -123,7 +124,7 @@ def test_output_that_takes_longer_to_send_than_a_transaction_may_last_is_said(
     """With its size, how long it took, and what can be done; what is lost sooner is tried again."""
     producer: Any = Slow(takes_s)
     monkeypatch.setattr(TransactionalProducer, "of", lambda *_: producer)
-    monkeypatch.setattr(kafka, "time", producer)
+    monkeypatch.setattr(kafka_sink, "time", producer)
     uri = "kafka://b:1/t?delivery=exactly-once&transaction.timeout.ms=7000"
     binding = parse_binding("heaters", uri, "sink")
     assert isinstance(binding, KafkaBinding)

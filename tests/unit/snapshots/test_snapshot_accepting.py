@@ -11,9 +11,9 @@ import pytest
 from snapshot_support import EVENTS, ROOMS, SETTINGS, setting, write_snapshot
 
 from penstock.errors import DamagedSnapshotError, SnapshotError
-from penstock.snapshots.reading import accept, read_manifest, read_table, verify
-from penstock.snapshots.rows import UnfitRowError
+from penstock.snapshots.snapshot_reader import accept, read_manifest, read_table, verify
 from penstock.snapshots.stores import open_store
+from penstock.snapshots.text_rows import UnfitRowError
 
 FIRST = "thermostat/setting/part-00000"
 Edit = Callable[[str], str]

@@ -11,9 +11,9 @@ from snapshot_support import write_snapshot
 
 from penstock.errors import DamagedSnapshotError, NotThereError, SnapshotError
 from penstock.snapshots import manifest as manifests
-from penstock.snapshots.formats import FORMATS
-from penstock.snapshots.reading import read_manifest, read_table, verify
+from penstock.snapshots.snapshot_reader import read_manifest, read_table, verify
 from penstock.snapshots.stores import open_store
+from penstock.snapshots.table_formats import FORMATS
 
 TIMES = 250
 

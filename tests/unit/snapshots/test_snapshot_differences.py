@@ -15,8 +15,8 @@ from snapshot_support import EVENTS, LOG, ROOMS, SETTINGS, setting, write_snapsh
 
 from penstock.errors import DamagedSnapshotError
 from penstock.snapshots.differences import diff
-from penstock.snapshots.formats import FORMATS
-from penstock.snapshots.writing import TableInfo
+from penstock.snapshots.snapshot_writer import TableInfo
+from penstock.snapshots.table_formats import FORMATS
 
 KEYS = st.sampled_from([f"k{number}" for number in range(8)])
 TABLES = st.dictionaries(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_tables import batches, plain
 
 from penstock.snapshots.digests import Digest, row_hashes
-from penstock.snapshots.formats import FORMATS, decode, encode
+from penstock.snapshots.table_formats import FORMATS, decode, encode
 
 
 @given(batches(most=8), st.randoms(use_true_random=False), st.sampled_from(FORMATS))

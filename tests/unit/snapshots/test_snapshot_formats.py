@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_tables import all_plain, batches, plain, schemas
 
-from penstock.snapshots import rows
-from penstock.snapshots.formats import FORMATS, decode, encode
-from penstock.snapshots.schemas import check_schema, columns_of, schema_of
+from penstock.snapshots import text_rows
+from penstock.snapshots.arrow_schemas import check_schema, columns_of, schema_of
+from penstock.snapshots.table_formats import FORMATS, decode, encode
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -36,7 +36,7 @@ def test_every_value_comes_back_to_the_bit(name: str, data: st.DataObject) -> No
 @pytest.mark.parametrize("name", ["csv", "jsonl"])
 def test_files_are_decoded_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of rows and of bytes, however large rows are."""
-    monkeypatch.setattr(rows, "_PART_BYTES", 100)
+    monkeypatch.setattr(text_rows, "_PART_BYTES", 100)
     batch = pa.record_batch({"key": range(50), "text": ["x\n" * (n % 7) * 20 for n in range(50)]})
     data = encode([batch], batch.schema, name)
     found = list(decode(data, batch.schema, name))

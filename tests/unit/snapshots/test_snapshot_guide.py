@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from snapshot_support import write_snapshot
 
-from penstock.snapshots.reading import verify
+from penstock.snapshots.snapshot_reader import verify
 
 GUIDE = Path(__file__).parents[3] / "docs" / "snapshots.md"
 

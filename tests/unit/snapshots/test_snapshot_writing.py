@@ -12,10 +12,10 @@ import pytest
 from snapshot_support import EVENTS, LOG, ROOMS, SETTINGS, setting, write_snapshot
 
 from penstock.errors import AlreadyThereError, NotThereError, SnapshotError
-from penstock.snapshots.formats import FORMATS
-from penstock.snapshots.reading import read_manifest, read_table, verify
+from penstock.snapshots.snapshot_reader import read_manifest, read_table, verify
+from penstock.snapshots.snapshot_writer import Contents, PartEntry, TableInfo, commit, table_path, write_part
 from penstock.snapshots.stores import Data, Store, open_store
-from penstock.snapshots.writing import Contents, PartEntry, TableInfo, commit, table_path, write_part
+from penstock.snapshots.table_formats import FORMATS
 
 
 class CrashError(Exception):

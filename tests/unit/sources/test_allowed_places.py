@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import JobDefinitionError
-from penstock.sources.allowed import AllowedPlaces, PlaceRefusedError
+from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
 
 MOST_BYTES = 1000
 SECRET = b"root:sesame"
@@ -194,7 +194,7 @@ def test_a_link_that_is_put_there_meanwhile_is_not_followed(
             (root / "data" / "a" / "limits.json").symlink_to(root / "secret")
         return found
 
-    monkeypatch.setattr("penstock.sources.allowed.os.path.realpath", swapped_behind)
+    monkeypatch.setattr("penstock.objects.allowed.os.path.realpath", swapped_behind)
     for name in ("deep/more.json", "limits.json"):
         assert "cannot be read" in refusal(allowed, f"{root}/data/a/{name}")
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.control.commands import CommandError
 from penstock.errors import ExternalSystemError
-from penstock.sources.allowed import AllowedPlaces
+from penstock.objects.allowed import AllowedPlaces
 from penstock.sources.fetched import FetchedFiles
 
 MOST_BYTES = 200
@@ -152,7 +152,7 @@ def test_a_refusal_of_the_system_is_told(
 
     path = written(tmp_path, "a.json", "{}")
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.sources.allowed._opened", refuse)
+        patched.setattr("penstock.objects.allowed._opened", refuse)
         assert reason(fetched, path) == f"{str(path)!r} cannot be read: Permission denied"
 
 
@@ -216,7 +216,7 @@ def test_readers_at_once_agree(
         all_have_read.wait(10)
         return content
 
-    monkeypatch.setattr("penstock.sources.allowed._file", read)
+    monkeypatch.setattr("penstock.objects.allowed._file", read)
     found: list[bytes] = []
     threads = [
         threading.Thread(target=lambda: found.append(fetched.json_of("/any", "0-0", "id")))

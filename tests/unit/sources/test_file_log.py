@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bindings import FilesBinding
+from penstock.bindings.types import FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
-from penstock.records import record_type
+from penstock.records.schemas import record_type
 from penstock.sources.base import BadRecord, Split
-from penstock.sources.files import FileLog, share
+from penstock.sources.file_source import FileLog, share
 
 READING = record_type("n INT")
 
@@ -370,12 +370,12 @@ def test_an_error_of_the_system_within_a_table_is_no_dead_letter(
         split = Split(file_format, str(folder / file_format), 0, 1)
         log = FileLog(binding(folder, file_format), tmp_path / "log")
         with monkeypatch.context() as patched:
-            patched.setattr(f"penstock.sources.tables.{name}", refuse)
+            patched.setattr(f"penstock.sources.file_tables.{name}", refuse)
             with pytest.raises(ExternalSystemError, match=f"{file_format} cannot be read.*started again"):
                 list(log.read(split, READING))
     log = FileLog(binding(folder, "parquet"), tmp_path / "log")
     end = log.latest(0, limited=False)
-    monkeypatch.setattr("penstock.sources.tables.pq.read_metadata", refuse)
+    monkeypatch.setattr("penstock.sources.file_tables.pq.read_metadata", refuse)
     with pytest.raises(ExternalSystemError, match="cannot be read"):
         log.splits(0, end, 1)
 

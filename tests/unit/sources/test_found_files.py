@@ -13,11 +13,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.bindings import FilesBinding
+from penstock.bindings.types import FilesBinding
 from penstock.errors import CheckpointError
-from penstock.records import record_type
-from penstock.sources import files, found_files
-from penstock.sources.files import FileLog, Keeping
+from penstock.records.schemas import record_type
+from penstock.sources import file_source, found_files
+from penstock.sources.file_source import FileLog, Keeping
 from penstock.sources.found_files import FoundFiles, Listing, LoggedFile, files_found
 
 READING = record_type("n INT")
@@ -141,7 +141,7 @@ def test_a_file_that_is_away_for_a_moment_is_not_read_again(
 ) -> None:
     """A share may come back after hours; what is away for a day is forgotten, and its name is free."""
     now_s = time.time()
-    monkeypatch.setattr(files.time, "time", lambda: now_s)
+    monkeypatch.setattr(file_source.time, "time", lambda: now_s)
     log = FileLog(binding(folder), tmp_path / "list", Keeping(retained=1))
     end = 0
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.errors import CheckpointError
-from penstock.records import record_type
+from penstock.records.schemas import record_type
 from penstock.sources.base import Split
 from penstock.sources.journal import JournalLog, JournalWriter
 
@@ -132,8 +132,8 @@ def tear(segment: Path, reported: int, torn: int, flipped: int | None, garbage: 
 
 def test_records_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block may be larger than a read, and a chunk is not longer than its limit."""
-    monkeypatch.setattr("penstock.sources.blocks._READ_BYTES", 100)
-    monkeypatch.setattr("penstock.sources.blocks._CHUNK_RECORDS", 3)
+    monkeypatch.setattr("penstock.sources.journal_blocks._READ_BYTES", 100)
+    monkeypatch.setattr("penstock.sources.journal_blocks._CHUNK_RECORDS", 3)
     records = [bytes([i]) * size for i, size in enumerate([5, 1000, 0, 0, 99, 100, 101, 1, 1])]
     writer = JournalWriter(tmp_path)
     for low in range(0, len(records), 5):

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.bindings import KafkaBinding, Role, parse_binding
-from penstock.sources import kafka
-from penstock.sources.kafka import preflight, spark_options
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding, Role
+from penstock.sources import kafka_source
+from penstock.sources.kafka_source import preflight, spark_options
 
 
 def bind(query: str = "", role: Role = "data") -> KafkaBinding:
@@ -80,7 +81,7 @@ def test_the_check_connects_as_spark_would_or_not_at_all(
         seen.append(settings)
         return 2
 
-    monkeypatch.setattr(kafka, "check_topic", check)
+    monkeypatch.setattr(kafka_source, "check_topic", check)
     assert preflight(bind(query)) == (() if checked_with is None else ("00000", "00001"))
     assert seen == ([] if checked_with is None else [checked_with])
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from penstock import kafka_topics
-from penstock.bindings import KafkaBinding, parse_binding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers import kafka_topics
 from penstock.errors import PlaceMissingError
 
 

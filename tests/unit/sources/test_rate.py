@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bindings import RateBinding
+from penstock.bindings.types import RateBinding
 from penstock.errors import BindingError
-from penstock.records import record_type
+from penstock.records.schemas import record_type
 from penstock.sources.rate import RateLog, check_schema
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bindings import SocketBinding
+from penstock.bindings.types import SocketBinding
 from penstock.errors import CheckpointError, ExternalSystemError
-from penstock.records import record_type
+from penstock.records.schemas import record_type
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.socket import SocketReceiver
 

@@ -18,9 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.records import RecordType, record_type
+from penstock.records.schemas import record_type
+from penstock.records.types import RecordType
 from penstock.sources.base import BadRecord
-from penstock.sources.tables import UnreadableFileError, read_csv, read_parquet
+from penstock.sources.file_tables import UnreadableFileError, read_csv, read_parquet
 
 
 class Switch(enum.Enum):

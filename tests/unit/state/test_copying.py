@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.records import record_type
-from penstock.state.copying import copier_of
+from penstock.records.schemas import record_type
+from penstock.state.value_copies import copier_of
 
 
 class Colour(enum.Enum):

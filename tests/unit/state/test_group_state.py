@@ -19,7 +19,8 @@ from penstock.errors import StateError, UnstorableValueError
 from penstock.state.group_state import GroupState, state_schema
 from penstock.state.group_table import GroupTable, sorted_by_key
 from penstock.state.key_index import key_values
-from penstock.state.values import BoundValueState, CheckedValueState, StateSpec, ValueState
+from penstock.state.state_spec import StateSpec
+from penstock.state.values import BoundValueState, CheckedValueState, ValueState
 
 
 class Colour(enum.Enum):
@@ -101,8 +102,8 @@ def test_values_are_those_of_a_dict(kind: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         group = GroupState(specs, table)
         if data.draw(st.booleans()):
-            group.bring(pa.array(range(6)))
-            group.preload()
+            group.load_keys(pa.array(range(6)))
+            group.materialise()
         states = [BoundValueState(group.columns[spec.name], group.cursor) for spec in specs]
         before = (dict(model), dict(other))
         for _ in range(data.draw(st.integers(0, 8))):
@@ -278,8 +279,8 @@ def test_looking_changes_nothing(values: dict[int, Any], order: Any) -> None:
         tables.append(sorted_by_key(table.all_rows()))
     assert tables[0].equals(tables[1])
     again = GroupState(specs, table)
-    again.bring(pa.array(list(values), pa.int64()))
-    again.preload()
+    again.load_keys(pa.array(list(values), pa.int64()))
+    again.materialise()
     assert again.changes() is None
     assert again.settled_keys() == sorted(values)
 

@@ -10,7 +10,7 @@ import pytest
 from memory_entries import MemoryEntries
 
 from penstock.state.group_table import GroupTable
-from penstock.state.kept_slots import KeptSlots
+from penstock.state.kept_slots import SlotCache
 from penstock.state.slot_tables import SlotTables
 
 KEYS = 2_000
@@ -20,7 +20,7 @@ SCHEMA = GroupTable.of(pa.record_batch({"key": ["k"], "a": [1]})).schema
 class Slots:
     """The slots of a step, all of which one worker may serve."""
 
-    def __init__(self, memory: KeptSlots, count: int, keys: int = KEYS) -> None:
+    def __init__(self, memory: SlotCache, count: int, keys: int = KEYS) -> None:
         self.memory = memory
         self.keys = keys
         self.entries = [MemoryEntries({}) for _ in range(count)]
@@ -53,7 +53,7 @@ def spilled_files() -> int:
 def test_many_slots_through_one_worker_stay_within_the_bound() -> None:
     """Indexes included, and the files of slots that went are gone from the disk."""
     before = spilled_files()
-    slots = Slots(KeptSlots(150_000), 60)
+    slots = Slots(SlotCache(150_000), 60)
     for slot in range(60):
         slots.serve(slot, 0)
     assert slots.most_bytes <= 150_000
@@ -65,9 +65,9 @@ def test_many_slots_through_one_worker_stay_within_the_bound() -> None:
 
 def test_what_other_workers_have_goes_before_what_this_one_uses() -> None:
     """With room for two slots in memory, the one that is no longer served goes, and the others are never read again."""
-    size = Slots(KeptSlots(), 1)
+    size = Slots(SlotCache(), 1)
     size.serve(0, 0)
-    slots = Slots(KeptSlots(int(2.5 * size.most_bytes)), 3)
+    slots = Slots(SlotCache(int(2.5 * size.most_bytes)), 3)
     slots.serve(0, 0)
     for value in range(6):
         reads = [slots.serve(slot, value) for slot in (1, 2)]
@@ -78,7 +78,7 @@ def test_what_other_workers_have_goes_before_what_this_one_uses() -> None:
 
 def test_a_slot_that_nobody_served_for_long_goes_though_there_is_room() -> None:
     """Its stored state is too many versions further by then for what was kept to be of use."""
-    slots = Slots(KeptSlots(), 2, keys=10)
+    slots = Slots(SlotCache(), 2, keys=10)
     slots.serve(0, 0)
     for value in range(33):
         slots.serve(1, value)
@@ -89,7 +89,7 @@ def test_a_slot_that_nobody_served_for_long_goes_though_there_is_room() -> None:
 
 def test_a_slot_beyond_the_bound_by_itself_is_kept_alone() -> None:
     """A worker that serves one slot does not read all of it in each micro-batch."""
-    slots = Slots(KeptSlots(0), 2)
+    slots = Slots(SlotCache(0), 2)
     slots.serve(0, 0)
     assert slots.serve(0, 1) == 1
     slots.serve(1, 0)

@@ -13,7 +13,7 @@ from memory_entries import MemoryEntries
 from property_examples import examples
 
 from penstock.errors import StateError
-from penstock.state.kept_slots import KeptSlots
+from penstock.state.kept_slots import SlotCache
 from penstock.state.slot_tables import SlotTables
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
@@ -37,7 +37,7 @@ def test_any_worker_has_what_was_stored(batches: Any, workers: list[int], fails:
     """Cold, up to date, behind, or ahead because its last micro-batch was not committed."""
     stored: dict[str, bytes] = {}
     model: dict[str, list[bytes]] = {}
-    memories = [KeptSlots() for _ in range(3)]
+    memories = [SlotCache() for _ in range(3)]
     for number, (changes, header_moves) in enumerate(batches):
         entries = MemoryEntries(dict(stored))
         memory = memories[workers[number]]

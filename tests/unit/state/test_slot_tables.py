@@ -13,10 +13,10 @@ from memory_entries import MemoryEntries
 from property_examples import examples
 
 from penstock.errors import StateError
-from penstock.state import slot_tables
+from penstock.state import slot_log, slot_tables
 from penstock.state.group_table import GroupTable
-from penstock.state.kept_slots import KeptSlots
-from penstock.state.slot_tables import Kept, SlotTables
+from penstock.state.kept_slots import SlotCache
+from penstock.state.slot_tables import CachedSlot, SlotTables
 
 SCHEMA = pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.list_(pa.string()))])
 PAIR = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.string(), nullable=False)])
@@ -41,12 +41,12 @@ def content(tables: SlotTables) -> Model:
     return found
 
 
-def copied(kept: Kept | None) -> Kept | None:
+def copied(kept: CachedSlot | None) -> CachedSlot | None:
     """A copy that changes by itself, as another worker's."""
     if kept is None:
         return None
     tables = {group: GroupTable.of(table.all_rows()) for group, table in kept.tables.items()}
-    return Kept(kept.number, kept.digest, kept.header, kept.header_number, tables)
+    return CachedSlot(kept.number, kept.digest, kept.header, kept.header_number, tables)
 
 
 def apply(model: Model, group: int, changes: dict[Any, tuple[Any, Any]]) -> None:
@@ -87,7 +87,7 @@ def test_any_worker_finds_what_was_stored(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slot_tables, "_FEW_VERSIONS", 4)
         patch.setattr(slot_tables, "_SMALL_BYTES", 200)
-        patch.setattr(slot_tables, "_PIECE_BYTES", 150)
+        patch.setattr(slot_log, "_PIECE_BYTES", 150)
         patch.setattr("penstock.state.key_index._FEW", 2)
         patch.setattr("penstock.state.group_table._FEW", 3)
         if collides:
@@ -95,7 +95,7 @@ def test_any_worker_finds_what_was_stored(
         stored: dict[str, bytes] = {}
         model: Model = {}
         header: bytes | None = None
-        memories = [KeptSlots(most_bytes) for _ in range(3)]
+        memories = [SlotCache(most_bytes) for _ in range(3)]
         for number, (first, second, new_header) in enumerate(batches):
             worker = workers[number]
             entries = MemoryEntries(dict(stored))
@@ -157,7 +157,7 @@ def test_writing_costs_by_what_changes() -> None:
 
 def test_a_mask_that_hides_nothing_changes_no_stored_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     """One attempt may compute changes with a mask of nulls where another has none, and a replay stores the same."""
-    monkeypatch.setattr(slot_tables, "_PIECE_BYTES", 20_000)
+    monkeypatch.setattr(slot_log, "_PIECE_BYTES", 20_000)
     changes = batch_of(0, 4_000, 1)
     found = []
     for attempt in (changes, _with_mask(changes)):
@@ -204,7 +204,7 @@ def test_a_worker_that_is_behind_reads_only_what_came_since() -> None:
 
 def test_tables_beyond_the_bound_are_on_disk() -> None:
     """What counts in memory is then the index alone, 16 bytes a key, and all is found as before."""
-    memory = KeptSlots(0)
+    memory = SlotCache(0)
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries, None, memory)
     for group in range(4):

@@ -6,7 +6,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import SchemaError
-from penstock.state.values import value_spec
+from penstock.state.state_spec import value_spec
 
 
 @pytest.mark.parametrize(("value_type", "shown"), [(set, "set"), (object, "object"), (5, "5")])

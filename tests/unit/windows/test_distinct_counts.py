@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import JobDefinitionError
-from penstock.records import arrow_type_of
+from penstock.records.schemas import arrow_type_of
 from penstock.windows.column_aggregates import NEW
 from penstock.windows.distinct_counts import DEFAULT_ACCURACY, DistinctCount, Sketch, SketchColumns
 from penstock.windows.value_hashes import column_hashes, value_hash

@@ -15,10 +15,10 @@ from memory_entries import MemoryEntries
 from rescaling import rescaled
 
 import penstock as ps
+from penstock.checkpoints.described_state import described as described_state
+from penstock.checkpoints.evolution import plan_changes
 from penstock.errors import JobDefinitionError
-from penstock.jobs.described_state import described as described_state
-from penstock.jobs.evolution import plan_changes
-from penstock.snapshots.formats import decode, encode
+from penstock.snapshots.table_formats import decode, encode
 from penstock.state.slot_tables import SlotTables
 
 
@@ -45,7 +45,7 @@ def described(windows: Windows, accuracy: float = 0.03) -> ps.Job:
     visits = job.data_stream(
         "visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("10ms")
     )
-    windows(visits.key_by("page")).distinct("step", "visitor", accuracy=accuracy).sink_to("out")
+    windows(visits.key_by("page")).approx_count_distinct("step", "visitor", accuracy=accuracy).sink_to("out")
     return job
 
 
@@ -176,7 +176,7 @@ def test_windows_of_all_keys_count() -> None:
     job = ps.Job("j")
     visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.none())
     windowed = visits.key_by("page").process("same", Same()).window_all(ps.TumblingWindows("10ms"))
-    windowed.distinct("step", "visitor").sink_to("out")
+    windowed.approx_count_distinct("step", "visitor").sink_to("out")
     running = InProcessJob(job, partitions=2)
     running.run({"visits": [("p", [Visit(page, 1, number) for number in range(5) for page in "abc"])]})
     (found,) = running.run({}, ends=True).records("out")
@@ -219,7 +219,7 @@ def test_a_job_with_another_accuracy_goes_on() -> None:
 
 def test_no_other_aggregate_takes_the_sketches_over() -> None:
     states = []
-    for aggregate in ("distinct", "mean"):
+    for aggregate in ("approx_count_distinct", "mean"):
         job = ps.Job("j")
         visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.none())
         getattr(tumbling(visits.key_by("page")), aggregate)("step", "visitor").sink_to("out")
@@ -273,6 +273,6 @@ def test_what_cannot_be_counted_is_refused() -> None:
     baskets = job.data_stream("baskets", schema=Basket, event_time="at", watermarks=ps.Watermarks.none())
     windowed = tumbling(baskets.key_by("page"))
     with pytest.raises(JobDefinitionError, match=r"Step 'step': the field 'items' is list<.*Name one of"):
-        windowed.distinct("step", "items")
+        windowed.approx_count_distinct("step", "items")
     with pytest.raises(JobDefinitionError, match=r"Step 'step': The accuracy of a distinct count is 2"):
-        windowed.distinct("step", "page", accuracy=2)
+        windowed.approx_count_distinct("step", "page", accuracy=2)

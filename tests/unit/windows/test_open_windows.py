@@ -5,8 +5,8 @@ from __future__ import annotations
 from window_driver import picture
 
 from penstock.windows.panes import OpenWindows
-from penstock.windows.timers import in_time_order, next_event_timer, next_processing_timer
 from penstock.windows.window import Window
+from penstock.windows.window_timers import in_time_order, next_event_timer, next_processing_timer
 
 EARLY, LATE = Window(0, 10), Window(20, 30)
 

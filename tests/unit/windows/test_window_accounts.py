@@ -14,7 +14,7 @@ from memory_entries import MemoryEntries
 from rescaling import rescaled
 
 import penstock as ps
-from penstock.operators.slot import SlotHeader
+from penstock.engine.slot import SlotHeader
 from penstock.state.slot_tables import SlotTables
 
 TOPIC = ("0", "1")

@@ -22,7 +22,6 @@ from penstock.windows.assigners import (
     WindowAssigner,
 )
 from penstock.windows.evictors import CountEvictor
-from penstock.windows.parameters import Parameter
 from penstock.windows.triggers import (
     CountTrigger,
     EventTimeTrigger,
@@ -31,6 +30,7 @@ from penstock.windows.triggers import (
     PurgingTrigger,
 )
 from penstock.windows.window import GLOBAL, Window
+from penstock.windows.window_parameters import Parameter
 
 times = st.integers(-100_000, 100_000)
 sizes = st.integers(1, 5_000)

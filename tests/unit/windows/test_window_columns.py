@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from in_process_job import EPOCH, MILLISECOND, InProcessJob
 
 import penstock as ps
+from penstock.engine import slot_run
+from penstock.engine.window_columns import WindowColumnsRun
 from penstock.errors import JobDefinitionError
-from penstock.operators import slot_run
-from penstock.operators.window_columns import WindowColumnsRun
 
 
 @dataclass
@@ -97,7 +97,7 @@ BATCHES = st.lists(
 @given(
     batches=BATCHES,
     assigner=st.sampled_from(sorted(ASSIGNERS)),
-    aggregate=st.sampled_from(["count", "sum", "min", "max", "mean", "statistics", "distinct"]),
+    aggregate=st.sampled_from(["count", "sum", "min", "max", "mean", "statistics", "approx_count_distinct"]),
     time=st.sampled_from(["event", "processing"]),
     lateness=st.sampled_from(["0ms", "6ms"]),
 )
@@ -154,7 +154,7 @@ def test_both_roads_count_distinct_values_alike(kind: str, assigner: str, fast_r
             "visits", schema=schema, event_time="at", watermarks=ps.Watermarks.bounded("8ms")
         )
         windowed = visits.key_by("page").window(ASSIGNERS[assigner]("event")).allowed_lateness("3ms")
-        windowed.distinct("step", "value", accuracy=0.25).sink_to("out")
+        windowed.approx_count_distinct("step", "value", accuracy=0.25).sink_to("out")
         return InProcessJob(job, partitions=2)
 
     fast, slow = described(), described()

@@ -10,8 +10,8 @@ import pytest
 from penstock.errors import JobDefinitionError
 from penstock.windows.contexts import EvictorContext
 from penstock.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
-from penstock.windows.parameters import Parameter
 from penstock.windows.window import Window
+from penstock.windows.window_parameters import Parameter
 
 ELEMENTS = [(100, 1.0), (300, 4.0), (200, 3.0), (250, 2.0)]
 

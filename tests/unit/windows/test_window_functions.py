@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from penstock.errors import JobDefinitionError, SchemaError, StateError
-from penstock.state.folding import AggregateFunction
+from penstock.state.folded_states import AggregateFunction
 from penstock.windows.assigners import SessionWindows, TumblingWindows
 from penstock.windows.contexts import Clock, WindowContext
 from penstock.windows.evictors import CountEvictor
-from penstock.windows.functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 from penstock.windows.operator import WindowOperator, WindowSpec
 from penstock.windows.panes import OpenWindows
 from penstock.windows.window import Window
+from penstock.windows.window_functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 
 
 @dataclass

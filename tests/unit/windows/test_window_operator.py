@@ -19,11 +19,8 @@ from penstock.windows.assigners import (
 )
 from penstock.windows.contexts import Clock, TriggerContext, WindowContext
 from penstock.windows.evictors import CountEvictor
-from penstock.windows.functions import AllRecords, Reduced, WindowFunction
 from penstock.windows.operator import WindowOperator, WindowSpec
 from penstock.windows.panes import OpenWindows
-from penstock.windows.parameters import Parameter
-from penstock.windows.timers import next_event_timer
 from penstock.windows.triggers import (
     ContinuousEventTimeTrigger,
     CountTrigger,
@@ -32,6 +29,9 @@ from penstock.windows.triggers import (
     PurgingTrigger,
 )
 from penstock.windows.window import GLOBAL, Window
+from penstock.windows.window_functions import AllRecords, Reduced, WindowFunction
+from penstock.windows.window_parameters import Parameter
+from penstock.windows.window_timers import next_event_timer
 
 
 def driven(assigner: WindowAssigner, **parts: Any) -> Driver:

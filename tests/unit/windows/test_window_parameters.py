@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from penstock.errors import JobDefinitionError
-from penstock.windows.parameters import Parameter, count_of, duration_of, number_of
+from penstock.windows.window_parameters import Parameter
 
 
 def test_a_duration_is_kept_in_milliseconds() -> None:
     """However it is given."""
-    assert duration_of("5s", "the size").value == 5_000
-    assert duration_of(dt.timedelta(minutes=1), "the size").value == 60_000
-    assert duration_of(Parameter("500ms"), "the size").value == 500
+    assert Parameter.duration("5s", "the size").value == 5_000
+    assert Parameter.duration(dt.timedelta(minutes=1), "the size").value == 60_000
+    assert Parameter.duration(Parameter("500ms"), "the size").value == 500
 
 
 def test_a_change_counts_as_a_version() -> None:
     """A value that stays the same is no change, however it is written."""
     size = Parameter("5s")
-    assert duration_of(size, "the size") is size
+    assert Parameter.duration(size, "the size") is size
     size.set("5000ms")
     assert (size.value, size.version) == (5_000, 0)
     size.set("1m")
@@ -32,7 +32,7 @@ def test_a_change_counts_as_a_version() -> None:
 @pytest.mark.parametrize("refused", ["0s", "soon", 5, None])
 def test_a_change_is_checked_as_the_first_value(refused: Any) -> None:
     """What is refused changes nothing."""
-    size = duration_of("5s", "the size of the window")
+    size = Parameter.duration("5s", "the size of the window")
     with pytest.raises(JobDefinitionError, match="the size of the window is"):
         size.set(refused)
     assert (size.value, size.version) == (5_000, 0)
@@ -42,32 +42,32 @@ def test_a_change_is_checked_as_the_first_value(refused: Any) -> None:
 def test_a_count_is_a_whole_number(given: Any) -> None:
     """At least 1."""
     with pytest.raises(JobDefinitionError, match=r"the count is .*; give a whole number, at least 1"):
-        count_of(given, "the count")
-    assert count_of(3, "the count").value == 3
+        Parameter.count(given, "the count")
+    assert Parameter.count(3, "the count").value == 3
 
 
 @pytest.mark.parametrize("given", [None, "3", float("nan"), False])
 def test_a_threshold_is_a_number(given: Any) -> None:
     """Of any size."""
     with pytest.raises(JobDefinitionError, match=r"the threshold is .*; give a number"):
-        number_of(given, "the threshold")
-    assert number_of(-0.5, "the threshold").value == -0.5
+        Parameter.number(given, "the threshold")
+    assert Parameter.number(-0.5, "the threshold").value == -0.5
 
 
 def test_a_parameter_may_be_used_twice() -> None:
     """As the same thing only."""
     shared = Parameter("5s")
-    duration_of(shared, "the gap")
-    duration_of(shared, "the lateness", least_ms=2_000)
+    Parameter.duration(shared, "the gap")
+    Parameter.duration(shared, "the lateness", least_ms=2_000)
     with pytest.raises(JobDefinitionError, match="at least 2000 ms"):
         shared.set("1s")
     with pytest.raises(JobDefinitionError, match="the count is '5s'"):
-        count_of(shared, "the count")
+        Parameter.count(shared, "the count")
 
 
 def test_parameters_travel() -> None:
     """With what they have come to, and with their checks."""
-    size = duration_of("5s", "the size")
+    size = Parameter.duration("5s", "the size")
     size.set("6s")
     there = pickle.loads(pickle.dumps(size))
     assert (there.value, there.version) == (6_000, 1)

@@ -12,7 +12,6 @@ from penstock.errors import JobDefinitionError, StateError
 from penstock.windows.assigners import GlobalWindows, SessionWindows, TumblingWindows, WindowAssigner
 from penstock.windows.contexts import TriggerContext
 from penstock.windows.operator import WindowOperator, WindowSpec
-from penstock.windows.parameters import Parameter
 from penstock.windows.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -26,6 +25,7 @@ from penstock.windows.triggers import (
     TriggerResult,
 )
 from penstock.windows.window import Window
+from penstock.windows.window_parameters import Parameter
 
 END = 2**63 - 1
 

@@ -18,11 +18,11 @@ from window_reference import run
 from window_streams import EVENT_TIME, specs_and_elements
 
 import penstock as ps
-from penstock.operators.blocks import OFFSET, Block
-from penstock.operators.slot import Slot
-from penstock.operators.slot_run import Moment, SlotRun
-from penstock.operators.step import StepResult
-from penstock.operators.watermarks import Tick
+from penstock.engine.slot import Slot
+from penstock.engine.slot_run import BatchTime, SlotRun
+from penstock.engine.step import StepResult
+from penstock.operators.record_blocks import OFFSET, Block
+from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.plan import JobPlan
 from penstock.state.slot_tables import SlotTables
 from penstock.windows.window import GLOBAL
@@ -99,7 +99,7 @@ class Driver:
         plan = JobPlan(described(spec).graph, 1, frozenset(), frozenset(), strict=False)
         (node,) = plan.graph.steps()
         self.core = plan.core(node)
-        self._paces = plan.paces(node)
+        self._watermark_rules = plan.watermark_rules(node)
         self._schema = plan.step_schema(node, 0)
         self._entries = MemoryEntries({})
         self._tables = SlotTables(self.core.state_schema, self._entries)
@@ -112,7 +112,7 @@ class Driver:
         found = []
         for at, element in enumerate(elements):
             if "wm" in element:
-                result = self._run([], Tick("source/in", {"": element["wm"]}))
+                result = self._run([], WatermarkUpdate("source/in", {"": element["wm"]}))
             elif "pt" in element:
                 self._clock_ms = element["pt"] + 1
                 result = self._run([])
@@ -126,13 +126,13 @@ class Driver:
             found += self._told(result, elements, at)
         return found
 
-    def _run(self, records: list[Element], *ticks: Tick) -> StepResult:
+    def _run(self, records: list[Element], *updates: WatermarkUpdate) -> StepResult:
         self._runs += 1
         if self._runs % 4 == 0:
             self._tables = SlotTables(self.core.state_schema, self._entries)
         tables = self._tables
         now = EPOCH + self._clock_ms * MILLISECOND
-        run = SlotRun(self.core, Slot((0,), True), tables, Moment(now, self._paces, ticks))
+        run = SlotRun(self.core, Slot((0,), True), tables, BatchTime(now, self._watermark_rules, updates))
         run.begin_data()
         blocks = []
         if records:

@@ -8,11 +8,11 @@ from typing import Any
 
 from penstock.windows import assigners, evictors, triggers
 from penstock.windows.contexts import Clock, TriggerContext, WindowContext
-from penstock.windows.functions import AllRecords, WindowContents, WindowFunction
 from penstock.windows.operator import WindowOperator, WindowSpec
 from penstock.windows.panes import OpenWindows
-from penstock.windows.timers import in_time_order, next_event_timer, next_processing_timer
 from penstock.windows.window import GLOBAL, Window
+from penstock.windows.window_functions import AllRecords, WindowContents, WindowFunction
+from penstock.windows.window_timers import in_time_order, next_event_timer, next_processing_timer
 
 __all__ = ["Driver", "everything", "made_operator", "picture"]
 

@@ -10,13 +10,13 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from starlette.types import Lifespan
 
-import penstock
-from penstock.server.api import deleting, jobs, reading, sessions, states, steering, watching
+from penstock.base.version import __version__
+from penstock.server.api import commands, events, job_deletion, job_views, jobs, sessions, state
 from penstock.server.api.access import Role
 from penstock.server.api.context import Context
 from penstock.server.api.guard import COOKIE, Guard
 from penstock.server.api.problems import PROBLEM_TYPE, Problem, install_problems
-from penstock.server.api.routing import (
+from penstock.server.api.routes import (
     PUBLIC,
     ROLE_FIELD,
     DeclaringMount,
@@ -56,7 +56,7 @@ def create_app(
     """
     app = FastAPI(
         title="penstock",
-        version=penstock.__version__,
+        version=__version__,
         description=_ABOUT,
         # Its pages would fetch scripts from other machines.
         docs_url=None,
@@ -85,12 +85,12 @@ def create_app(
         sessions.login_router,
         sessions.router,
         jobs.router,
-        deleting.router,
-        watching.router,
-        steering.router,
-        states.router,
-        reading.router,
-        reading.metrics_router,
+        job_deletion.router,
+        events.router,
+        commands.router,
+        state.router,
+        job_views.router,
+        job_views.metrics_router,
         description,
     ):
         # Not included but taken over, so that each route can be asked for its role.

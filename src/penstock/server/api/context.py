@@ -9,10 +9,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from penstock.server.api.guard import Door
+from penstock.server.api.guard import Authenticator
 from penstock.server.api.models import ServerConfig
-from penstock.server.reading import JobReader
-from penstock.server.service import JobService
+from penstock.server.service.job_views import JobViews
+from penstock.server.service.service import JobService
 
 __all__ = ["Config", "Context", "Reader", "Service", "Wake", "context_of"]
 
@@ -36,7 +36,7 @@ class Context:
     """
 
     service: JobService
-    door: Door
+    door: Authenticator
     config: ServerConfig
     wake: Callable[[], None] = _nothing
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -53,7 +53,7 @@ def _service(request: Request) -> JobService:
     return context_of(request).service
 
 
-def _reader(request: Request) -> JobReader:
+def _reader(request: Request) -> JobViews:
     return context_of(request).service.reader
 
 
@@ -66,6 +66,6 @@ def _config(request: Request) -> ServerConfig:
 
 
 Service = Annotated[JobService, Depends(_service)]
-Reader = Annotated[JobReader, Depends(_reader)]
+Reader = Annotated[JobViews, Depends(_reader)]
 Wake = Annotated[Callable[[], None], Depends(_wake)]
 Config = Annotated[ServerConfig, Depends(_config)]

@@ -22,7 +22,7 @@ __all__ = [
     "LOGIN",
     "PUBLIC_PATHS",
     "SOCKET_PATH",
-    "Door",
+    "Authenticator",
     "Guard",
     "cookie_in",
     "cookies_in",
@@ -65,7 +65,7 @@ _TLS_HEADER: Final = (b"strict-transport-security", b"max-age=31536000")
 
 
 @dataclass(frozen=True)
-class Door:
+class Authenticator:
     """Who is let in, and how.
 
     Args:
@@ -106,7 +106,7 @@ class Door:
 class Guard:
     """ASGI middleware, in front of routing: nothing behind it sees a request that it refuses."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: Authenticator) -> None:
         self._app: Final = app
         self._door: Final = door
 

@@ -25,11 +25,12 @@ from penstock.server.api.models import (
     SavepointDetails,
     Submission,
 )
-from penstock.server.api.routing import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
-from penstock.server.catalog import Changes
-from penstock.server.service import JobService, OperationInfo
-from penstock.server.service import Submission as Submitted
-from penstock.server.statuses import Desired, JobStatus
+from penstock.server.api.routes import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
+from penstock.server.lifecycle.statuses import Desired, JobStatus
+from penstock.server.runs.definitions import Changes
+from penstock.server.service.job_info import OperationInfo
+from penstock.server.service.job_info import Submission as Submitted
+from penstock.server.service.service import JobService
 
 __all__ = ["router", "submission_of"]
 

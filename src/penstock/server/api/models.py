@@ -7,11 +7,12 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import pydantic
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
-from penstock.server.statuses import Desired, JobStatus
+from penstock.server.lifecycle.statuses import Desired, JobStatus
 
 __all__ = [
     "Command",
     "CommandStory",
+    "CurrentUser",
     "Definition",
     "DefinitionProblem",
     "Definitions",
@@ -24,7 +25,6 @@ __all__ = [
     "Operation",
     "Page",
     "Parallelism",
-    "Person",
     "Rescale",
     "Run",
     "Savepoint",
@@ -55,39 +55,39 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterVali
 Parallelism = Annotated[int, Field(strict=True, ge=1, le=32768)]
 
 
-class _Given(BaseModel):
+class ResponseModel(BaseModel):
     """What the server gives."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
 
-class _Taken(BaseModel):
+class RequestModel(BaseModel):
     """What a client sends. A field that there is not is refused, since a mistake in its name would go unseen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Page(_Given, Generic[_Item]):
+class Page(ResponseModel, Generic[_Item]):
     """A part of a list. `next` is the value of `after` for the part that follows; null when there is none."""
 
     items: list[_Item]
     next: str | None = None
 
 
-class Health(_Given):
+class Health(ResponseModel):
     """Whether the server answers, and leads."""
 
     status: Literal["ok"] = "ok"
 
 
-class Person(_Given):
+class CurrentUser(ResponseModel):
     """Who asks."""
 
     name: str
     role: str
 
 
-class ServerConfig(_Given):
+class ServerConfig(ResponseModel):
     """How the server was started."""
 
     version: str
@@ -99,7 +99,7 @@ class ServerConfig(_Given):
     most_body_bytes: int = Field(description="The largest body of a request.")
 
 
-class Definition(_Given):
+class Definition(ResponseModel):
     """A job that may be submitted. Secrets in bindings are masked."""
 
     id: str
@@ -108,21 +108,21 @@ class Definition(_Given):
     settings: dict[str, Any]
 
 
-class DefinitionProblem(_Given):
+class DefinitionProblem(ResponseModel):
     """A file that should define a job, and why it does not."""
 
     path: str
     problem: str
 
 
-class Definitions(_Given):
+class Definitions(ResponseModel):
     """The definitions in the folders that the server was started with."""
 
     items: list[Definition]
     problems: list[DefinitionProblem]
 
 
-class Scaling(_Given):
+class Scaling(ResponseModel):
     """How a job is scaled by itself."""
 
     policy: dict[str, Any] = Field(description="The scaling policy of its definition.")
@@ -132,7 +132,7 @@ class Scaling(_Given):
     )
 
 
-class Job(_Given):
+class Job(ResponseModel):
     """A job. Secrets in bindings and settings are masked."""
 
     id: str
@@ -154,7 +154,7 @@ class Job(_Given):
     scaling: Scaling | None = Field(description="How it is scaled by itself; null without a policy.")
 
 
-class Run(_Given):
+class Run(ResponseModel):
     """One run of a job, and how it ended."""
 
     run: int
@@ -167,7 +167,7 @@ class Run(_Given):
     why: str | None
 
 
-class Operation(_Given):
+class Operation(ResponseModel):
     """What was asked for, and what came of it. Ask for it again while it is PENDING or RUNNING."""
 
     id: str
@@ -182,7 +182,7 @@ class Operation(_Given):
     ended_ms: int | None
 
 
-class Event(_Given):
+class Event(ResponseModel):
     """Who did what, when, to which job."""
 
     id: int
@@ -193,7 +193,7 @@ class Event(_Given):
     detail: dict[str, Any]
 
 
-class Savepoint(_Given):
+class Savepoint(ResponseModel):
     """A savepoint that a job may begin with."""
 
     id: str
@@ -203,7 +203,7 @@ class Savepoint(_Given):
     uri: str
 
 
-class SnapshotTable(_Given):
+class SnapshotTable(ResponseModel):
     """A table of a snapshot: a state of a step, its timers, or what is kept once for the step."""
 
     name: str
@@ -224,7 +224,7 @@ class SavepointDetails(Savepoint):
     used_by: list[str] = Field(description="The jobs that are not over and began with it.")
 
 
-class Log(_Given):
+class Log(ResponseModel):
     """What a run has printed."""
 
     run: int
@@ -232,7 +232,7 @@ class Log(_Given):
     end: int = Field(description="Where it ends, in bytes: `begin` of what the run prints from then on.")
 
 
-class Submission(_Taken):
+class Submission(RequestModel):
     """A job to be run: the id of a definition, with changes."""
 
     model_config = ConfigDict(
@@ -266,7 +266,7 @@ class Submission(_Taken):
     )
 
 
-class DesiredChange(_Taken):
+class DesiredChange(RequestModel):
     """What a job is to be: RUNNING resumes it, PAUSED, FINISHED stops it, CANCELED ends it at once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"desired": "FINISHED", "savepoint": True}]})
@@ -276,7 +276,7 @@ class DesiredChange(_Taken):
     drain: pydantic.StrictBool = Field(False, description="Stop when all that is there is processed.")
 
 
-class Rescale(_Taken):
+class Rescale(RequestModel):
     """With how many tasks a job is to run."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"parallelism": 4}]})
@@ -284,7 +284,7 @@ class Rescale(_Taken):
     parallelism: Parallelism
 
 
-class Command(_Taken):
+class Command(RequestModel):
     """A command to a job, as `penstock control send` sends it."""
 
     model_config = ConfigDict(
@@ -307,7 +307,7 @@ class Command(_Taken):
     expires_at: AwareDatetime | None = None
 
 
-class SentCommand(_Given):
+class SentCommand(ResponseModel):
     """A command that was sent."""
 
     id: str
@@ -318,7 +318,7 @@ class SentCommand(_Given):
     issued_by: str
 
 
-class CommandStory(_Given):
+class CommandStory(ResponseModel):
     """What became of a command: its receipts in order. SENT says that the job has not read it yet."""
 
     id: str
@@ -330,7 +330,7 @@ class CommandStory(_Given):
     receipts: list[dict[str, Any]]
 
 
-class StateStep(_Given):
+class StateStep(ResponseModel):
     """A step with its states, and how many keys it holds."""
 
     step: str

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from penstock.bindings import redacted
+from penstock.bindings.secrets import redacted
 from penstock.errors import (
     BindingError,
     CheckpointError,

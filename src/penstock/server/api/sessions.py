@@ -12,8 +12,8 @@ from penstock.server.api.access import Role
 from penstock.server.api.context import Config, context_of
 from penstock.server.api.guard import DASHBOARD, cookie_in, headers_of
 from penstock.server.api.login_page import login_page
-from penstock.server.api.models import Health, Person, ServerConfig
-from penstock.server.api.routing import Asker, needs, new_router
+from penstock.server.api.models import CurrentUser, Health, ServerConfig
+from penstock.server.api.routes import Asker, needs, new_router
 
 __all__ = ["login_router", "router"]
 
@@ -123,9 +123,9 @@ async def logout(request: Request, response: Response) -> None:
 
 
 @router.get("/me", summary="Who asks", openapi_extra=needs(Role.VIEWER))
-def get_me(asker: Asker) -> Person:
+def get_me(asker: Asker) -> CurrentUser:
     """The name and role of who asks."""
-    return Person(name=asker.name, role=asker.role)
+    return CurrentUser(name=asker.name, role=asker.role)
 
 
 @router.get("/health", summary="Whether the server answers", openapi_extra=needs(None))

@@ -6,7 +6,7 @@ know who has opened the page, and end with the session. What pages share is in `
     from penstock.server.api.access import Role
     from penstock.server.dashboard import pieces
     from penstock.server.dashboard.registry import job_tab
-    from penstock.server.dashboard.visits import JobVisit
+    from penstock.server.dashboard.page_session import JobVisit
 
 
     @job_tab("savepoints", "Savepoints", icon="bookmark", role=Role.VIEWER)

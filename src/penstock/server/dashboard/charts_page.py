@@ -5,10 +5,10 @@ from __future__ import annotations
 from nicegui import ui
 
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.live_charts import WINDOWS, show_charts
+from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.visits import JobVisit
 
 __all__ = ["charts_page"]
 
@@ -25,4 +25,4 @@ def charts_page(visit: JobVisit) -> None:
         ui.element("div").classes("p-space")
         ui.label("Times are in UTC").classes("p-muted p-small")
     show_charts(visit, lambda: float(window.value))
-    pieces.same(same_commands.show_metrics(visit.job_id))
+    components.same(cli_equivalents.show_metrics(visit.job_id))

@@ -6,13 +6,13 @@ from typing import Final
 
 from nicegui import ui
 
+from penstock.base.sizes import bytes_text
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard import cli_equivalents, components
+from penstock.server.dashboard.display_texts import amount, clock_time
+from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import amount, clock_time
-from penstock.server.dashboard.visits import JobVisit
-from penstock.server.reading import CheckpointsInfo
-from penstock.sizes import bytes_text
+from penstock.server.service.job_views import CheckpointsInfo
 
 __all__ = ["checkpoints"]
 
@@ -36,14 +36,14 @@ def checkpoints(visit: JobVisit) -> None:
             with ui.element("div").classes("p-tile"):
                 ui.label(title).classes("p-muted p-small")
                 tiles[name] = ui.label("").classes("p-number")
-    with pieces.card("Committed micro-batches", about="to which the job can go back, newest first"):
-        table = pieces.Table(
+    with components.card("Committed micro-batches", about="to which the job can go back, newest first"):
+        table = components.Table(
             [
-                pieces.Column("batch", "Micro-batch"),
-                pieces.Column("at", "Committed (UTC)"),
-                pieces.Column("took", "Took", number=True),
-                pieces.Column("keys", "Keys", number=True),
-                pieces.Column("state", "State", number=True),
+                components.Column("batch", "Micro-batch"),
+                components.Column("at", "Committed (UTC)"),
+                components.Column("took", "Took", number=True),
+                components.Column("keys", "Keys", number=True),
+                components.Column("state", "State", number=True),
             ],
             key="batch",
             page_rows=20,
@@ -81,4 +81,4 @@ def checkpoints(visit: JobVisit) -> None:
         key=("checkpoints", visit.job_id),
         every_s=_EVERY_S,
     )
-    pieces.same(same_commands.show_job(visit.job_id))
+    components.same(cli_equivalents.show_job(visit.job_id))

@@ -10,23 +10,23 @@ from typing import Any, Final
 
 from nicegui import ui
 
+from penstock.commands.command_catalog import CommandCatalog, read_command_catalog
+from penstock.commands.command_target import TARGET_FORMS
+from penstock.commands.job_receipts import plain
+from penstock.commands.payloads import Payload, payload_key
+from penstock.commands.receipt_history import CommandHistory, newest_stories, story_of
+from penstock.commands.receipt_segments import newest_mark
+from penstock.commands.settings_in_force import settings_in_force
 from penstock.control.receipts import FINAL
-from penstock.jobs.control import ControlEntry, read_control_entry
-from penstock.jobs.history import Story, newest_stories, story_of
-from penstock.jobs.in_force import settings_in_force
-from penstock.jobs.payloads import Payload, payload_key
-from penstock.jobs.receipt_segments import newest_mark
-from penstock.jobs.receipts import plain
-from penstock.jobs.targeting import TARGET_FORMS
 from penstock.server.api.access import Role
+from penstock.server.api.commands import issue
 from penstock.server.api.models import Command
-from penstock.server.api.steering import issue
-from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard import cli_equivalents, components
+from penstock.server.dashboard.cli_equivalents import SentControl
 from penstock.server.dashboard.forms import WrongInputError, checked
 from penstock.server.dashboard.health import Level
+from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.same_commands import SentControl
-from penstock.server.dashboard.visits import JobVisit
 
 __all__ = [
     "CommandHelp",
@@ -54,8 +54,8 @@ _UNDER_WAY: Final = (Level.BUSY, "pending")
 class _Control:
     """What a job takes, and the commands that it has read, newest first."""
 
-    entry: ControlEntry
-    stories: list[Story]
+    entry: CommandCatalog
+    stories: list[CommandHistory]
     settings: dict[str, dict[str, Any]]
 
 
@@ -65,9 +65,9 @@ class StoriesTail:
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint: Final = checkpoint
         self._mark = (0, 0)
-        self._known: list[Story] = []
+        self._known: list[CommandHistory] = []
 
-    def read(self) -> list[Story]:
+    def read(self) -> list[CommandHistory]:
         """All of them, newest first."""
         mark = newest_mark(self._checkpoint)
         if mark != self._mark:
@@ -87,7 +87,7 @@ def command_of(said: SentControl, now: dt.datetime) -> Command:
     return checked(Command, {**values, "expires_at": expires_at})
 
 
-def story_row(story: Story) -> dict[str, Any]:
+def story_row(story: CommandHistory) -> dict[str, Any]:
     """A command that was read, as a row of the table."""
     last = story.last
     level, icon = _LEVELS.get(last.status, _UNDER_WAY)
@@ -116,7 +116,7 @@ class CommandHelp:
     targets: tuple[str, ...]
 
 
-def command_help(entry: ControlEntry, said: SentControl) -> CommandHelp | None:
+def command_help(entry: CommandCatalog, said: SentControl) -> CommandHelp | None:
     """Help for the command that a form has so far; None when no step takes its kind."""
     takers = {name: step for name, step in entry.steps.items() if said.kind in step.kinds}
     if not takers:
@@ -159,45 +159,47 @@ def control(visit: JobVisit) -> None:
 class _ControlPage:
     def __init__(self, visit: JobVisit) -> None:
         self._visit = visit
-        self._entry: ControlEntry | None = None
+        self._entry: CommandCatalog | None = None
         self._followed: str | None = None
         self._example = ""
         with ui.element("div").classes("p-columns"):
-            with pieces.card("Send a command"), ui.element("div").classes("p-body"):
+            with components.card("Send a command"), ui.element("div").classes("p-body"):
                 self._form()
             with (
-                pieces.card("Receipts", about="of the command that was sent here, or chosen below"),
+                components.card("Receipts", about="of the command that was sent here, or chosen below"),
                 ui.element("div").classes("p-body"),
             ):
                 self._receipts()
-        with pieces.card("Settings", about="as they are in force; set changes them") as self._settings_card:
-            self._settings = pieces.Table(
+        with components.card(
+            "Settings", about="as they are in force; set changes them"
+        ) as self._settings_card:
+            self._settings = components.Table(
                 [
-                    pieces.Column("step", "Step"),
-                    pieces.Column("setting", "Setting"),
-                    pieces.Column("value", "Value", slot=pieces.WRAP_SLOT),
+                    components.Column("step", "Step"),
+                    components.Column("setting", "Setting"),
+                    components.Column("value", "Value", slot=components.WRAP_SLOT),
                 ],
                 key="key",
                 page_rows=0,
             )
-        with pieces.card("History", about="the newest commands that the job has read"):
-            self._table = pieces.Table(
+        with components.card("History", about="the newest commands that the job has read"):
+            self._table = components.Table(
                 [
-                    pieces.Column("at", "Time (UTC)"),
-                    pieces.Column("health", "Status", slot=pieces.HEALTH_SLOT, sort="health"),
-                    pieces.Column("kind", "Kind"),
-                    pieces.Column("target", "Target", slot=pieces.WRAP_SLOT),
-                    pieces.Column("version", "Version", number=True),
-                    pieces.Column("keys", "Keys", number=True),
-                    pieces.Column("who", "Who"),
-                    pieces.Column("command", "Id", slot=pieces.CHOOSE_SLOT.format(field="command")),
+                    components.Column("at", "Time (UTC)"),
+                    components.Column("health", "Status", slot=components.HEALTH_SLOT, sort="health"),
+                    components.Column("kind", "Kind"),
+                    components.Column("target", "Target", slot=components.WRAP_SLOT),
+                    components.Column("version", "Version", number=True),
+                    components.Column("keys", "Keys", number=True),
+                    components.Column("who", "Who"),
+                    components.Column("command", "Id", slot=components.CHOOSE_SLOT.format(field="command")),
                 ],
                 key="key",
                 page_rows=20,
                 nothing="The job has read no command yet",
             )
             self._table.on_choose(self._follow)
-        pieces.same(same_commands.show_commands(visit.job_id))
+        components.same(cli_equivalents.show_commands(visit.job_id))
         visit.poll(self._read, self._show, key=("control", visit.job_id))
 
     # What is there
@@ -206,7 +208,7 @@ class _ControlPage:
         job_id = self._visit.job_id
         checkpoint = self._visit.service.checkpoint(job_id)
         tail = self._visit.readings.keep(("stories", job_id), lambda: StoriesTail(checkpoint))
-        return _Control(read_control_entry(checkpoint), tail.read(), settings_in_force(checkpoint))
+        return _Control(read_command_catalog(checkpoint), tail.read(), settings_in_force(checkpoint))
 
     def _show(self, found: _Control) -> None:
         if found.entry != self._entry:
@@ -240,9 +242,9 @@ class _ControlPage:
                 field.props("outlined dense").on_value_change(self._say_same)
             for field in (self._kind, self._target):
                 field.on_value_change(self._say_help)
-            button = pieces.action_button(self._visit, "Send", "send", Role.OPERATOR, None, primary=True)
+            button = components.action_button(self._visit, "Send", "send", Role.OPERATOR, None, primary=True)
             button.props("type=submit")
-        self._same = pieces.same("")
+        self._same = components.same("")
         self._say_same()
 
     def _said(self) -> SentControl:
@@ -255,7 +257,7 @@ class _ControlPage:
         )
 
     def _say_same(self) -> None:
-        self._same.set_text(same_commands.send_control(self._visit.job_id, self._said()))
+        self._same.set_text(cli_equivalents.send_control(self._visit.job_id, self._said()))
 
     def _say_help(self) -> None:
         """Say whom the chosen command is for and what its payload is, with an example to take."""
@@ -287,7 +289,7 @@ class _ControlPage:
         self._of = ui.label("Send a command, or choose one below.").classes("p-muted")
         self._list = ui.element("ol").classes("p-receipts").props('aria-live=polite aria-label="Receipts"')
 
-        def read() -> tuple[str | None, Story | None]:
+        def read() -> tuple[str | None, CommandHistory | None]:
             wanted = self._followed
             if wanted is None:
                 return None, None
@@ -302,7 +304,7 @@ class _ControlPage:
         self._show_receipts([{"status": "SENT", "at": "", "reason": "Waits for the job to read it."}])
         self._timer.activate()
 
-    def _show_story(self, found: tuple[str | None, Story | None]) -> None:
+    def _show_story(self, found: tuple[str | None, CommandHistory | None]) -> None:
         command_id, story = found
         if story is None or command_id != self._followed:
             return
@@ -321,7 +323,7 @@ class _ControlPage:
                         ui.label(receipt["status"])
                     ui.label(_about(receipt)).classes("p-muted")
                     if receipt.get("details") is not None:
-                        pieces.text(json.dumps(receipt["details"], indent=1), "pre").classes("p-detail")
+                        components.text(json.dumps(receipt["details"], indent=1), "pre").classes("p-detail")
 
 
 def _about(receipt: dict[str, Any]) -> str:

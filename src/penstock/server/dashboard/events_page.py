@@ -9,11 +9,11 @@ from typing import Any, Final
 from nicegui import ui
 
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard import cli_equivalents, components
+from penstock.server.dashboard.display_texts import clock_time
+from penstock.server.dashboard.page_session import JobVisit, Visit
 from penstock.server.dashboard.registry import job_tab, page
-from penstock.server.dashboard.texts import clock_time
-from penstock.server.dashboard.visits import JobVisit, Visit
-from penstock.server.service import EventRow, JobService
+from penstock.server.service.service import EventRow, JobService
 
 __all__ = ["EventsTail", "event_row", "events", "job_events"]
 
@@ -43,7 +43,7 @@ class EventsTail:
 @page("/events", "Events", icon="history", role=Role.VIEWER)
 def events(visit: Visit) -> None:
     """What was done to all jobs."""
-    pieces.heading("Events")
+    components.heading("Events")
     _events(visit, None)
 
 
@@ -72,14 +72,14 @@ def _events(visit: Visit, job_id: str | None) -> None:
         .classes("p-filter")
     )
     columns = [
-        pieces.Column("at", "Time (UTC)"),
-        pieces.Column("who", "Who"),
-        *([] if job_id else [pieces.Column("job", "Job", slot=pieces.JOB_SLOT, sort="job")]),
-        pieces.Column("what", "What"),
-        pieces.Column("detail", "Detail", slot=_DETAIL_SLOT),
+        components.Column("at", "Time (UTC)"),
+        components.Column("who", "Who"),
+        *([] if job_id else [components.Column("job", "Job", slot=components.JOB_SLOT, sort="job")]),
+        components.Column("what", "What"),
+        components.Column("detail", "Detail", slot=_DETAIL_SLOT),
     ]
-    with pieces.card(""):
-        table = pieces.Table(columns, key="id", nothing="Nothing has happened yet")
+    with components.card(""):
+        table = components.Table(columns, key="id", nothing="Nothing has happened yet")
     known: list[EventRow] = []
 
     def show(found: list[EventRow]) -> None:
@@ -94,4 +94,4 @@ def _events(visit: Visit, job_id: str | None) -> None:
         show,
         key=("events read", job_id),
     )
-    pieces.same(same_commands.show_events(job_id))
+    components.same(cli_equivalents.show_events(job_id))

@@ -9,16 +9,16 @@ from typing import Any, Final
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
+from penstock.base.sizes import bytes_text, limits_text
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard import cli_equivalents, components
+from penstock.server.dashboard.display_texts import amount
 from penstock.server.dashboard.graph_layout import NODE_HEIGHT, NODE_WIDTH, Layout, laid_out
 from penstock.server.dashboard.health import BEHIND_S
+from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import amount
-from penstock.server.dashboard.visits import JobVisit
-from penstock.server.metrics import MetricsInfo, StepMetrics, StreamMetrics
-from penstock.server.reading import PlanInfo, PlanNode
-from penstock.sizes import bytes_text, limits_text
+from penstock.server.service.job_views import PlanInfo, PlanNode
+from penstock.server.service.metrics_views import MetricsInfo, StepMetrics, StreamMetrics
 
 __all__ = ["about_node", "graph", "node_figures"]
 
@@ -122,25 +122,25 @@ class _GraphPage:
         self._plan: PlanInfo | None = None
         self._nodes: dict[str, _ShownNode] = {}
         with ui.element("div").classes("p-tiles"):
-            self._busy = pieces.tile("Busy")
-            self._batch = pieces.tile("Mean micro-batch")
-            self._phases = pieces.tile("Longest part of the last one")
-            self._letters = pieces.tile("Dead letters")
-        with pieces.card(
+            self._busy = components.tile("Busy")
+            self._batch = components.tile("Mean micro-batch")
+            self._phases = components.tile("Longest part of the last one")
+            self._letters = components.tile("Dead letters")
+        with components.card(
             "Graph", about="Choose a part to see more of it. Rates are those of the last minute."
         ):
             self._place = (
                 ui.element("div").classes("p-graph").props('role=group aria-label="Graph of the job"')
             )
-        with pieces.card("") as self._chosen:
-            self._title = pieces.text("", "h2").classes("p-card-title p-body")
-            self._about = pieces.Table(
-                [pieces.Column("name", ""), pieces.Column("value", "", slot=pieces.WRAP_SLOT)],
+        with components.card("") as self._chosen:
+            self._title = components.text("", "h2").classes("p-card-title p-body")
+            self._about = components.Table(
+                [components.Column("name", ""), components.Column("value", "", slot=components.WRAP_SLOT)],
                 key="name",
                 page_rows=0,
             )
         self._chosen.set_visibility(False)
-        pieces.same(same_commands.show_job(visit.job_id))
+        components.same(cli_equivalents.show_job(visit.job_id))
         reader = visit.service.reader
         visit.poll(lambda: reader.plan(visit.job_id), self._draw, key=("plan", visit.job_id), every_s=10.0)
         visit.poll(lambda: reader.metrics(visit.job_id, 1), self._show, key=("metrics", visit.job_id))
@@ -186,10 +186,10 @@ class _ShownNode:
             self._card.classes(f"p-node-{node.kind.replace(' ', '-').replace('_', '-')}").on("click", choose)
             with ui.element("span").classes("p-node-kind"):
                 ui.icon(_ICONS.get(node.kind, "functions")).props("aria-hidden=true")
-                pieces.text(node.kind, "span")
-            pieces.text(node.name, "span").classes("p-node-name")
-            self._rate = pieces.text("", "span").classes("p-node-rate")
-            self._more = pieces.text("", "span").classes("p-node-more")
+                components.text(node.kind, "span")
+            components.text(node.name, "span").classes("p-node-name")
+            self._rate = components.text("", "span").classes("p-node-rate")
+            self._more = components.text("", "span").classes("p-node-more")
 
     def show(self, found: MetricsInfo) -> None:
         """Show what it does now."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.server.service import JobInfo
-from penstock.server.statuses import ENDED, WITH_DRIVER, JobStatus
+from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, JobStatus
+from penstock.server.service.job_info import JobInfo
 
 __all__ = ["ATTENTION", "Health", "Level", "health_of", "lag_of", "throughput_of"]
 

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from nicegui import ui
 
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard import cli_equivalents, components
+from penstock.server.dashboard.display_texts import duration
 from penstock.server.dashboard.health import health_of
-from penstock.server.dashboard.texts import duration
-from penstock.server.dashboard.visits import JobVisit
-from penstock.server.service import JobInfo, OperationInfo
-from penstock.server.statuses import ENDED, Desired, JobStatus
+from penstock.server.dashboard.page_session import JobVisit
+from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus
+from penstock.server.service.job_info import JobInfo, OperationInfo
 
 __all__ = ["show"]
 
@@ -34,7 +34,7 @@ class _Head:
         self._seen: JobInfo = job
         with ui.element("div").classes("p-head"):
             with ui.element("div").classes("p-head-name"):
-                pieces.heading(job.name)
+                components.heading(job.name)
                 with ui.element("div").classes("p-head-line"):
                     self._pill = ui.element("span").classes("p-health")
                     with self._pill:
@@ -61,7 +61,7 @@ class _Head:
         primary: bool = False,
         danger: bool = False,
     ) -> ui.button:
-        return pieces.action_button(
+        return components.action_button(
             self._visit, label, icon, Role.OPERATOR, act, primary=primary, danger=danger
         )
 
@@ -96,7 +96,7 @@ class _Head:
         await self._ask_and_do(
             "Pause this job?",
             "It processes nothing until it is resumed, and goes on from there.",
-            command=same_commands.pause_job(self._visit.job_id),
+            command=cli_equivalents.pause_job(self._visit.job_id),
             confirm="Pause",
             doing="Pausing",
             do=self._visit.service.pause,
@@ -106,7 +106,7 @@ class _Head:
         await self._ask_and_do(
             "Resume this job?",
             "It goes on from its checkpoint.",
-            command=same_commands.resume_job(self._visit.job_id),
+            command=cli_equivalents.resume_job(self._visit.job_id),
             confirm="Resume",
             doing="Resuming",
             do=self._visit.service.resume,
@@ -116,7 +116,7 @@ class _Head:
         await self._ask_and_do(
             "Take a savepoint of this job?",
             "The job goes on meanwhile. The savepoint is yours until you delete it.",
-            command=same_commands.take_savepoint(self._visit.job_id),
+            command=cli_equivalents.take_savepoint(self._visit.job_id),
             confirm="Take savepoint",
             doing="Taking a savepoint of",
             do=self._visit.service.savepoint,
@@ -126,7 +126,7 @@ class _Head:
         await self._ask_and_do(
             "Cancel this job?",
             "It ends at once, without a savepoint. It cannot be resumed; another job can take over its checkpoint.",
-            command=same_commands.cancel_job(self._visit.job_id),
+            command=cli_equivalents.cancel_job(self._visit.job_id),
             confirm="Cancel the job",
             doing="Canceling",
             do=self._visit.service.cancel,
@@ -147,26 +147,26 @@ class _Head:
         """Ask, naming the job, and then let it be done: `do` takes the id of the job, and who wants it."""
         job = self._visit.job_id
         target = f"{self._name} ({job})"
-        if await pieces.ask(title, about, command=command, confirm=confirm, target=target, danger=danger):
+        if await components.ask(title, about, command=command, confirm=confirm, target=target, danger=danger):
             await self._visit.carry_out(Role.OPERATOR, f"{doing} {self._name}", lambda who: do(job, who))
 
     async def _stop(self) -> None:
         job = self._visit.job_id
         running = self._seen.status is JobStatus.RUNNING
-        with pieces.form_dialog("Stop this job?") as dialog:
+        with components.form_dialog("Stop this job?") as dialog:
             ui.label("It ends between two micro-batches.").classes("p-dialog-text")
-            pieces.name_target(f"{self._name} ({job})")
+            components.name_target(f"{self._name} ({job})")
             savepoint = ui.checkbox("Take a savepoint", value=running)
             drain = ui.checkbox("Drain: first process all that is there, and close all windows")
-            line = pieces.same("")
+            line = components.same("")
 
             def update() -> None:
-                line.set_text(same_commands.stop_job(job, savepoint=savepoint.value, drain=drain.value))
+                line.set_text(cli_equivalents.stop_job(job, savepoint=savepoint.value, drain=drain.value))
 
             for box in (savepoint, drain):
                 box.on_value_change(update)
             update()
-            pieces.form_buttons(dialog, "Stop the job", lambda: (savepoint.value, drain.value))
+            components.form_buttons(dialog, "Stop the job", lambda: (savepoint.value, drain.value))
         chosen = await dialog
         dialog.delete()
         if chosen is not None:
@@ -179,19 +179,19 @@ class _Head:
     async def _rescale(self) -> None:
         job = self._visit.job_id
         tasks_now = int(self._seen.settings.get("parallelism") or 1)
-        with pieces.form_dialog("Rescale this job?") as dialog:
+        with components.form_dialog("Rescale this job?") as dialog:
             ui.label("It stands still for some seconds, and goes on with another number of tasks.").classes(
                 "p-dialog-text"
             )
-            pieces.name_target(f"{self._name} ({job})")
+            components.name_target(f"{self._name} ({job})")
             tasks = ui.number(
                 "Parallelism", value=tasks_now, min=1, max=_MOST_TASKS, step=1, precision=0
             ).props("outlined dense autofocus")
-            line = pieces.same(same_commands.rescale_job(job, tasks_now))
+            line = components.same(cli_equivalents.rescale_job(job, tasks_now))
             tasks.on_value_change(
-                lambda: line.set_text(same_commands.rescale_job(job, int(tasks.value or 1)))
+                lambda: line.set_text(cli_equivalents.rescale_job(job, int(tasks.value or 1)))
             )
-            pieces.form_buttons(dialog, "Rescale", lambda: int(tasks.value or 1))
+            components.form_buttons(dialog, "Rescale", lambda: int(tasks.value or 1))
         chosen = await dialog
         dialog.delete()
         if chosen is not None:

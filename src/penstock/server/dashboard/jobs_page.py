@@ -12,14 +12,15 @@ from penstock.server.api.access import Role
 from penstock.server.api.guard import DASHBOARD
 from penstock.server.api.jobs import submission_of
 from penstock.server.api.models import Submission
-from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard import cli_equivalents, components
+from penstock.server.dashboard.display_texts import amount, duration
 from penstock.server.dashboard.forms import checked
 from penstock.server.dashboard.health import ATTENTION, Level, health_of, lag_of, throughput_of
+from penstock.server.dashboard.page_session import Visit
 from penstock.server.dashboard.registry import page
-from penstock.server.dashboard.texts import amount, duration
-from penstock.server.dashboard.visits import Visit
-from penstock.server.service import JobInfo, JobService, OperationInfo
-from penstock.server.statuses import ENDED, WITH_DRIVER, JobStatus
+from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, JobStatus
+from penstock.server.service.job_info import JobInfo, OperationInfo
+from penstock.server.service.service import JobService
 
 __all__ = ["job_row", "jobs", "read_jobs"]
 
@@ -86,9 +87,11 @@ class _JobsPage:
         self._rows: list[dict[str, Any]] = []
         with ui.element("div").classes("p-head"):
             with ui.element("div").classes("p-head-name"):
-                pieces.heading("Jobs")
+                components.heading("Jobs")
             with ui.element("div").classes("p-actions"):
-                pieces.action_button(visit, "Submit a job", "add", Role.OPERATOR, self._submit, primary=True)
+                components.action_button(
+                    visit, "Submit a job", "add", Role.OPERATOR, self._submit, primary=True
+                )
         with ui.element("div").classes("p-toolbar"):
             self._group = (
                 ui.toggle(_GROUPS, value="all", on_change=self._show)
@@ -101,28 +104,30 @@ class _JobsPage:
                 .props('outlined dense clearable debounce=200 aria-label="Filter the jobs"')
                 .classes("p-filter")
             )
-        with pieces.card(""):
-            self._table = pieces.Table(
+        with components.card(""):
+            self._table = components.Table(
                 [
-                    pieces.Column("name", "Job", slot=_NAME_SLOT, sort="name"),
-                    pieces.Column("health", "Health", slot=pieces.HEALTH_SLOT, sort="health"),
-                    pieces.Column("status", "Status"),
-                    pieces.Column("since", "Since", slot="{{ props.row.since }}", sort="since_ms"),
-                    pieces.Column(
+                    components.Column("name", "Job", slot=_NAME_SLOT, sort="name"),
+                    components.Column("health", "Health", slot=components.HEALTH_SLOT, sort="health"),
+                    components.Column("status", "Status"),
+                    components.Column("since", "Since", slot="{{ props.row.since }}", sort="since_ms"),
+                    components.Column(
                         "throughput",
                         "Records in",
                         number=True,
                         slot="{{ props.row.throughput }}",
                         sort="throughput_number",
                     ),
-                    pieces.Column("lag", "Lag", number=True, slot="{{ props.row.lag }}", sort="lag_number"),
-                    pieces.Column("restarts", "Restarts", number=True),
-                    pieces.Column("definition", "Definition"),
+                    components.Column(
+                        "lag", "Lag", number=True, slot="{{ props.row.lag }}", sort="lag_number"
+                    ),
+                    components.Column("restarts", "Restarts", number=True),
+                    components.Column("definition", "Definition"),
                 ],
                 key="id",
                 nothing="No jobs. Submit one, or start penstock serve with --jobs FOLDER.",
             )
-        pieces.same(same_commands.list_jobs())
+        components.same(cli_equivalents.list_jobs())
         visit.poll(lambda: read_jobs(visit.service), self._update, key="jobs")
 
     def _update(self, found: list[JobInfo]) -> None:
@@ -153,7 +158,7 @@ class _JobsPage:
         if definitions is None:
             return
         found, problems = definitions
-        with pieces.form_dialog("Submit a job") as dialog:
+        with components.form_dialog("Submit a job") as dialog:
             if not found:
                 ui.label("The server has no definitions. Start it with --jobs FOLDER.").classes(
                     "p-dialog-text"
@@ -169,19 +174,19 @@ class _JobsPage:
                 one.props("outlined dense")
             for problem in problems:
                 ui.label(f"{problem.path}: {problem.problem}").classes("p-problem")
-            line = pieces.same("")
+            line = components.same("")
 
             def changes() -> dict[str, Any]:
                 given = {"name": name.value or None, "parallelism": int(tasks.value) if tasks.value else None}
                 return {key: value for key, value in given.items() if value is not None}
 
             def update() -> None:
-                line.set_text(same_commands.submit_job(chosen.value or "DEFINITION", changes()))
+                line.set_text(cli_equivalents.submit_job(chosen.value or "DEFINITION", changes()))
 
             for field in (chosen, name, tasks):
                 field.on_value_change(update)
             update()
-            pieces.form_buttons(dialog, "Submit", lambda: (chosen.value, changes()))
+            components.form_buttons(dialog, "Submit", lambda: (chosen.value, changes()))
         answer = await dialog
         dialog.delete()
         if answer is None or not answer[0]:

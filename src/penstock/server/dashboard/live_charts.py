@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from penstock.jobs.figures import Figures, NewFigures, read_figures
-from penstock.server.dashboard import pieces
+from penstock.metrics.batch_metrics import Figures, NewFigures, read_figures
+from penstock.server.dashboard import components
+from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.series import Chart, Unit, charts
-from penstock.server.dashboard.visits import JobVisit
 
 __all__ = ["FORMATS", "WINDOWS", "FiguresTail", "show_charts"]
 
@@ -74,7 +74,7 @@ def show_charts(visit: JobVisit, window_s: Callable[[], float], names: Collectio
 
 class _ShownChart:
     def __init__(self, chart: Chart) -> None:
-        with pieces.card(chart.title) as card:
+        with components.card(chart.title) as card:
             card.props(f'aria-label="{chart.title}"').mark(f"chart-{chart.name}")
             self._nothing = ui.label("Nothing to show yet").classes("p-muted p-chart-nothing")
             self._chart = (

@@ -7,11 +7,11 @@ from typing import Final
 from nicegui import ui
 
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_state_commands
+from penstock.server.dashboard import cli_state_equivalents, components
+from penstock.server.dashboard.display_texts import clock_time
+from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import clock_time
-from penstock.server.dashboard.visits import JobVisit
-from penstock.server.service import RunRow
+from penstock.server.service.service import RunRow
 
 __all__ = ["log"]
 
@@ -30,7 +30,7 @@ class _LogPage:
         self._shown: str | None = None
         self._seen: int | None = None
         with (
-            pieces.card("What was printed", about=f"the last {_MOST_BYTES >> 10} KiB"),
+            components.card("What was printed", about=f"the last {_MOST_BYTES >> 10} KiB"),
             ui.element("div").classes("p-body"),
         ):
             with ui.element("div").classes("p-toolbar"):
@@ -38,8 +38,8 @@ class _LogPage:
                 self._run.props("outlined dense").classes("p-filter")
                 self._follow = ui.switch("Follow", value=True, on_change=self._say_same)
             with ui.scroll_area().classes("p-log").props('tabindex=0 aria-label="Log"') as self._area:
-                self._text = pieces.text("", "pre").classes("p-log-text")
-            self._same = pieces.same("")
+                self._text = components.text("", "pre").classes("p-log-text")
+            self._same = components.same("")
         self._say_same()
         visit.poll(lambda: visit.service.runs(visit.job_id), self._show_runs, key=("runs", visit.job_id))
         visit.poll(self._read, self._show)
@@ -47,7 +47,7 @@ class _LogPage:
     def _say_same(self) -> None:
         run = self._run.value or None
         self._same.set_text(
-            same_state_commands.follow_log(self._visit.job_id, run, follow=bool(self._follow.value))
+            cli_state_equivalents.follow_log(self._visit.job_id, run, follow=bool(self._follow.value))
         )
 
     def _show_runs(self, found: list[RunRow]) -> None:

@@ -6,16 +6,16 @@ from typing import Any
 
 from nicegui import ui
 
+from penstock.base.sizes import limits_text
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard import cli_equivalents, components
+from penstock.server.dashboard.display_texts import amount, clock_time
 from penstock.server.dashboard.health import lag_of, throughput_of
 from penstock.server.dashboard.live_charts import WINDOWS, show_charts
+from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import amount, clock_time
-from penstock.server.dashboard.visits import JobVisit
-from penstock.server.reading import SettingInfo
-from penstock.server.service import JobInfo
-from penstock.sizes import limits_text
+from penstock.server.service.job_info import JobInfo
+from penstock.server.service.job_views import SettingInfo
 
 __all__ = ["overview", "setting_rows"]
 
@@ -32,11 +32,13 @@ def overview(visit: JobVisit) -> None:
         "restarts": "Restarts",
     }
     with ui.element("div").classes("p-tiles"):
-        tiles = {name: pieces.tile(title) for name, title in titles.items()}
+        tiles = {name: components.tile(title) for name, title in titles.items()}
     show_charts(visit, lambda: float(min(WINDOWS)), ("throughput", "batch"))
-    with pieces.card("Set-up", about="what is not as by default, and bounds"):
-        table = pieces.Table(
-            [pieces.Column("name", "Setting"), pieces.Column("value", "Value")], key="name", page_rows=0
+    with components.card("Set-up", about="what is not as by default, and bounds"):
+        table = components.Table(
+            [components.Column("name", "Setting"), components.Column("value", "Value")],
+            key="name",
+            page_rows=0,
         )
 
     def show(job: JobInfo) -> None:
@@ -60,7 +62,7 @@ def overview(visit: JobVisit) -> None:
         key=("set-up", visit.job_id),
         every_s=5.0,
     )
-    pieces.same(same_commands.show_job(visit.job_id))
+    components.same(cli_equivalents.show_job(visit.job_id))
 
 
 def _numbers(job: JobInfo) -> dict[str, str]:

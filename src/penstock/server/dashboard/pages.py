@@ -11,24 +11,24 @@ from nicegui import ui
 
 from penstock.server.api.access import Role
 from penstock.server.api.models import ID_PATTERN
-from penstock.server.api.routing import needs
+from penstock.server.api.routes import needs
 from penstock.server.dashboard import (
     charts_page,
     checkpoints_page,
     control_page,
     events_page,
+    failures_page,
     graph_page,
     jobs_page,
-    letters_page,
     log_page,
     overview_page,
     runs_page,
     savepoints_page,
     state_page,
 )
+from penstock.server.dashboard.page_session import JobVisit, Visit
 from penstock.server.dashboard.registry import JOB_TABS, PAGES, JobTab, Page
 from penstock.server.dashboard.shell import show_job_tab, show_page
-from penstock.server.dashboard.visits import JobVisit, Visit
 
 __all__ = ["MODULES", "install"]
 
@@ -41,7 +41,7 @@ MODULES: Final = (
     control_page,
     state_page,
     checkpoints_page,
-    letters_page,
+    failures_page,
     log_page,
     runs_page,
     events_page,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.server.api.access import Role
-from penstock.server.dashboard.visits import JobVisit, Visit
+from penstock.server.dashboard.page_session import JobVisit, Visit
 
 __all__ = ["JOB_TABS", "PAGES", "JobTab", "Page", "job_tab", "page"]
 

@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_commands
+from penstock.server.dashboard import cli_equivalents, components
+from penstock.server.dashboard.display_texts import clock_time, duration
 from penstock.server.dashboard.health import Level
+from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import clock_time, duration
-from penstock.server.dashboard.visits import JobVisit
-from penstock.server.service import RunRow
+from penstock.server.service.service import RunRow
 
 __all__ = ["run_row", "runs"]
 
@@ -22,16 +22,16 @@ _ICONS = {Level.GOOD: "check_circle", Level.BUSY: "play_circle", Level.BAD: "err
 @job_tab("runs", "Runs", icon="replay", role=Role.VIEWER)
 def runs(visit: JobVisit) -> None:
     """The runs of a job."""
-    with pieces.card("", about=""):
-        table = pieces.Table(
+    with components.card("", about=""):
+        table = components.Table(
             [
-                pieces.Column("run", "Run", number=True),
-                pieces.Column("health", "End", slot=pieces.HEALTH_SLOT, sort="health"),
-                pieces.Column("begun", "Begun (UTC)"),
-                pieces.Column("lasted", "Lasted"),
-                pieces.Column("host", "Host"),
-                pieces.Column("process", "Process", number=True),
-                pieces.Column("why", "Why", slot=pieces.WRAP_SLOT),
+                components.Column("run", "Run", number=True),
+                components.Column("health", "End", slot=components.HEALTH_SLOT, sort="health"),
+                components.Column("begun", "Begun (UTC)"),
+                components.Column("lasted", "Lasted"),
+                components.Column("host", "Host"),
+                components.Column("process", "Process", number=True),
+                components.Column("why", "Why", slot=components.WRAP_SLOT),
             ],
             key="run",
             nothing="It was not started yet",
@@ -42,7 +42,7 @@ def runs(visit: JobVisit) -> None:
         table.show([run_row(run, now_ms) for run in found])
 
     visit.poll(lambda: visit.service.runs(visit.job_id), show, key=("runs", visit.job_id))
-    pieces.same(same_commands.show_job(visit.job_id))
+    components.same(cli_equivalents.show_job(visit.job_id))
 
 
 def run_row(run: RunRow, now_ms: int) -> dict[str, Any]:

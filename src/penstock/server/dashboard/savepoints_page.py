@@ -6,13 +6,13 @@ from typing import Any
 
 from nicegui import ui
 
+from penstock.base.sizes import bytes_text
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_commands, same_state_commands
+from penstock.server.dashboard import cli_equivalents, cli_state_equivalents, components
+from penstock.server.dashboard.display_texts import amount
+from penstock.server.dashboard.page_session import Visit
 from penstock.server.dashboard.registry import page
-from penstock.server.dashboard.texts import amount
-from penstock.server.dashboard.visits import Visit
-from penstock.server.service import SavepointDetails, SavepointInfo, Submission
-from penstock.sizes import bytes_text
+from penstock.server.service.job_info import SavepointDetails, SavepointInfo, Submission
 
 __all__ = ["savepoint_row", "savepoints"]
 
@@ -33,42 +33,42 @@ class _SavepointsPage:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._seen: SavepointDetails | None = None
-        pieces.heading("Savepoints")
-        with pieces.card("", about=""):
-            self._table = pieces.Table(
+        components.heading("Savepoints")
+        with components.card("", about=""):
+            self._table = components.Table(
                 [
-                    pieces.Column("id", "Savepoint", slot=pieces.CHOOSE_SLOT.format(field="id")),
-                    pieces.Column("job", "Job"),
-                    pieces.Column("batch", "Behind micro-batch", number=True),
-                    pieces.Column("taken", "Taken (UTC)"),
+                    components.Column("id", "Savepoint", slot=components.CHOOSE_SLOT.format(field="id")),
+                    components.Column("job", "Job"),
+                    components.Column("batch", "Behind micro-batch", number=True),
+                    components.Column("taken", "Taken (UTC)"),
                 ],
                 key="id",
                 page_rows=20,
                 nothing="No savepoints. Take one on the page of a job.",
             )
             self._table.on_choose(self._choose)
-        with pieces.card("Contents", about="of the savepoint that was chosen above") as self._card:
+        with components.card("Contents", about="of the savepoint that was chosen above") as self._card:
             with ui.element("div").classes("p-body"):
                 self._about = ui.label("").classes("p-muted")
                 with ui.element("div").classes("p-actions"):
-                    pieces.action_button(
+                    components.action_button(
                         visit, "Begin a job with it", "play_arrow", Role.OPERATOR, self._submit, primary=True
                     )
-                    pieces.action_button(visit, "Delete", "delete", Role.ADMIN, self._delete, danger=True)
-            self._tables = pieces.Table(
+                    components.action_button(visit, "Delete", "delete", Role.ADMIN, self._delete, danger=True)
+            self._tables = components.Table(
                 [
-                    pieces.Column("step", "Step"),
-                    pieces.Column("name", "State"),
-                    pieces.Column("kind", "Kind"),
-                    pieces.Column("rows", "Rows", number=True),
-                    pieces.Column("size", "Size", number=True),
+                    components.Column("step", "Step"),
+                    components.Column("name", "State"),
+                    components.Column("kind", "Kind"),
+                    components.Column("rows", "Rows", number=True),
+                    components.Column("size", "Size", number=True),
                 ],
                 key="row",
                 page_rows=0,
                 nothing="It holds no state",
             )
         self._card.set_visibility(False)
-        pieces.same(same_state_commands.list_savepoints("JOB"))
+        components.same(cli_state_equivalents.list_savepoints("JOB"))
         visit.poll(visit.service.savepoints, self._show, key="savepoints", every_s=2.0)
 
     def _show(self, found: list[SavepointInfo]) -> None:
@@ -108,10 +108,10 @@ class _SavepointsPage:
         seen = self._seen
         if seen is None:
             return
-        if await pieces.ask(
+        if await components.ask(
             "Delete this savepoint?",
             "It cannot be taken back: no job can begin with it any more.",
-            command=same_state_commands.delete_savepoint("JOB", seen.id),
+            command=cli_state_equivalents.delete_savepoint("JOB", seen.id),
             confirm="Delete the savepoint",
             target=f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})",
         ):
@@ -125,23 +125,23 @@ class _SavepointsPage:
         found, _ = known
         ids = [one.id for one in found]
         like = next((one.id for one in found if seen.job_name in (one.id, one.name)), None)
-        with pieces.form_dialog("Begin a job with this savepoint?") as dialog:
+        with components.form_dialog("Begin a job with this savepoint?") as dialog:
             ui.label("A new job goes on where the savepoint stands, with a checkpoint of its own.").classes(
                 "p-dialog-text"
             )
-            pieces.name_target(f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})")
+            components.name_target(f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})")
             chosen = ui.select(ids, label="Definition", value=like or next(iter(ids), None))
             chosen.props("outlined dense")
-            line = pieces.same("")
+            line = components.same("")
 
             def update() -> None:
                 line.set_text(
-                    same_commands.submit_job(chosen.value or "DEFINITION", {"from_savepoint": seen.id})
+                    cli_equivalents.submit_job(chosen.value or "DEFINITION", {"from_savepoint": seen.id})
                 )
 
             chosen.on_value_change(update)
             update()
-            pieces.form_buttons(dialog, "Submit", lambda: chosen.value)
+            components.form_buttons(dialog, "Submit", lambda: chosen.value)
         definition = await dialog
         dialog.delete()
         if not definition:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from penstock.jobs.figures import Figures, Lag
+from penstock.metrics.batch_metrics import Figures, Lag
 
 __all__ = ["POINTS", "Chart", "Line", "Unit", "charts"]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from nicegui import ui
 from starlette.concurrency import run_in_threadpool
 
-import penstock
+from penstock.base.version import __version__
 from penstock.errors import PenstockError
 from penstock.server.api.guard import DASHBOARD
 from penstock.server.dashboard import job_head
+from penstock.server.dashboard.page_session import JobVisit, Visit
 from penstock.server.dashboard.registry import JOB_TABS, PAGES, JobTab, Page
-from penstock.server.dashboard.visits import JobVisit, Visit
 
 __all__ = ["show_job_tab", "show_page"]
 
@@ -48,8 +48,8 @@ async def show_job_tab(tab: JobTab, visit: JobVisit) -> None:
 @contextlib.contextmanager
 def _frame(visit: Visit, here: str) -> Iterator[None]:
     ui.add_head_html(
-        f'<link rel="stylesheet" href="{DASHBOARD}/assets/dashboard.css?{penstock.__version__}">'
-        f'<script defer src="{DASHBOARD}/assets/dashboard.js?{penstock.__version__}"></script>'
+        f'<link rel="stylesheet" href="{DASHBOARD}/assets/dashboard.css?{__version__}">'
+        f'<script defer src="{DASHBOARD}/assets/dashboard.js?{__version__}"></script>'
     )
     _link("Skip to the content", "", "#content").classes("p-skip")
     with ui.element("header").classes("p-bar"):

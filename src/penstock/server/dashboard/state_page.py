@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from nicegui import ui
 
+from penstock.base.sizes import bytes_text
 from penstock.errors import ExternalSystemError
-from penstock.jobs.state_pages import KeyPage, KeysWanted, StoredKey
+from penstock.savepoints.state_pages import KeyPage, KeysWanted, StoredKey
 from penstock.server.api.access import Role
-from penstock.server.dashboard import pieces, same_state_commands
+from penstock.server.dashboard import cli_state_equivalents, components
+from penstock.server.dashboard.display_texts import amount, clock_time
+from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.dashboard.texts import amount, clock_time
-from penstock.server.dashboard.visits import JobVisit
-from penstock.server.service import DumpInfo
-from penstock.sizes import bytes_text
+from penstock.server.service.service import DumpInfo
 
 __all__ = ["key_rows", "shown_states", "state"]
 
@@ -34,15 +34,15 @@ _FORMATS: Final = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
 @job_tab("state", "State", icon="table_view", role=Role.VIEWER)
 def state(visit: JobVisit) -> None:
     """What a job holds."""
-    with pieces.card("States", about="of each step, as its newest run has declared them"):
-        table = pieces.Table(
+    with components.card("States", about="of each step, as its newest run has declared them"):
+        table = components.Table(
             [
-                pieces.Column("step", "Step"),
-                pieces.Column("keys", "Keys", number=True),
-                pieces.Column("key", "Type of keys"),
-                pieces.Column("state", "State"),
-                pieces.Column("kind", "Kind"),
-                pieces.Column(
+                components.Column("step", "Step"),
+                components.Column("keys", "Keys", number=True),
+                components.Column("key", "Type of keys"),
+                components.Column("state", "State"),
+                components.Column("kind", "Kind"),
+                components.Column(
                     "type", "Type of values", slot='<div class="p-wrap">{{ props.row.type }}</div>'
                 ),
             ],
@@ -50,10 +50,10 @@ def state(visit: JobVisit) -> None:
             page_rows=0,
             nothing="No step holds a state",
         )
-    pieces.same(same_state_commands.list_states(visit.job_id))
+    components.same(cli_state_equivalents.list_states(visit.job_id))
     browser = _Keys(visit) if visit.may(Role.OPERATOR) else None
     if browser is None:
-        pieces.empty("lock", "What the states hold is for those with the role operator.")
+        components.empty("lock", "What the states hold is for those with the role operator.")
 
     _Dumps(visit)
 
@@ -129,7 +129,7 @@ class _Keys:
         self._names: list[str] | None = None
         self._shown_step = ""
         self._chosen = ""
-        with pieces.card("Keys", about="after the newest micro-batch that is committed"):
+        with components.card("Keys", about="after the newest micro-batch that is committed"):
             with ui.element("div").classes("p-body"):
                 with ui.element("form").classes("p-row p-keys") as form:
                     form.on("submit.prevent", self._find)
@@ -138,7 +138,7 @@ class _Keys:
                     self._contains = ui.input("Contains", placeholder="a part of the key")
                     for field in (self._step, self._key, self._contains):
                         field.props("outlined dense").on_value_change(self._say_same)
-                    self._button = pieces.action_button(
+                    self._button = components.action_button(
                         visit, "Find", "search", Role.OPERATOR, None, primary=True
                     )
                     self._button.props("type=submit")
@@ -149,9 +149,9 @@ class _Keys:
                 self._next = ui.button("Next page", icon="navigate_next", on_click=self._go_on, color=None)
                 self._next.props("no-caps unelevated").classes("p-button p-plain")
                 self._next.set_visibility(False)
-                self._whole = pieces.text("", "pre").classes("p-detail p-whole")
+                self._whole = components.text("", "pre").classes("p-detail p-whole")
                 self._whole.set_visibility(False)
-                self._same = pieces.same("")
+                self._same = components.same("")
         self._say_same()
 
     def update(self, found: list[dict[str, Any]]) -> None:
@@ -162,7 +162,9 @@ class _Keys:
 
     def _say_same(self) -> None:
         key = self._key.value or self._chosen or "KEY"
-        self._same.set_text(same_state_commands.show_key(self._visit.job_id, self._step.value or "STEP", key))
+        self._same.set_text(
+            cli_state_equivalents.show_key(self._visit.job_id, self._step.value or "STEP", key)
+        )
 
     async def _find(self) -> None:
         await self._show_page(None)
@@ -226,15 +228,15 @@ class _Keys:
             self._names = names
             self._place.clear()
             with self._place:
-                self._table = pieces.Table(
+                self._table = components.Table(
                     [
-                        pieces.Column("key", "Key", slot=pieces.CHOOSE_SLOT.format(field="key")),
-                        pieces.Column("group", "Key group", number=True),
+                        components.Column("key", "Key", slot=components.CHOOSE_SLOT.format(field="key")),
+                        components.Column("group", "Key group", number=True),
                         *(
-                            pieces.Column(f"s{place}", name, slot=_CELL_SLOT.format(field=f"s{place}"))
+                            components.Column(f"s{place}", name, slot=_CELL_SLOT.format(field=f"s{place}"))
                             for place, name in enumerate(names)
                         ),
-                        pieces.Column("size", "Size", number=True),
+                        components.Column("size", "Size", number=True),
                     ],
                     key="key",
                     page_rows=0,
@@ -266,26 +268,26 @@ class _Dumps:
 
     def __init__(self, visit: JobVisit) -> None:
         self._visit = visit
-        with pieces.card("Dumps", about="all states as files, which people and programs can read"):
+        with components.card("Dumps", about="all states as files, which people and programs can read"):
             with ui.element("div").classes("p-body"), ui.element("div").classes("p-toolbar"):
                 self._format = ui.select(_FORMATS, value="csv", label="Format").props("outlined dense")
                 self._format.classes("p-format")
-                pieces.action_button(
+                components.action_button(
                     visit, "Dump the state", "download", Role.OPERATOR, self._dump, primary=True
                 )
-            self._table = pieces.Table(
+            self._table = components.Table(
                 [
-                    pieces.Column("id", "Dump"),
-                    pieces.Column("at", "Asked for (UTC)"),
-                    pieces.Column("who", "By"),
-                    pieces.Column("batch", "Micro-batch", number=True),
-                    pieces.Column("format", "Format"),
-                    pieces.Column("rows", "Rows", number=True),
-                    pieces.Column("size", "Size", number=True),
+                    components.Column("id", "Dump"),
+                    components.Column("at", "Asked for (UTC)"),
+                    components.Column("who", "By"),
+                    components.Column("batch", "Micro-batch", number=True),
+                    components.Column("format", "Format"),
+                    components.Column("rows", "Rows", number=True),
+                    components.Column("size", "Size", number=True),
                     *(
                         [
-                            pieces.Column("take", "", slot=_TAKE_SLOT),
-                            pieces.Column("delete", "", slot=_DELETE_SLOT),
+                            components.Column("take", "", slot=_TAKE_SLOT),
+                            components.Column("delete", "", slot=_DELETE_SLOT),
                         ]
                         if visit.may(Role.OPERATOR)
                         else []
@@ -297,13 +299,13 @@ class _Dumps:
             )
             self._table.on_choose(self._delete)
             with ui.element("div").classes("p-body"):
-                self._same = pieces.same("")
+                self._same = components.same("")
         self._format.on_value_change(self._say_same)
         self._say_same()
         visit.poll(visit.service.dumps, self._show, key="dumps")
 
     def _say_same(self) -> None:
-        self._same.set_text(same_state_commands.dump_state(self._visit.job_id, self._format.value))
+        self._same.set_text(cli_state_equivalents.dump_state(self._visit.job_id, self._format.value))
 
     def _show(self, found: list[DumpInfo]) -> None:
         mine = [dump for dump in found if dump.job == self._visit.job_id]
@@ -331,10 +333,10 @@ class _Dumps:
         )
 
     async def _delete(self, dump_id: str) -> None:
-        if await pieces.ask(
+        if await components.ask(
             "Delete this dump?",
             "Its files are gone then. The job and its state are as they were.",
-            command=same_state_commands.delete_dump(self._visit.context.config.url, dump_id),
+            command=cli_state_equivalents.delete_dump(self._visit.context.config.url, dump_id),
             confirm="Delete the dump",
             target=dump_id,
         ):

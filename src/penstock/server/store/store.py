@@ -10,10 +10,13 @@ import msgspec
 import sqlalchemy as sa
 
 from penstock.errors import JobChangedError, JobStateError, UnknownIdError
-from penstock.server.decisions import Decision, End, may_want
-from penstock.server.restarts import NO_FAILURES
-from penstock.server.statuses import ENDED, Desired, JobStatus, check_transition
-from penstock.server.store.asking import (
+from penstock.server.lifecycle.decisions import Decision, End, may_want
+from penstock.server.lifecycle.restarts import NO_FAILURES
+from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus, check_transition
+from penstock.server.store.database import events, jobs, operations, runs
+from penstock.server.store.engine import connect, reading, writing
+from penstock.server.store.leadership import check_leader, resign, try_to_lead
+from penstock.server.store.requests import (
     MANAGER,
     UNFINISHED,
     Asked,
@@ -26,9 +29,7 @@ from penstock.server.store.asking import (
     same_request,
     settle,
 )
-from penstock.server.store.connecting import connect, reading, writing
-from penstock.server.store.leading import check_leader, resign, try_to_lead
-from penstock.server.store.rows import (
+from penstock.server.store.row_types import (
     EventRow,
     JobRow,
     NewJob,
@@ -37,7 +38,6 @@ from penstock.server.store.rows import (
     RunRow,
     Stop,
 )
-from penstock.server.store.tables import events, jobs, operations, runs
 
 __all__ = ["Store"]
 

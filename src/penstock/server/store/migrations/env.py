@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from penstock.server.store.tables import METADATA
+from penstock.server.store.database import METADATA
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
 context.run_migrations()

@@ -1,0 +1,6 @@
+"""Bindings: what each stream of a job is bound to.
+
+In: `NAME=URI` as a user writes it.
+Out: a typed binding, or an error that lists the forms that are allowed.
+Imports: errors.
+"""

@@ -1,0 +1,183 @@
+"""Parameters of URIs: which there are, where each is allowed, and what it does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from penstock.bindings.types import BYTES_PER_BATCH, RECORDS_PER_BATCH, UNACKNOWLEDGED, Role
+
+__all__ = [
+    "ALL_ROLES",
+    "CLIENT_SETTING",
+    "FILE_SCHEMES",
+    "OWN_SETTINGS",
+    "PARAMETERS",
+    "RABBIT_SCHEMES",
+    "SOURCE_ROLES",
+    "Parameter",
+    "is_client_setting",
+    "parameters_of",
+]
+
+
+SOURCE_ROLES: Final[tuple[Role, ...]] = ("data", "control")
+ALL_ROLES: Final[tuple[Role, ...]] = ("data", "control", "sink")
+FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
+_READ_SCHEMES: Final = (*FILE_SCHEMES, "text")
+RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A query parameter of a URI: where it is allowed, what it may be, and what it does.
+
+    `values` is "integer", or the allowed words. `default` is what holds when it is left out, in words.
+    """
+
+    name: str
+    schemes: tuple[str, ...]
+    roles: tuple[Role, ...]
+    values: tuple[str, ...] | Literal["integer"]
+    default: str
+    meaning: str
+
+    @property
+    def form(self) -> str:
+        """How the parameter is written: `name=a|b`, or `name=N` for an integer."""
+        return f"{self.name}={'N' if self.values == 'integer' else '|'.join(self.values)}"
+
+    def parse(self, text: str) -> int | str:
+        """The value of the parameter; ValueError says what is wrong with it."""
+        if self.values == "integer":
+            if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
+                raise ValueError(f"{self.name}={text!r} must be a whole number of at least 1")
+            return int(text)
+        if text not in self.values:
+            raise ValueError(f"{self.name}={text!r} must be one of {', '.join(self.values)}")
+        return text
+
+
+PARAMETERS: Final[tuple[Parameter, ...]] = (
+    Parameter(
+        "max_files_per_batch",
+        _READ_SCHEMES,
+        SOURCE_ROLES,
+        "integer",
+        "no limit",
+        "The most files that one batch reads.",
+    ),
+    Parameter(
+        "max_bytes_per_batch",
+        _READ_SCHEMES,
+        SOURCE_ROLES,
+        "integer",
+        str(BYTES_PER_BATCH),
+        "The most bytes of files that one batch reads, but always one file; a file counts as 4096 bytes at least.",
+    ),
+    Parameter(
+        "missing",
+        _READ_SCHEMES,
+        SOURCE_ROLES,
+        ("fail", "skip"),
+        "fail",
+        "Whether a file that is gone before it was read ends the run, or is left out with a dead letter.",
+    ),
+    Parameter(
+        "format",
+        ("kafka", *RABBIT_SCHEMES),
+        ALL_ROLES,
+        ("json", "protobuf", "bytes"),
+        "json",
+        "What a message value is: a JSON object, a protobuf message of the stream's schema, or plain bytes.",
+    ),
+    Parameter(
+        "start",
+        ("kafka", "rabbitmq-stream"),
+        SOURCE_ROLES,
+        ("latest", "earliest"),
+        "latest for data, earliest for control",
+        "Where a job without a checkpoint begins to read.",
+    ),
+    Parameter(
+        "max_records_per_batch",
+        ("kafka",),
+        SOURCE_ROLES,
+        "integer",
+        str(RECORDS_PER_BATCH),
+        "The most records that one batch reads. A control stream is read before data at a start, unless it is given.",
+    ),
+    Parameter(
+        "max_bytes_per_batch",
+        ("kafka",),
+        SOURCE_ROLES,
+        "integer",
+        f"{BYTES_PER_BATCH} for data without max_records_per_batch",
+        "About the most bytes that one batch reads, by the mean size of the records that came.",
+    ),
+    Parameter(
+        "delivery",
+        ("kafka",),
+        ("sink",),
+        ("at-least-once", "exactly-once"),
+        "at-least-once",
+        "Whether a read_committed consumer may see a record again after a crash.",
+    ),
+    Parameter(
+        "create_topic",
+        ("kafka",),
+        ALL_ROLES,
+        ("true", "false"),
+        "false",
+        "Create the topic, with the broker's defaults, when it does not exist.",
+    ),
+    Parameter(
+        "prefetch",
+        ("amqp", "amqps"),
+        SOURCE_ROLES,
+        "integer",
+        str(UNACKNOWLEDGED),
+        "The most messages that the broker sends before those in front are acknowledged.",
+    ),
+    Parameter(
+        "create",
+        RABBIT_SCHEMES,
+        SOURCE_ROLES,
+        ("true", "false"),
+        "false",
+        "Declare the queue (durable, a quorum queue) or the stream when it does not exist.",
+    ),
+)
+"""Every query parameter that penstock itself reads. Kafka URIs take client settings besides."""
+
+CLIENT_SETTING: Final = (
+    "client settings: a name with a dot (fetch.max.bytes), or the prefix kafka. (kafka.acks)"
+)
+
+OWN_SETTINGS: Final = {
+    "auto.offset.reset": "write start=latest|earliest instead",
+    "bootstrap.servers": "the servers stand before the topic",
+    "enable.auto.commit": "the checkpoint keeps the offsets",
+    "enable.auto.offset.store": "the checkpoint keeps the offsets",
+    "enable.idempotence": "sinks are always idempotent",
+    "group.id": "the checkpoint keeps the offsets",
+    "interceptor.classes": "penstock reads and writes without interceptors",
+    "key.deserializer": "keys stay bytes",
+    "key.serializer": "keys stay bytes",
+    "transactional.id": "write delivery=exactly-once instead",
+    "value.deserializer": "write format=json|protobuf|bytes instead",
+    "value.serializer": "write format=json|protobuf|bytes instead",
+}
+"""Client settings that would break what penstock promises, and what to do instead."""
+
+
+def parameters_of(scheme: str, role: Role) -> list[Parameter]:
+    """The parameters that a URI of a scheme may have in a role."""
+    return [p for p in PARAMETERS if scheme in p.schemes and role in p.roles]
+
+
+def is_client_setting(name: str) -> bool:
+    """Whether a parameter is a setting of the Kafka client."""
+    # A name without a dot is rather a misspelt parameter than a setting, so those need the prefix.
+    return "." in name.strip(".")

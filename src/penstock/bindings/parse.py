@@ -1,0 +1,402 @@
+"""Bindings: read `-D name=URI` into what each stream is bound to."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.bindings.parameters import (
+    ALL_ROLES,
+    CLIENT_SETTING,
+    FILE_SCHEMES,
+    OWN_SETTINGS,
+    PARAMETERS,
+    RABBIT_SCHEMES,
+    SOURCE_ROLES,
+    Parameter,
+    is_client_setting,
+    parameters_of,
+)
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import (
+    BYTES_PER_BATCH,
+    RECORDS_PER_BATCH,
+    UNACKNOWLEDGED,
+    Binding,
+    ConsoleBinding,
+    DiscardBinding,
+    FilesBinding,
+    KafkaBinding,
+    QueueBinding,
+    RabbitStreamBinding,
+    RabbitVirtualHost,
+    RateBinding,
+    Role,
+    SocketBinding,
+    Start,
+)
+from penstock.errors import BindingError
+
+__all__ = ["allowed_forms", "missing_binding", "parse_binding", "schemes", "split_definition"]
+
+_OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasbs", "http", "https")
+_MOST_UNACKNOWLEDGED: Final = 65_535
+
+
+def split_definition(definition: str) -> tuple[str, str]:
+    """The stream and the URI of one `-D` argument.
+
+    >>> split_definition("readings=jsonl:in?max_files_per_batch=1")
+    ('readings', 'jsonl:in?max_files_per_batch=1')
+    """
+    stream, equals, uri = definition.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][\w.-]*", stream.strip()) or not uri.strip():
+        raise BindingError(
+            f"-D {redacted(definition)!r} is not of the form NAME=URI. "
+            "Write for example -D readings=jsonl:DIR, with the stream's name as the job file has it."
+        )
+    return stream.strip(), uri.strip()
+
+
+def parse_binding(stream: str, uri: str, role: Role) -> Binding:
+    """What `uri` binds the stream to, which is a data stream, a control stream or a sink.
+
+    >>> parse_binding("readings", "jsonl:/data/in", "data").directory
+    '/data/in'
+
+    Raises BindingError naming the stream, the URI and the forms that the role allows.
+    """
+    try:
+        return _parse(stream, uri, role)
+    except ValueError as e:
+        raise BindingError(
+            f"Stream {stream!r} cannot be bound to {redacted(uri)!r}: {e}. {allowed_forms(role)}"
+        ) from None
+
+
+def missing_binding(stream: str, role: Role) -> BindingError:
+    """The error for a stream that nothing is bound to."""
+    kind = {"data": "Data stream", "control": "Control stream", "sink": "Sink"}[role]
+    return BindingError(f"{kind} {stream!r} has no binding. Add -D {stream}=URI. {allowed_forms(role)}")
+
+
+def allowed_forms(role: Role) -> str:
+    """Every form of URI that a role allows, one a line."""
+    forms = [s.form + _query_form(name, role) for name, s in _SCHEMES.items() if role in s.roles]
+    kind = {"data": "a data stream", "control": "a control stream", "sink": "a sink"}[role]
+    return "\n  ".join([f"Allowed for {kind}:", *forms])
+
+
+def _query_form(scheme: str, role: Role) -> str:
+    names = [p.form for p in parameters_of(scheme, role)]
+    if scheme == "kafka":
+        names.append("CLIENT.SETTING=VALUE")
+    return f"[?{'&'.join(names)}]" if names else ""
+
+
+@dataclass(frozen=True)
+class _Uri:
+    """A URI in its parts; all parsers below raise ValueError, which `parse_binding` makes a BindingError."""
+
+    stream: str
+    uri: str
+    role: Role
+    scheme: str
+    rest: str
+    query: Sequence[tuple[str, str]]
+
+    def known(self) -> dict[str, Any]:
+        """The values of penstock's own parameters; others are refused unless they are client settings."""
+        parameters = {p.name: p for p in parameters_of(self.scheme, self.role)}
+        found: dict[str, Any] = {}
+        for name, value in self.query:
+            if name in parameters:
+                found[name] = parameters[name].parse(value)
+            elif self.scheme != "kafka" or not is_client_setting(name):
+                raise ValueError(self._unknown(name, parameters))
+        return found
+
+    def client(self) -> dict[str, str]:
+        """The client settings among the parameters, without the prefix `kafka.`."""
+        settings: dict[str, str] = {}
+        for name, value in self.query:
+            if not is_client_setting(name):
+                continue
+            bare = name.removeprefix("kafka.")
+            if bare in OWN_SETTINGS:
+                raise ValueError(f"{bare} is penstock's to set; {OWN_SETTINGS[bare]}")
+            if bare in settings:
+                raise ValueError(f"the client setting {bare} is given twice")
+            settings[bare] = value
+        return settings
+
+    def _unknown(self, name: str, parameters: Mapping[str, Parameter]) -> str:
+        if any(p.name == name and self.scheme in p.schemes for p in PARAMETERS):
+            return f"{name} has no meaning for a {_role_name(self.role)}"
+        near = difflib.get_close_matches(name, parameters, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        if self.scheme == "kafka":
+            return f"unknown parameter {name!r}{hint}; known are its own and {CLIENT_SETTING}"
+        return f"unknown parameter {name!r}{hint}"
+
+
+def _role_name(role: Role) -> str:
+    return {"data": "data stream", "control": "control stream", "sink": "sink"}[role]
+
+
+def _parse(stream: str, uri: str, role: Role) -> Binding:
+    scheme, colon, rest = uri.partition(":")
+    if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        raise ValueError("it has no scheme, such as jsonl: or kafka:")
+    scheme = scheme.lower()
+    if scheme not in _SCHEMES:
+        near = difflib.get_close_matches(scheme, _SCHEMES, 1)
+        hint = f" (did you mean {near[0]}:?)" if near else ""
+        raise ValueError(f"the scheme {scheme!r} is unknown{hint}")
+    known = _SCHEMES[scheme]
+    if role not in known.roles:
+        only = " and ".join(f"{_role_name(r)}s" for r in known.roles)
+        raise ValueError(f"{scheme}: is only for {only}, and this is a {_role_name(role)}")
+    place, _, query = rest.partition("?")
+    if scheme in RABBIT_SCHEMES:
+        _check_login(place, query)
+    return known.parse(_Uri(stream, uri, role, scheme, place, _query(query)))
+
+
+def _query(text: str) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for part in filter(None, text.split("&")):
+        name, equals, value = part.partition("=")
+        name, value = urllib.parse.unquote(name), urllib.parse.unquote(value)
+        if not equals or not name or not value:
+            raise ValueError(f"the parameter {redacted('?' + part)[1:]!r} must have the form name=value")
+        if name in (known for known, _ in pairs):
+            raise ValueError(f"the parameter {name} is given twice")
+        pairs.append((name, value))
+    return pairs
+
+
+def _parse_files(uri: _Uri) -> FilesBinding:
+    path = urllib.parse.unquote(uri.rest)
+    if path.startswith("//"):
+        if not path.startswith("///"):
+            raise ValueError(f"//{path[2:].split('/')[0]} would be a host; write {uri.scheme}:DIR")
+        path = path[2:]
+    if not path:
+        raise ValueError("the directory is missing")
+    _check_no_uri(uri.scheme, path)
+    if "\0" in path:
+        raise ValueError("a directory has no NUL characters in its name")
+    known = uri.known()
+    return FilesBinding(
+        stream=uri.stream,
+        uri=uri.uri,
+        format=uri.scheme,  # type: ignore[arg-type]  # the scheme table has only these
+        directory=_absolute(path),
+        max_files_per_batch=known.get("max_files_per_batch"),
+        missing=known.get("missing", "fail"),
+        max_bytes_per_batch=known.get("max_bytes_per_batch", BYTES_PER_BATCH),
+    )
+
+
+def _check_no_uri(scheme: str, path: str) -> None:
+    """Refuse what is a URI itself: it would become a folder of this machine that is called like one."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)", path)
+    if match is None:
+        return
+    inner, slashes = match.group(1).lower(), match.group(2)
+    if not slashes and inner not in (*_SCHEMES, *_OBJECT_SCHEMES, "file"):
+        return
+    if inner == "file":
+        instead = f"write the path alone, {scheme}:/DIR"
+    elif inner in _SCHEMES:
+        instead = f"write {inner}:{slashes}... without {scheme}: before it"
+    else:
+        instead = (
+            "write to or read from a folder and copy it (object stores take savepoints and dumps), or bind to kafka://"
+            if inner in _OBJECT_SCHEMES
+            else "mount it, and write the path of the mount"
+        )
+    raise ValueError(
+        f"{inner}:{slashes} is no folder of this machine; {instead}. A folder of that name is {scheme}:./{inner}:..."
+    )
+
+
+def _absolute(path: str) -> str:
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError:
+        raise ValueError(
+            f"there is no user {path.split('/', maxsplit=1)[0]!r}; write ./~ for a name with a tilde"
+        ) from None
+
+
+def _parse_kafka(uri: _Uri) -> KafkaBinding:
+    authority, slash, topic = _authority(uri.rest)
+    servers = [_server(server) for server in authority.split(",")]
+    topic = urllib.parse.unquote(topic)
+    if not slash or not topic:
+        raise ValueError("the topic is missing")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
+        raise ValueError(f"{topic!r} is no name of a topic (letters, digits, '.', '_' and '-', at most 249)")
+    known = uri.known()
+    start: Start | None = None
+    if uri.role != "sink":
+        start = known.get("start", "earliest" if uri.role == "control" else "latest")
+    is_bounded = uri.role == "data" and "max_records_per_batch" not in known
+    usual_bytes = BYTES_PER_BATCH if is_bounded else None
+    return KafkaBinding(
+        stream=uri.stream,
+        uri=uri.uri,
+        servers=",".join(f"{host}:{port}" for host, port in servers),
+        topic=topic,
+        format=known.get("format", "json"),
+        start=start,
+        max_records_per_batch=known.get(
+            "max_records_per_batch", RECORDS_PER_BATCH if uri.role == "data" else None
+        ),
+        delivery=known.get("delivery", "at-least-once"),
+        create_topic=known.get("create_topic") == "true",
+        client=uri.client(),
+        max_bytes_per_batch=known.get("max_bytes_per_batch", usual_bytes),
+    )
+
+
+def _parse_socket(uri: _Uri) -> SocketBinding:
+    authority, _, path = _authority(uri.rest)
+    if path:
+        raise ValueError(f"a socket has no path, but there is {path!r}")
+    host, port = _server(authority)
+    uri.known()
+    return SocketBinding(uri.stream, uri.uri, host.strip("[]"), port)
+
+
+def _check_login(place: str, query: str) -> None:
+    """Refuse a password that is not escaped, before a part of it is taken for something that messages may show."""
+    authority = place.removeprefix("//").partition("/")[0]
+    if authority.count("@") > 1 or "@" in place.removeprefix("//")[len(authority) :] or "@" in query:
+        raise ValueError("in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F")
+    if "@" not in authority or ":" not in authority.partition("@")[0]:
+        raise ValueError("it needs USER:PASS@ before the host")
+
+
+def _virtual_host(uri: _Uri) -> tuple[RabbitVirtualHost, str]:
+    """The virtual host, and the name of the queue or stream in it."""
+    authority, _, path = _authority(uri.rest)
+    login, _, server = authority.partition("@")
+    user, _, password = login.partition(":")
+    host, port = _server(server)
+    names = path.split("/")
+    kind = "STREAM" if uri.scheme == "rabbitmq-stream" else "QUEUE"
+    if len(names) != 2 or not all(names):
+        raise ValueError(f"behind the port it needs /VHOST/{kind} (%2F is the virtual host /)")
+    vhost, name = (urllib.parse.unquote(part) for part in names)
+    if any(not 1 <= len(part.encode()) <= 255 for part in (vhost, name)):
+        raise ValueError("names of virtual hosts, queues and streams have at most 255 bytes")
+    secure = uri.scheme == "amqps"
+    user, password = urllib.parse.unquote(user), urllib.parse.unquote(password)
+    return RabbitVirtualHost(host.strip("[]"), port, user, password, vhost, secure), name
+
+
+def _parse_queue(uri: _Uri) -> QueueBinding:
+    virtual_host, queue = _virtual_host(uri)
+    known = uri.known()
+    prefetch = known.get("prefetch", UNACKNOWLEDGED)
+    if prefetch > _MOST_UNACKNOWLEDGED:
+        raise ValueError(f"prefetch={prefetch} must be at most {_MOST_UNACKNOWLEDGED}")
+    return QueueBinding(
+        stream=uri.stream,
+        uri=redacted(uri.uri),
+        virtual_host=virtual_host,
+        queue=queue,
+        format=known.get("format", "json"),
+        prefetch=prefetch,
+        create=known.get("create") == "true",
+    )
+
+
+def _parse_rabbit_stream(uri: _Uri) -> RabbitStreamBinding:
+    virtual_host, name = _virtual_host(uri)
+    known = uri.known()
+    return RabbitStreamBinding(
+        stream=uri.stream,
+        uri=redacted(uri.uri),
+        virtual_host=virtual_host,
+        name=name,
+        format=known.get("format", "json"),
+        start=known.get("start", "earliest" if uri.role == "control" else "latest"),
+        create=known.get("create") == "true",
+    )
+
+
+def _parse_console(uri: _Uri) -> ConsoleBinding:
+    if uri.rest.strip("/"):
+        raise ValueError(f"console: takes nothing behind it, but there is {uri.rest!r}")
+    uri.known()
+    return ConsoleBinding(uri.stream, uri.uri)
+
+
+def _parse_rate(uri: _Uri) -> RateBinding:
+    uri.known()
+    if not re.fullmatch(r"[0-9]{1,9}", uri.rest) or int(uri.rest) == 0:
+        raise ValueError(f"{uri.rest!r} is no whole number of records per second")
+    return RateBinding(uri.stream, uri.uri, int(uri.rest))
+
+
+def _parse_discard(uri: _Uri) -> DiscardBinding:
+    if uri.rest:
+        raise ValueError(f"discard: takes nothing behind it, but there is {uri.rest!r}")
+    uri.known()
+    return DiscardBinding(uri.stream, uri.uri)
+
+
+def _authority(rest: str) -> tuple[str, str, str]:
+    if not rest.startswith("//"):
+        raise ValueError("it needs // before the host")
+    authority, slash, path = rest[2:].partition("/")
+    if not authority:
+        raise ValueError("the host is missing")
+    return authority, slash, path
+
+
+def _server(text: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not of the form HOST:PORT")
+    port = int(match.group(2))
+    if not 1 <= port <= 65535:
+        raise ValueError(f"the port {port} is not between 1 and 65535")
+    return match.group(1), port
+
+
+@dataclass(frozen=True)
+class _Scheme:
+    form: str
+    roles: tuple[Role, ...]
+    parse: Callable[[_Uri], Binding]
+
+
+_SCHEMES: Final[dict[str, _Scheme]] = {
+    **{name: _Scheme(f"{name}:DIR", ALL_ROLES, _parse_files) for name in FILE_SCHEMES},
+    "text": _Scheme("text:DIR", SOURCE_ROLES, _parse_files),
+    "kafka": _Scheme("kafka://HOST:PORT[,HOST:PORT]/TOPIC", ALL_ROLES, _parse_kafka),
+    "socket": _Scheme("socket://HOST:PORT", SOURCE_ROLES, _parse_socket),
+    "amqp": _Scheme("amqp://USER:PASS@HOST:PORT/VHOST/QUEUE", SOURCE_ROLES, _parse_queue),
+    "amqps": _Scheme("amqps://USER:PASS@HOST:PORT/VHOST/QUEUE", SOURCE_ROLES, _parse_queue),
+    "rabbitmq-stream": _Scheme(
+        "rabbitmq-stream://USER:PASS@HOST:PORT/VHOST/STREAM", SOURCE_ROLES, _parse_rabbit_stream
+    ),
+    "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
+    "console": _Scheme("console:", ("sink",), _parse_console),
+    "discard": _Scheme("discard:", ("sink",), _parse_discard),
+}
+
+
+def schemes(role: Role) -> Iterable[tuple[str, str]]:
+    """The schemes that a role allows, with the form of each, for the documentation."""
+    return [(name, s.form) for name, s in _SCHEMES.items() if role in s.roles]

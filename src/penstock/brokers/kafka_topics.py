@@ -1,0 +1,145 @@
+"""Kafka topics: reach the brokers with a time-out, and check or create a topic."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.bindings.types import KafkaBinding
+from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
+
+__all__ = ["ANSWER_TIMEOUT_S", "LastError", "build_client", "check_topic", "kafka_log"]
+
+ANSWER_TIMEOUT_S: Final = 6.0
+_APPEARS_POLL_S: Final = 0.05
+
+kafka_log: Final = logging.getLogger("penstock.kafka")
+"""Where librdkafka's own messages go. Without a handler they would all end on standard error."""
+kafka_log.addHandler(logging.NullHandler())
+
+# librdkafka's own error codes begin with an underscore.
+_ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+_VAGUE: Final = (_ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # noqa: SLF001
+_NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001
+
+_Client = TypeVar("_Client")
+
+
+class LastError:
+    """Remembers the newest error that a client reported, because a time-out alone does not say why."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def __call__(self, error: KafkaError) -> None:
+        """Take an error; clients call this."""
+        # "All brokers are down" follows the error that says why, and would hide it.
+        if error.code() != _ALL_BROKERS_DOWN or not self.text:
+            self.text = error.str()
+
+    def after(self, error: KafkaError) -> str:
+        """The reason to show for an error: what was reported before, if it was only a time-out."""
+        return self.text if self.text and error.code() in _VAGUE else error.str()
+
+
+def build_client(
+    make: Callable[..., _Client], binding: KafkaBinding, settings: Mapping[str, Any], errors: LastError
+) -> _Client:
+    """A quiet confluent-kafka client; raises BindingError when it does not know a setting."""
+    own = {
+        "bootstrap.servers": binding.servers,
+        # Asking for a topic must not make it: a mistyped name is to be an error.
+        "allow.auto.create.topics": False,
+        "enable.metrics.push": False,
+    }
+    quiet = {"error_cb": errors, "log.connection.close": False, "logger": kafka_log}
+    try:
+        return make({**own, **settings, **quiet})
+    except (KafkaException, ValueError, TypeError) as e:
+        reason = e.args[0].str() if isinstance(e, KafkaException) else e
+        raise BindingError(
+            f"Stream {binding.stream!r}: Kafka's client does not take a setting of "
+            f"kafka://{binding.servers}/{binding.topic}: {reason}. Correct it in the URI."
+        ) from e
+
+
+def check_topic(
+    binding: KafkaBinding, settings: Mapping[str, Any], timeout_s: float = ANSWER_TIMEOUT_S
+) -> int:
+    """How many partitions the binding's topic has; it is created first when the binding says so.
+
+    Raises ExternalSystemError when no broker answers, PlaceMissingError when there is no such topic, and
+    BindingError when Kafka's client does not take a setting.
+    """
+    errors = LastError()
+    admin = build_client(AdminClient, binding, settings, errors)
+    partitions = _partitions(admin, binding, errors, timeout_s)
+    if partitions is None and binding.create_topic:
+        _create(admin, binding, errors, timeout_s)
+    if partitions is None and (binding.create_topic or binding.topic in _names(admin, timeout_s)):
+        deadline = time.monotonic() + timeout_s
+        # The broker that is asked hears of a new topic a moment after the one that has made it.
+        while (partitions := _partitions(admin, binding, errors, timeout_s)) is None:
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_APPEARS_POLL_S)
+    if partitions is None:
+        raise PlaceMissingError(
+            f"Stream {binding.stream!r}: the topic {binding.topic!r} does not exist on {binding.servers}"
+            f"{_similar(binding.topic, _names(admin, timeout_s))}. Create it, or add create_topic=true to the URI."
+        )
+    return partitions
+
+
+def _partitions(admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float) -> int | None:
+    """How many partitions the topic has, or None when it does not exist."""
+    try:
+        topic = admin.list_topics(binding.topic, timeout=timeout_s).topics[binding.topic]
+    except KafkaException as e:
+        # Errors are only reported while the client is polled.
+        admin.poll(0)
+        raise ExternalSystemError(
+            f"Stream {binding.stream!r}: no Kafka broker answers at {binding.servers} within {timeout_s:g} s "
+            f"({errors.after(e.args[0])}). Start the broker, or correct the address in the URI."
+        ) from e
+    if topic.error is None:
+        return len(topic.partitions)
+    if topic.error.code() in _NO_TOPIC:
+        return None
+    raise ExternalSystemError(
+        f"Stream {binding.stream!r}: the broker {binding.servers} refuses the topic {binding.topic!r} "
+        f"({topic.error.str()})."
+    )
+
+
+def _create(admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float) -> None:
+    new = NewTopic(binding.topic, num_partitions=-1, replication_factor=-1)
+    created = admin.create_topics([new], operation_timeout=timeout_s, request_timeout=timeout_s)
+    try:
+        created[binding.topic].result(timeout_s + 1)
+    except KafkaException as e:
+        if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise ExternalSystemError(
+                f"Stream {binding.stream!r}: the topic {binding.topic!r} cannot be created on "
+                f"{binding.servers} ({errors.after(e.args[0])}). Create it by hand."
+            ) from e
+
+
+def _names(admin: AdminClient, timeout_s: float) -> list[str]:
+    """The names of all topics, as far as the brokers tell them."""
+    try:
+        return list(admin.list_topics(timeout=timeout_s).topics)
+    except KafkaException:
+        return []
+
+
+def _similar(topic: str, names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(topic, names, 1)
+    return f" (there is {found[0]!r})" if found else ""

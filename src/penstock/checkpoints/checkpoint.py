@@ -1,0 +1,227 @@
+"""The checkpoint folder: which job it belongs to, and what is fixed for its life."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from penstock.base.durable import make_folder, write_atomically
+from penstock.errors import CheckpointError, CheckpointMissingError
+from penstock.streams.graph import STARTS
+
+__all__ = ["Checkpoint", "Lineage", "Origin", "Outputs"]
+
+OriginKind: TypeAlias = Literal["empty", "savepoint", "dump", "rescale"]
+
+# What a job writes only when it has a lineage.
+_LATER_FILES: Final = ("control.json", "streams.json", "counts.json", "begun.json")
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a job began with: nothing, or a snapshot, by its kind, id and place, after which micro-batch and why."""
+
+    kind: OriginKind = "empty"
+    id: str = ""
+    uri: str = ""
+    batch: int = -1
+    reason: str = ""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the job began with state."""
+        return self.kind != "empty"
+
+
+class Outputs(msgspec.Struct, frozen=True):
+    """Outputs that a user has begun anew: the id under which sinks know them, and with which micro-batch they began."""
+
+    id: str
+    first_batch: int
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """What is fixed for the life of a checkpoint.
+
+    `id` names the checkpoint's whole life, in sinks too, unless a user has begun the `outputs` anew. `streams` is the
+    order of the sources in Spark's offset log, and `parallelism` the number of state partitions. `origin` says what the
+    job began with; `positions` are where its streams began, if not where their bindings say, and `first_batch` numbers
+    the micro-batch that Spark calls 0.
+    """
+
+    id: str
+    job: str
+    key_groups: int
+    parallelism: int
+    streams: tuple[str, ...]
+    origin: Origin = Origin()
+    positions: dict[str, Any] = {}
+    first_batch: int = 0
+    outputs: Outputs | None = None
+
+    @property
+    def output_id(self) -> str:
+        """The id under which sinks know what is written now."""
+        return self.id if self.outputs is None else self.outputs.id
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A job's checkpoint on a local or shared folder."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, path: str) -> Checkpoint:
+        """The checkpoint at a path, made when it is not there. CheckpointError when it cannot be written."""
+        folder = Path(path).expanduser().absolute()
+        try:
+            make_folder(folder)
+            probe = folder / f".probe-{uuid.uuid4().hex}"
+            probe.touch()
+            probe.unlink()
+        except OSError as e:
+            raise CheckpointError(
+                f"The checkpoint folder {folder} cannot be written ({e.strerror}). Choose another with --checkpoint."
+            ) from e
+        return cls(folder)
+
+    def check_there(self) -> None:
+        """Raise CheckpointMissingError unless there is anything of the checkpoint, whole or damaged. Makes nothing.
+
+        For a job that has run with it: of an empty folder, or none, it would begin from nothing.
+        """
+        try:
+            # A look at a share may fail in more ways than that there is no such file.
+            found = os.listdir(self.folder)  # noqa: PTH208  # it raises at once
+        except FileNotFoundError:
+            how = "the folder is not there"
+        except OSError as e:
+            how = f"the folder cannot be read ({e.strerror})"
+        else:
+            if not {self.lineage_file.name, *_LATER_FILES}.isdisjoint(found):
+                return
+            how = "the folder has nothing of it"
+        raise CheckpointMissingError(
+            f"The job has run with the checkpoint {self.folder}, and {how}: it would begin from nothing. Mount the "
+            "disk or share that holds the checkpoint, or put it back from a copy."
+        )
+
+    @property
+    def lineage_file(self) -> Path:
+        """The file that says whose checkpoint this is."""
+        return self.folder / "lineage.json"
+
+    def lineage(self, wanted: Lineage) -> Lineage:
+        """The lineage of the checkpoint; `wanted` becomes it when the checkpoint is new.
+
+        Raises CheckpointError when the checkpoint belongs to another job or has other fixed values.
+        """
+        found = self.stored_lineage()
+        if found is None:
+            self.begin(wanted)
+            return wanted
+        self._check_fits(found, wanted)
+        return found
+
+    def begin(self, lineage: Lineage) -> None:
+        """Make the checkpoint that of a lineage, durably."""
+        write_atomically(self.lineage_file, msgspec.json.encode(lineage))
+
+    def stored_lineage(self) -> Lineage | None:
+        """The lineage of the checkpoint, None for a new one.
+
+        Raises CheckpointError when it cannot be read, or is missing though there is more.
+        """
+        remedy = "Restore the file from a copy of the checkpoint, or use a new checkpoint."
+        try:
+            return msgspec.json.decode(self.lineage_file.read_bytes(), type=Lineage)
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError) as e:
+            raise CheckpointError(
+                f"The checkpoint is damaged: {self.lineage_file} cannot be read ({e}). {remedy}"
+            ) from e
+        if any((self.folder / name).exists() for name in _LATER_FILES):
+            raise CheckpointError(f"The checkpoint is damaged: {self.lineage_file} is missing. {remedy}")
+        if any((self.folder / name).exists() for name in ("offsets", "commits", "metadata", "state")):
+            raise CheckpointError(
+                f"The checkpoint {self.folder} was not made by penstock. Choose an empty folder with --checkpoint."
+            )
+        return None
+
+    def known_lineage(self) -> Lineage:
+        """The lineage of a checkpoint that a job was started with. Raises CheckpointError when it is none."""
+        found = self.stored_lineage()
+        if found is None:
+            raise self._not_begun()
+        return found
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a job was started with it; what is in it may be damaged."""
+        return self.lineage_file.exists()
+
+    def check_begun(self) -> None:
+        """Raise CheckpointError unless a job was started with it; what is in it may be damaged."""
+        if not self.is_begun:
+            raise self._not_begun()
+
+    def _not_begun(self, missing: str = "") -> CheckpointError:
+        return CheckpointError(
+            f"{self.folder} is no checkpoint of a job that was started{missing}. Name the folder that penstock run "
+            "--checkpoint was given."
+        )
+
+    @property
+    def spark_folder(self) -> Path:
+        """The folder of Spark's part of the checkpoint."""
+        return self.folder
+
+    @property
+    def seed(self) -> Path:
+        """The folder with the state that the first micro-batch begins with, if the job began with any."""
+        return self.folder / "seed"
+
+    def _check_fits(self, found: Lineage, wanted: Lineage) -> None:
+        advice = "Use the values of the checkpoint, or a new checkpoint."
+        if found.job != wanted.job:
+            raise CheckpointError(
+                f"The checkpoint {self.folder} belongs to the job {found.job!r}, not {wanted.job!r}."
+            )
+        if found.key_groups != wanted.key_groups:
+            raise CheckpointError(
+                f"The checkpoint {self.folder} has {found.key_groups} key groups, the job {wanted.key_groups}. {advice}"
+            )
+        if (STARTS in found.streams) != (STARTS in wanted.streams):
+            before, now = ("with", "none") if STARTS in found.streams else ("without", "some")
+            raise CheckpointError(
+                f"The checkpoint {self.folder} is of a job {before} timers or watermarks, and the job has {now}. Take "
+                "a savepoint of the checkpoint with penstock savepoint, and start the job from it with a new "
+                "checkpoint and --from-savepoint."
+            )
+        if found.streams != wanted.streams:
+            raise CheckpointError(
+                f"The checkpoint {self.folder} reads the streams {', '.join(found.streams)}, the job "
+                f"{', '.join(wanted.streams)}. {advice}"
+            )
+
+    def load(self, name: str, kind: Any) -> Any:
+        """A JSON file that the job writes at each start, as a type. Raises CheckpointError."""
+        path = self.folder / name
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._not_begun(f" ({name} is not there)") from None
+        except (OSError, msgspec.MsgspecError) as e:
+            raise CheckpointError(
+                f"{path} cannot be read: {e}. Start the job again, which writes it anew."
+            ) from e
+
+    def save(self, name: str, content: Any) -> None:
+        """Write a JSON file of the checkpoint durably, whole or not at all."""
+        write_atomically(self.folder / name, msgspec.json.encode(content))

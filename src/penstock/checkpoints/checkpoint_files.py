@@ -1,0 +1,219 @@
+"""Checkpoint files: what penstock keeps in a checkpoint besides Spark's part, and whether it can be started from."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.base.durable import write_atomically
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.checkpoints.spark_checkpoint import Expected, inspect
+from penstock.checkpoints.spark_state_files import damage
+from penstock.errors import CheckpointError
+from penstock.runtime.cuts import batch_numbers
+from penstock.sources.found_files import files_found
+from penstock.sources.journal import journal_end
+from penstock.streams.graph import STARTS
+
+__all__ = [
+    "COUNTS_FILE",
+    "check_before_commit",
+    "check_checkpoint",
+    "is_start",
+    "mark_begun",
+    "newest_begun",
+    "newest_counted",
+    "stored_counts",
+    "take_back_mark",
+]
+
+COUNTS_FILE: Final = "counts.json"
+_MARK_FILE: Final = "begun.json"
+_MARK_BYTES: Final = 32
+_CHUNK_BYTES: Final = 1 << 20
+_LOOKS_AT_REST: Final = 3
+_MOST_LOOKS: Final = 100
+_BETWEEN_LOOKS_S: Final = 0.05
+
+
+class _Batch(msgspec.Struct, frozen=True):
+    """A file that names a micro-batch."""
+
+    batch: int
+
+
+def check_checkpoint(checkpoint: Checkpoint, retained: int, *, thorough: bool = False) -> None:
+    """Raise CheckpointError, which names the file, unless the job can go on from a checkpoint, or it is a new one.
+
+    That takes milliseconds; with `thorough` the bytes of the state are read, too.
+    """
+    lineage = checkpoint.stored_lineage()
+    if lineage is None:
+        return
+    # Where locks do not reach, a run that is about to lose the checkpoint may change it at this very moment. What is
+    # found while it does so tells nothing.
+    seen, at_rest = None, 0
+    for look in range(_MOST_LOOKS):
+        try:
+            _check(checkpoint, lineage, retained, thorough=thorough)
+        except CheckpointError:
+            before, seen = seen, _newest(checkpoint)
+            at_rest = at_rest + 1 if seen == before else 1
+            if at_rest == _LOOKS_AT_REST or look == _MOST_LOOKS - 1:
+                raise
+            time.sleep(_BETWEEN_LOOKS_S)
+        else:
+            return
+
+
+def _newest(checkpoint: Checkpoint) -> tuple[int, int]:
+    """The micro-batches that were planned and committed last, which tell that a run is at work."""
+    planned, committed = (batch_numbers(checkpoint.spark_folder / log) for log in ("offsets", "commits"))
+    return max(planned, default=-1), max(committed, default=-1)
+
+
+def check_before_commit(checkpoint: Checkpoint, lineage: Lineage, retained: int, number: int) -> None:
+    """Raise CheckpointError unless the job could do a micro-batch (by Spark's number) again that was begun.
+
+    What came after it was planned is left out of account.
+    """
+    _check(checkpoint, lineage, retained, before_commit=number)
+
+
+def _check(
+    checkpoint: Checkpoint,
+    lineage: Lineage,
+    retained: int,
+    *,
+    thorough: bool = False,
+    before_commit: int | None = None,
+) -> None:
+    begun = newest_begun(checkpoint) - lineage.first_batch
+    expected = Expected(len(lineage.streams), begun, retained, before_commit)
+    found = inspect(checkpoint.spark_folder, expected, thorough=thorough)
+    for stream, offset in zip(lineage.streams, found.offsets, strict=False):
+        _check_source(checkpoint.folder / "sources", stream, offset)
+    if not batch_numbers(checkpoint.spark_folder / "commits"):
+        _check_beginnings(checkpoint.folder / "sources", found.offsets)
+
+
+def _check_beginnings(folder: Path, offsets: Sequence[Any]) -> None:
+    """Spark's notes of where streams of Kafka begin, by number of stream, which the first micro-batch is read by.
+
+    Without its note a stream would begin where its topic ends now, perhaps behind what was planned.
+    """
+    for path in sorted(folder.glob("[0-9]*/0")):
+        if not is_start(path):
+            raise damage(path, "is damaged")
+    for number, offset in enumerate(offsets):
+        path = folder / str(number) / "0"
+        if isinstance(offset, dict) and "position" not in offset and not path.exists():
+            raise damage(path, "is missing")
+
+
+def is_start(path: Path) -> bool:
+    """Whether a file holds the offsets at which a stream of Kafka begins, whole."""
+    try:
+        _, brace, offsets = path.read_bytes().partition(b"{")
+        msgspec.json.decode(brace + offsets, type=dict[str, dict[str, int]])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:
+    """Note durably that outputs of a micro-batch may exist from now on. The mark never goes back."""
+    path = checkpoint.folder / _MARK_FILE
+    content = msgspec.json.encode(_Batch(batch_id)).ljust(_MARK_BYTES)
+    try:
+        mark = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        write_atomically(path, content)
+        return
+    try:
+        if msgspec.json.decode(os.pread(mark, _MARK_BYTES, 0), type=_Batch).batch < batch_id:
+            # In place, since so few bytes are written whole or not at all, and no name needs to go to disk.
+            os.pwrite(mark, content, 0)
+            os.fdatasync(mark)
+    finally:
+        os.close(mark)
+
+
+def take_back_mark(checkpoint: Checkpoint, batch_id: int) -> None:
+    """Note durably that no output of a micro-batch exists, whose plan is about to be taken back."""
+    if newest_begun(checkpoint) >= batch_id:
+        write_atomically(
+            checkpoint.folder / _MARK_FILE, msgspec.json.encode(_Batch(batch_id - 1)).ljust(_MARK_BYTES)
+        )
+
+
+def stored_counts(checkpoint: Checkpoint, kind: Any) -> Any:
+    """The counts of a checkpoint as a type, or None. CheckpointError when they are damaged."""
+    return _load(
+        checkpoint.folder / COUNTS_FILE,
+        kind,
+        "Restore the file from a copy of the checkpoint, or delete it: the counts that the job shows begin anew then.",
+    )
+
+
+def newest_begun(checkpoint: Checkpoint) -> int:
+    """The newest micro-batch that may have reached an output; -1 is none.
+
+    The mark is set before that can be; the counts say it as well where somebody has deleted the mark.
+    """
+    marked = _load(
+        checkpoint.folder / _MARK_FILE,
+        _Batch,
+        "Restore the file from a copy of the checkpoint, or delete it if the folders offsets and commits are whole.",
+    )
+    return max(-1 if marked is None else marked.batch, newest_counted(checkpoint))
+
+
+def newest_counted(checkpoint: Checkpoint) -> int:
+    """The newest micro-batch whose outputs were all committed; -1 is none."""
+    counted = stored_counts(checkpoint, _Batch)
+    return -1 if counted is None else counted.batch
+
+
+def _load(path: Path, kind: Any, remedy: str) -> Any:
+    try:
+        data = path.read_bytes()
+        return msgspec.json.decode(data, type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as e:
+        raise damage(path, f"cannot be read ({e})", remedy) from e
+
+
+def _check_source(folder: Path, stream: str, offset: Any) -> None:
+    """What a stream has read is in its list of files, or in its journal; Kafka keeps that itself."""
+    position = offset.get("position") if isinstance(offset, dict) else None
+    if not isinstance(position, int) or position == 0 or stream == STARTS:
+        return
+    files, journal = folder / f"{stream}.files", folder / f"{stream}.journal"
+    kept = {}
+    if files.exists():
+        kept[files] = _files_found(files)
+    if journal.exists():
+        kept[journal] = journal_end(journal)
+    if not kept:
+        what = f"is missing, or {journal.name}, though the job has read the stream {stream!r}"
+        raise damage(files, what)
+    path, end = max(kept.items(), key=lambda item: item[1])
+    if end < position:
+        unit = "bytes" if path is journal else "files"
+        raise damage(path, f"has {end} of the {position} {unit} that the job has read")
+
+
+def _files_found(path: Path) -> int:
+    try:
+        return files_found(path)
+    except OSError as e:
+        raise damage(path, f"cannot be read ({e.strerror})") from e
+    except ValueError as e:
+        raise damage(path, f"cannot be read ({e})") from e

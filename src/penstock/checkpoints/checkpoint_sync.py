@@ -1,0 +1,143 @@
+"""Checkpoint sync: before an output of a micro-batch becomes visible, all that a replay of it needs is on disk.
+
+Spark writes its logs and its state without waiting for the disk, while sinks make sure that their outputs are there.
+After a power loss outputs could be further than the checkpoint. So whatever is new in Spark's part is synced when a
+micro-batch begins, while its tasks work: where its streams end (offsets), the commit of the micro-batch before, and the
+state that it reads. Then the mark in `begun.json` says, durably too, that outputs of it may exist.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.base.durable import sync_file, sync_file_system, sync_folder
+from penstock.errors import CheckpointError
+
+__all__ = ["CheckpointSync", "NewFiles"]
+
+# The disk writes what several threads wait for at once.
+_THREADS: Final = 8
+_SPARK: Final = frozenset(("metadata", ".metadata.crc", "offsets", "commits", "state"))
+
+
+@dataclass
+class _Folder:
+    """What was in a folder when one looked last."""
+
+    names: set[str] = field(default_factory=set)
+    folders: set[str] = field(default_factory=set)
+
+
+class NewFiles:
+    """Which files have appeared in Spark's logs and its state since one looked last.
+
+    A name is given once: Spark numbers its logs, and the files of its state have ids.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = str(folder)
+        self._known: Final[dict[str, _Folder]] = {}
+
+    def look(self) -> dict[Path, list[Path]]:
+        """The folders in which something is new, each with its new files; all of them at the first look."""
+        new: dict[Path, list[Path]] = {}
+        waiting = [self._folder]
+        while waiting:
+            path = waiting.pop()
+            known = self._known.setdefault(path, _Folder())
+            there = self._names(path)
+            fresh = there - known.names
+            # There are thousands of files, of which few are new.
+            folders = {name for name in fresh if os.path.isdir(os.path.join(path, name))}  # noqa: PTH112, PTH118
+            known.folders = (known.folders | folders) & there
+            known.names = there
+            waiting += (os.path.join(path, name) for name in known.folders)  # noqa: PTH118
+            if fresh:
+                new[Path(path)] = [Path(path, name) for name in sorted(fresh - folders)]
+        return new
+
+    def _names(self, path: str) -> set[str]:
+        try:
+            names = os.listdir(path)  # noqa: PTH208
+        except FileNotFoundError:
+            # Spark clears away folders, too, such as that of a state's old tables.
+            return set()
+        if path == self._folder:
+            return {name for name in names if name in _SPARK}
+        return {name for name in names if not name.endswith(".tmp")}
+
+
+class CheckpointSync:
+    """Syncs one run's checkpoint, in threads of its own.
+
+    Args:
+        folder: Spark's part of the checkpoint.
+        mark: notes durably that outputs of a micro-batch may exist from now on; called when all is synced.
+
+    """
+
+    def __init__(self, folder: Path, mark: Callable[[int], None]) -> None:
+        self._folder: Final = folder
+        self._mark: Final = mark
+        self._new: Final = NewFiles(folder)
+        self._is_first = True
+        self._batch_id: int | None = None
+        self._done: Future[None] | None = None
+        self._in_order: Final = ThreadPoolExecutor(1, "checkpoint-sync")
+        self._files: Final = ThreadPoolExecutor(_THREADS, "checkpoint-sync-file")
+
+    def begin(self, batch_id: int) -> None:
+        """Begin to sync what a replay of a micro-batch needs; Spark has planned it."""
+        self._batch_id = batch_id
+        self._done = self._in_order.submit(self._run, batch_id)
+
+    def wait(self, batch_id: int) -> None:
+        """Wait until outputs of a micro-batch may become visible. Raises CheckpointError when the disk fails."""
+        if self._done is None or self._batch_id != batch_id:
+            self.begin(batch_id)
+        assert self._done is not None
+        self._done.result()
+
+    def close(self) -> None:
+        """End the threads; what was begun comes to its end."""
+        self._in_order.shutdown()
+        self._files.shutdown()
+
+    def _run(self, batch_id: int) -> None:
+        try:
+            if self._is_first:
+                # Nobody knows what runs before this one have left unsynced.
+                self._new.look()
+                sync_file_system(self._folder)
+                self._is_first = False
+            else:
+                self.sync_new()
+            self._mark(batch_id)
+        except OSError as e:
+            raise CheckpointError(
+                f"The checkpoint {self._folder} cannot be brought to disk ({e}), so micro-batch {batch_id} was not "
+                "committed. See to the disk, and start the job again; it goes on where it was."
+            ) from e
+
+    def sync_new(self) -> None:
+        """Sync the files that have appeared since the last time, and then their names."""
+        new = self._new.look()
+        list(self._files.map(_sync_if_there, [path for paths in new.values() for path in paths]))
+        list(self._files.map(_sync_folder_if_there, new))
+
+
+def _sync_if_there(path: Path) -> None:
+    # Spark clears away, at any time, what no micro-batch needs that can still be done again.
+    with suppress(FileNotFoundError):
+        sync_file(path)
+
+
+def _sync_folder_if_there(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        sync_folder(path)

@@ -1,0 +1,157 @@
+"""Ownership: which run a checkpoint belongs to. Locks keep out a second; where they fail, an epoch stops the first."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.base.durable import write_atomically
+from penstock.errors import CheckpointError, CheckpointInUseError, FencedError
+
+__all__ = ["LOCK_FILE", "Ownership", "locked", "locked_by_jvm", "newest_epoch"]
+
+LOCK_FILE: Final = "in-use.lock"
+"""The file in a checkpoint that the run which uses it has locked."""
+
+_EPOCH_FILE: Final = "epoch.json"
+_HELD: Final = (errno.EACCES, errno.EAGAIN)
+# One byte of the lock file is the driver's, the other its JVM's, which may outlive it for a moment.
+_DRIVER: Final = 0
+_JVM: Final = 1
+
+
+class _Epoch(msgspec.Struct, frozen=True):
+    """The newest start on a checkpoint. The number is for people; the run holds when the file was made anew."""
+
+    epoch: int
+    run: str
+
+
+class Ownership:
+    """A run's hold on a checkpoint, which ends when another run begins there."""
+
+    def __init__(self, folder: Path, epoch: int, run: str) -> None:
+        self._path: Final = folder / _EPOCH_FILE
+        self._mine: Final = _Epoch(epoch, run)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the run among those that owned the checkpoint."""
+        return self._mine.epoch
+
+    @classmethod
+    def begin(cls, folder: Path) -> Ownership:
+        """Take over a checkpoint, durably. CheckpointError when its newest epoch cannot be read."""
+        newest = newest_epoch(folder)
+        run = uuid.uuid4().hex
+        write_atomically(folder / _EPOCH_FILE, msgspec.json.encode(_Epoch(newest + 1, run)))
+        return cls(folder, newest + 1, run)
+
+    def check(self) -> None:
+        """Raise FencedError when another run has begun since."""
+        error = self.lost()
+        if error is not None:
+            raise error
+
+    def lost(self) -> FencedError | None:
+        """What there is to say when another run has begun since."""
+        try:
+            newest = _read(self._path)
+        except (OSError, msgspec.MsgspecError) as e:
+            return FencedError(
+                f"{self._path} can no longer be read ({e}), so another run may have taken over the checkpoint. "
+                "This run has ended and commits nothing more; start it again with the checkpoint."
+            )
+        if newest == self._mine:
+            return None
+        return FencedError(
+            f"Another run has taken over the checkpoint {self._path.parent} (its epoch is {newest.epoch}, this "
+            f"run's {self._mine.epoch}). This run has ended and commits nothing more. Let only one run use a "
+            "checkpoint, and leave its lock file where it is."
+        )
+
+
+def newest_epoch(folder: Path) -> int:
+    """How often a job was started on a checkpoint. CheckpointError when that cannot be read."""
+    path = folder / _EPOCH_FILE
+    if not path.exists():
+        return 0
+    try:
+        return _read(path).epoch
+    except (OSError, msgspec.MsgspecError) as e:
+        raise CheckpointError(
+            f"The checkpoint is damaged: {path} cannot be read ({e}). Make sure that no other run uses the "
+            "checkpoint, then delete the file; it is made anew."
+        ) from e
+
+
+def _read(path: Path) -> _Epoch:
+    return msgspec.json.decode(path.read_bytes(), type=_Epoch)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[None]:
+    """Hold a checkpoint for this process, when no other run does, nor what a killed one has left at work.
+
+    Taken before anything else, so that a run that is refused leaves no trace. Waits for `timeout_s`, unless `stop` is
+    set; then raises CheckpointInUseError.
+    """
+    path = folder / LOCK_FILE
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as e:
+        raise CheckpointError(f"{path} cannot be written ({e.strerror}). Choose another --checkpoint.") from e
+    try:
+        _await(lambda: _try_lock(file, _DRIVER, path), folder, stop, timeout_s)
+        _await(lambda: _try_lock(file, _JVM, path), folder, stop, timeout_s)
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, _JVM)
+        yield
+    finally:
+        # This gives back the lock, too.
+        os.close(file)
+
+
+def locked_by_jvm(folder: Path, jvm: Any, stop: threading.Event, timeout_s: float) -> Any:
+    """Hold the checkpoint for the life of the JVM that runs the query, within `locked`.
+
+    After a kill of this process the JVM may still be at work for a moment; a restarted job waits for it.
+    """
+    channel = jvm.java.io.RandomAccessFile(str(folder / LOCK_FILE), "rw").getChannel()
+    try:
+        return _await(lambda: channel.tryLock(_JVM, 1, False), folder, stop, timeout_s)
+    except CheckpointError:
+        channel.close()
+        raise
+
+
+def _try_lock(file: int, place: int, path: Path) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+    except OSError as e:
+        if e.errno in _HELD:
+            return False
+        raise CheckpointError(
+            f"{path} cannot be locked ({e.strerror}). Choose a --checkpoint on a file system with locks."
+        ) from e
+    return True
+
+
+def _await(try_lock: Callable[[], Any], folder: Path, stop: threading.Event, timeout_s: float) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (lock := try_lock()):
+        if time.monotonic() >= deadline or stop.is_set():
+            raise CheckpointInUseError(
+                f"The checkpoint {folder} is in use by another run of the job. Stop that one first."
+            )
+        time.sleep(0.1)
+    return lock

@@ -1,0 +1,180 @@
+"""Recovery: what a power loss has left torn, and no output depends on, is taken back when the job starts again.
+
+The mark in `begun.json` names the newest micro-batch of which outputs may exist, and all that a replay of it needs was
+on disk before the mark was (`checkpoint_sync.py`). What Spark wrote later may be missing, empty or cut off: the commit
+of that micro-batch, the state that it wrote, and the plan of the next one. So a checkpoint can always go back to the
+moment before that commit; the micro-batch is then done again, and outputs that have it take nothing twice.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.base.durable import sync_folder
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.checkpoints.checkpoint_files import (
+    check_before_commit,
+    check_checkpoint,
+    is_start,
+    newest_begun,
+)
+from penstock.errors import CheckpointError, CheckpointMovedError
+from penstock.runtime.cuts import batch_numbers
+
+__all__ = ["TornEnd", "recover", "remove_state_of_nothing", "torn_end"]
+
+_VERSION: Final = re.compile(r"\.?(\d+)_")
+# Hadoop's checksums: a word, the bytes that each covers, and four bytes for each.
+_SUMS_HEADER: Final = b"crc\0" + (512).to_bytes(4, "big")
+
+
+@dataclass(frozen=True)
+class TornEnd:
+    """What stands in a checkpoint behind the newest micro-batch that was begun, and is not whole.
+
+    `batch` is that micro-batch as penstock counts, None when none was begun; `paths` are what goes.
+    """
+
+    batch: int | None
+    reason: str
+    paths: tuple[Path, ...]
+
+    @property
+    def told(self) -> str:
+        """What becomes of it, in sentences."""
+        again = (
+            "no micro-batch was begun, and the job plans the first one again"
+            if self.batch is None
+            else f"micro-batch {self.batch} is done again, and outputs that are exactly once have nothing twice"
+        )
+        return (
+            f"The end of the checkpoint was torn, as a power loss leaves it: {self.reason} No output depends on it; "
+            f"{again}."
+        )
+
+
+def recover(checkpoint: Checkpoint, retained: int) -> str:
+    """Check a checkpoint, which is locked, and take back a torn end that no output depends on.
+
+    Gives a sentence that says so, or nothing. Raises CheckpointError, which names the file, for any other damage.
+    """
+    lineage = checkpoint.stored_lineage()
+    if lineage is None:
+        return ""
+    found = torn_end(checkpoint, lineage, retained)
+    if found is not None:
+        _remove(found.paths)
+        check_checkpoint(checkpoint, retained)
+    remove_state_of_nothing(checkpoint.spark_folder)
+    _remove_torn_checksums(checkpoint.spark_folder)
+    return "" if found is None else f"{found.told} "
+
+
+def torn_end(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> TornEnd | None:
+    """What must be taken back of a checkpoint, so that it is whole; None when it is.
+
+    Raises CheckpointError, which names the file, when it is damaged and that would not help.
+    """
+    try:
+        check_checkpoint(checkpoint, retained)
+    except CheckpointMovedError:
+        # All of it is there, and is read again where it was made.
+        raise
+    except CheckpointError as e:
+        found = _torn_end(checkpoint, lineage, retained, e)
+        if found is None:
+            raise
+        return found
+    return None
+
+
+def _torn_end(
+    checkpoint: Checkpoint, lineage: Lineage, retained: int, error: CheckpointError
+) -> TornEnd | None:
+    folder = checkpoint.spark_folder
+    offsets, commits = (batch_numbers(folder / name) for name in ("offsets", "commits"))
+    begun = max(newest_begun(checkpoint) - lineage.first_batch, -1)
+    # Only the next micro-batch can be planned, and only this one committed, when outputs are as far as the mark.
+    if max(offsets, default=-1) not in (begun, begun + 1) or max(commits, default=-1) > begun:
+        return None
+    if begun >= 0:
+        try:
+            check_before_commit(checkpoint, lineage, retained, begun)
+        except CheckpointError:
+            return None
+    paths = tuple(_behind(folder, begun))
+    # The remedy is not the user's to follow.
+    reason = str(error).removeprefix("The checkpoint is damaged: ").split(". ")[0] + "."
+    return TornEnd(lineage.first_batch + begun if begun >= 0 else None, reason, paths)
+
+
+def _behind(folder: Path, begun: int) -> Iterator[Path]:
+    """What Spark wrote after it had planned a micro-batch, of which outputs may exist; -1 is none."""
+    for log, first in (("offsets", begun + 1), ("commits", begun)):
+        for path in _files(folder / log):
+            number = path.name.removeprefix(".").removesuffix(".crc")
+            if number.isdecimal() and int(number) >= first:
+                yield path
+    if begun <= 0:
+        # The first micro-batch reads no state.
+        yield folder / "state"
+    else:
+        yield from (
+            path
+            for path in (folder / "state").glob("*/*/*")
+            if (version := _VERSION.match(path.name)) is not None
+            and path.parent.name.isdecimal()
+            and int(version.group(1)) > begun
+        )
+    if begun < 0:
+        yield from (folder / name for name in ("metadata", ".metadata.crc"))
+        # Where Kafka's streams begin, which Spark notes before it plans the first micro-batch.
+        yield from (path for path in (folder / "sources").glob("*/0") if not is_start(path))
+
+
+def remove_state_of_nothing(folder: Path) -> None:
+    """Remove what a first micro-batch that was not committed has stored: it is stored anew.
+
+    Spark keeps what it finds there to describe the state, also when that is empty, and when the plan is gone it takes
+    anything there for damage.
+    """
+    if not batch_numbers(folder / "commits") and (folder / "state").is_dir():
+        _remove([folder / "state"])
+
+
+def _remove_torn_checksums(folder: Path) -> None:
+    """Remove the checksums of the newest files where they are cut off; Spark goes on without them."""
+    committed = max(batch_numbers(folder / "commits"), default=-1)
+    planned = max(batch_numbers(folder / "offsets"), default=-1)
+    newest = [folder / "commits" / str(committed), folder / "offsets" / str(planned)]
+    newest += (folder / "sources").glob("[0-9]*/0")
+    newest += (folder / "state").glob(f"*/*/{committed + 1}_*")
+    for path in newest:
+        sums = path.with_name(f".{path.name}.crc")
+        if path.exists() and sums.exists() and not _sums_fit(sums, path.stat().st_size):
+            sums.unlink()
+
+
+def _sums_fit(sums: Path, size: int) -> bool:
+    """Whether a file of checksums is as long as it must be for a file of a size."""
+    data = sums.read_bytes()
+    return data.startswith(_SUMS_HEADER) and len(data) == len(_SUMS_HEADER) + 4 * -(-size // 512)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        if path.parent.is_dir():
+            sync_folder(path.parent)

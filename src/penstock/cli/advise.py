@@ -1,0 +1,135 @@
+"""The command line of scaling: `penstock advise`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
+from penstock.cli.target import (
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    JobArgument,
+    ServerOption,
+    Servers,
+    checkpoint_of,
+    is_checkpoint,
+    refuse_options,
+)
+
+if TYPE_CHECKING:
+    from penstock.scaling.advice import Advice
+    from penstock.scaling.autoscale_decisions import Decision
+    from penstock.scaling.policy import ScalingPolicy
+
+__all__ = ["advise"]
+
+
+def advise(
+    context: typer.Context,
+    job: JobArgument,
+    window: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=1,
+            help="Over how long the rate of what arrives is taken, until the newest figures.",
+        ),
+    ] = 600.0,
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Cores that the job's tasks have. Default: as in the newest figures."
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A scaling policy, to advise by and to say what it would decide now."
+        ),
+    ] = None,
+    server: ServerOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    ca: CaOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Say which parallelism, batch interval and number of cores a job wants, and why. Changes nothing.
+
+    The job may be running or not; what counts is the figures in its checkpoint. A job of a server is
+    advised by the policy of its definition, if that has one.
+    """
+    with errors_as_sentences():
+        advice: Advice
+        decision: Decision | None
+        if is_checkpoint(job):
+            from penstock.scaling.checkpoint_advice import advice_on
+
+            by = None if policy is None else _policy(policy)
+            advice, decision = advice_on(checkpoint_of(job), by, window, cores)
+            has_policy = policy is not None
+        else:
+            refuse_options(
+                context, ("policy",), "goes with a checkpoint: the definition of a server's job has it."
+            )
+            with Servers(server, home, ca).job(job) as (asked, job_id):
+                given = asked.get(f"/v1/jobs/{job_id}/advice", window_s=math.ceil(window), cores=cores)
+            advice, decision, has_policy = _from_server(given)
+        if output is Output.json:
+            told = msgspec.to_builtins(advice)
+            if has_policy:
+                told["decision"] = msgspec.to_builtins(decision)
+            print_json(told)
+        else:
+            _tell(advice, decision)
+
+
+def _from_server(given: dict[str, Any]) -> tuple[Advice, Decision | None, bool]:
+    """Advice and decision as a server tells them, and whether the job has a policy."""
+    from penstock.scaling.advice import Advice
+    from penstock.scaling.autoscale_decisions import Decision
+
+    decision = None if given["decision"] is None else msgspec.convert(given["decision"], Decision)
+    return msgspec.convert(given["advice"], Advice), decision, given["has_policy"]
+
+
+def _policy(path: Path) -> ScalingPolicy:
+    from penstock.errors import JobDefinitionError
+    from penstock.scaling.policy import parse_policy
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise JobDefinitionError(f"The scaling policy {path} cannot be read: {e}.") from e
+    return parse_policy(text)
+
+
+def _tell(advice: Advice, decision: Decision | None) -> None:
+    if advice.measured is not None:
+        state = advice.measured
+        stdout.print(
+            f"{escaped(advice.job)}: {state.batches:,} micro-batches in {state.seconds:.0f} s, {state.arriving:,.0f} "
+            f"records/s arrive, {state.processed:,.0f} are processed.",
+            soft_wrap=True,
+        )
+    if advice.recommendations:
+        table = Table("setting", "now", "wanted")
+        for one in advice.recommendations:
+            now, wanted = ("?" if value is None else f"{value:,}" for value in (one.now, one.wanted))
+            is_changed = one.now is not None and one.now != one.wanted
+            table.add_row(one.setting, now, f"[bold]{wanted}[/]" if is_changed else wanted)
+        stdout.print(table)
+    for one in advice.recommendations:
+        cost = f" Cost: {one.cost}" if one.cost else ""
+        stdout.print(f"{one.setting}: {escaped(one.why + cost)}", soft_wrap=True)
+    stdout.print(f"Confidence: {advice.confidence}.")
+    for doubt in advice.doubts:
+        stdout.print(f"  {escaped(doubt)}", soft_wrap=True)
+    if decision is not None:
+        what = "none" if decision.action == "none" else f"rescale from {decision.before} to {decision.tasks}"
+        stdout.print(f"The policy would decide: {what}. {escaped(decision.reason)}", soft_wrap=True)

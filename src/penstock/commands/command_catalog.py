@@ -1,0 +1,70 @@
+"""The command catalog: what somebody outside of a job must know to send it a command. Kept in the checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.bindings.secrets import public_uri
+from penstock.bindings.types import Binding
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.commands.payloads import Payload, payloads_of
+from penstock.engine.command_validation import AcceptedStep, Accepting
+
+__all__ = ["CONTROL_FILE", "CommandCatalog", "StepEntry", "command_catalog", "read_command_catalog"]
+
+CONTROL_FILE: Final = "control.json"
+
+
+class StepEntry(msgspec.Struct, frozen=True):
+    """A step: the type of its keys, its states and settings, and the commands that it takes, with their scopes.
+
+    `payloads` says what the payloads of the commands are, by the names of `payload_key`, and `defaults` what its
+    settings are where nobody has set them, as plain values.
+    """
+
+    key_type: str
+    kinds: dict[str, tuple[str, ...]]
+    states: tuple[str, ...]
+    settings: tuple[str, ...]
+    payloads: dict[str, Payload] = {}
+    defaults: dict[str, Any] = {}
+
+
+class CommandCatalog(msgspec.Struct, frozen=True):
+    """A job's entry: where its commands come from (secrets are masked), and its steps. Without a place: no commands."""
+
+    job: str
+    commands: str
+    steps: dict[str, StepEntry]
+
+
+def command_catalog(job: str, accepting: Accepting | None, binding: Binding | None) -> CommandCatalog:
+    """The entry of a job that is about to run."""
+    if accepting is None or binding is None:
+        return CommandCatalog(job, "", {})
+    return CommandCatalog(
+        job, public_uri(binding), {name: _step_entry(step) for name, step in accepting.steps.items()}
+    )
+
+
+def read_command_catalog(checkpoint: Path) -> CommandCatalog:
+    """The entry in a checkpoint. Raises CheckpointError when there is none, or it cannot be read."""
+    found: CommandCatalog = Checkpoint(checkpoint).load(CONTROL_FILE, CommandCatalog)
+    return found
+
+
+def _step_entry(step: AcceptedStep) -> StepEntry:
+    return StepEntry(
+        str(step.key_type),
+        step.kinds,
+        tuple(step.states),
+        tuple(step.settings),
+        payloads_of(step),
+        {
+            name: msgspec.to_builtins(one.default, str_keys=True, enc_hook=str)
+            for name, one in step.settings.items()
+        },
+    )

@@ -1,0 +1,205 @@
+"""Command sender: a command goes to where a job takes its commands from, whether the job runs or not."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.base.durable import sync_folder
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import Binding, FilesBinding, KafkaBinding, QueueBinding, RabbitStreamBinding
+from penstock.commands.command_catalog import CommandCatalog
+from penstock.control.command_decoder import decode_command
+from penstock.control.commands import Command, CommandError, CommandFormat
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.runtime.cuts import newest_cut
+from penstock.sources.found_files import FoundFiles
+from penstock.streams.graph import COMMANDS
+
+__all__ = ["MASK", "command_binding", "find_waiting", "send_command"]
+
+MASK: Final = "***"
+"""What stands for a secret that is not shown."""
+
+_FLUSH_S: Final = 30.0
+
+
+def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
+    """Where the commands of a job are written: `uri`, or what the job's control entry says.
+
+    Raises BindingError when the job takes no commands, when secrets of the entry's URI are masked, and when nothing can
+    be sent there.
+    """
+    if not entry.steps:
+        raise BindingError(f"The job {entry.job!r} has no keyed step, so it takes no commands.")
+    place = uri or entry.commands
+    binding = parse_binding(COMMANDS, place, "control")
+    if not isinstance(binding, FilesBinding) and uri is None and MASK in place:
+        raise BindingError(
+            f"The checkpoint does not keep the secrets of {place!r}. Give the URI with -D {COMMANDS}=URI."
+        )
+    if isinstance(binding, FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding):
+        _form(binding)
+        return binding
+    raise BindingError(
+        f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "
+        f"send the command, or bind {COMMANDS} to a folder, Kafka or RabbitMQ."
+    )
+
+
+def send_command(command: Command, binding: Binding) -> None:
+    """Write a command; it is safe there when this returns.
+
+    Raises BindingError or ExternalSystemError when it could not be written.
+    """
+    if isinstance(binding, FilesBinding):
+        _to_folder(command, Path(binding.directory), binding)
+        return
+    # The clients take a tenth of a second each to load, which other bindings need not wait for.
+    if isinstance(binding, KafkaBinding):
+        _to_kafka(command, binding)
+    elif isinstance(binding, QueueBinding):
+        from penstock.sources.rabbitmq_queue import publish_to_queue
+
+        publish_to_queue(binding, _encoded(command, binding), command.id)
+    else:
+        from penstock.sources.rabbitmq_stream import publish_to_stream
+
+        assert isinstance(binding, RabbitStreamBinding)
+        publish_to_stream(binding, _encoded(command, binding))
+
+
+def find_waiting(command_id: str, entry: CommandCatalog, checkpoint: Path) -> Command | None:
+    """The command of an id that waits in the job's folder of commands; None if it is not found.
+
+    Files that the job has read are passed over, and what waits in a broker is not looked through.
+    """
+    if not entry.commands:
+        return None
+    binding = parse_binding(COMMANDS, entry.commands, "control")
+    if not isinstance(binding, FilesBinding):
+        return None
+    encoded = msgspec.json.encode(command_id)
+    own = f"-{_in_name(command_id)}.jsonl"
+    try:
+        names = [name for name in os.listdir(binding.directory) if not name.startswith((".", "_"))]  # noqa: PTH208
+    except OSError:
+        return None
+    waiting = _unread(binding.directory, names, checkpoint)
+    # Those that were sent from here have the id in their names; other programs may put several into one file.
+    for name in sorted(waiting, key=lambda name: (name.endswith(own), name), reverse=True):
+        found = _command_in(Path(binding.directory, name), command_id, encoded)
+        if found is not None:
+            return found
+    return None
+
+
+def _unread(directory: str, names: list[str], checkpoint: Path) -> list[str]:
+    """The names in a folder of files that no committed micro-batch has read."""
+    found = FoundFiles(str(checkpoint / "sources" / f"{COMMANDS}.files"))
+    cut = newest_cut(checkpoint)
+    end = 0 if cut is None else cut.ends.get(COMMANDS, 0)
+    read = max(found.first, end) if isinstance(end, int) else found.first
+    behind = {file.name for file in found.between(read, found.end) if file.directory == directory}
+    return [*found.unknown(directory, names), *(name for name in names if name in behind)]
+
+
+def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    for line in data.splitlines() if encoded in data else ():
+        try:
+            command = decode_command(line, most_bytes=len(line))
+        except CommandError:
+            continue
+        if command.id == command_id:
+            return command
+    return None
+
+
+def _form(binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding) -> CommandFormat:
+    """How commands are written there. BindingError for what is neither JSON nor protobuf."""
+    if binding.format in ("json", "jsonl"):
+        return "json"
+    if binding.format == "protobuf":
+        return "protobuf"
+    raise BindingError(
+        f"Commands are JSON or protobuf, so they cannot be sent to {redacted(binding.uri)!r}. "
+        "Give the URI that the job runs with."
+    )
+
+
+def _encoded(
+    command: Command, binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding
+) -> bytes:
+    if _form(binding) == "json":
+        return msgspec.json.encode(command)
+    from penstock.control.command_messages import message_of_command
+
+    return message_of_command(command)
+
+
+def _in_name(command_id: str) -> str:
+    """The id as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", command_id)[:64]
+
+
+def _to_folder(command: Command, folder: Path, binding: FilesBinding) -> None:
+    """A new file for the command, which the job sees only when it is complete. Names sort by time."""
+    name = f"{time.time_ns():020}-{_in_name(command.id)}.jsonl"
+    hidden = folder / f".{name}.{os.getpid()}"
+    try:
+        with hidden.open("xb") as file:
+            file.write(_encoded(command, binding) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.rename(folder / name)
+        sync_folder(folder)
+    except OSError as e:
+        hidden.unlink(missing_ok=True)
+        raise BindingError(
+            f"The command cannot be written into the folder {folder} ({e.strerror or e}). Make the folder, or name "
+            f"the one that the job reads with -D {COMMANDS}=jsonl:DIR."
+        ) from e
+
+
+def _to_kafka(command: Command, binding: KafkaBinding) -> None:
+    from confluent_kafka import KafkaException, Producer
+
+    from penstock.brokers.kafka_topics import LastError, build_client, check_topic
+    from penstock.sources.kafka_source import client_settings
+
+    settings = client_settings(binding)
+    check_topic(binding, settings)
+    failures: list[Any] = []
+    errors = LastError()
+    own = {
+        "acks": "all",
+        "enable.idempotence": True,
+        "partitioner": "murmur2_random",
+        "message.timeout.ms": int(_FLUSH_S * 1000),
+        "linger.ms": 0,
+        "on_delivery": lambda error, _: failures.append(error) if error is not None else None,
+    }
+    producer = build_client(Producer, binding, settings | own, errors)
+    try:
+        # The commands for one step stay in order, whatever the number of partitions.
+        producer.produce(binding.topic, _encoded(command, binding), (command.target.step or "*").encode())
+        waiting = producer.flush(_FLUSH_S + 1)
+    except KafkaException as e:
+        failures.append(e.args[0])
+        waiting = 0
+    if failures or waiting:
+        reason = errors.after(failures[0]) if failures else errors.text or "no answer"
+        raise ExternalSystemError(
+            f"The command could not be written to the topic {binding.topic!r} on {binding.servers} ({reason}). "
+            "Send it again with the same --id, so that it is not applied twice."
+        )

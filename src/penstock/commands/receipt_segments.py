@@ -1,0 +1,345 @@
+"""Receipt segments: the receipts that a checkpoint keeps, as lines of JSON in files of bounded number and size.
+
+The folder `receipts` has segments, `0000000001.jsonl` and so on, oldest first. The run that has the checkpoint appends
+the receipts of each micro-batch to the newest; when that is full it begins another, and deletes the oldest beyond the
+bound. Beside each full segment stands its index, `0000000001.ids`: the hashes of the ids in it, sorted, so that an id
+is looked up without reading receipts. An index can be made again from its segment; without one the segment is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.durable import make_folder, sync_folder, whole_lines_bytes, write_atomically
+from penstock.control.receipts import FINAL, Receipt
+from penstock.control.stories import id_hash
+from penstock.errors import CheckpointError
+from penstock.streams.graph import RECEIPTS
+
+__all__ = [
+    "DEFAULT_RECEIPTS_BYTES",
+    "NewLines",
+    "SegmentWriter",
+    "kept_receipts",
+    "newest_mark",
+    "receipts_backwards",
+    "receipts_in",
+    "segment_names",
+]
+
+DEFAULT_RECEIPTS_BYTES: Final = 256 << 20
+_SEGMENT_BYTES: Final = 4 << 20
+_LINES: Final = ".jsonl"
+_INDEX: Final = ".ids"
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Receipt)
+
+
+class _Known(msgspec.Struct):
+    """What the index and the writer must know of a receipt."""
+
+    id: str
+    status: str
+    batch: int
+
+
+_known: Final = msgspec.json.Decoder(_Known)
+
+
+def kept_receipts(checkpoint: Path) -> Path:
+    """The folder in a checkpoint that keeps the receipts."""
+    return checkpoint / RECEIPTS
+
+
+class SegmentWriter:
+    """Appends receipts to a checkpoint, for the run that has it. What is appended is on disk when the call returns.
+
+    Args:
+        checkpoint: the folder of the checkpoint.
+        segment_bytes: a segment of this size is full.
+        most_bytes: the oldest segments go when all together have more.
+
+    """
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        *,
+        segment_bytes: int = _SEGMENT_BYTES,
+        most_bytes: int = DEFAULT_RECEIPTS_BYTES,
+    ) -> None:
+        self._folder: Final = kept_receipts(checkpoint)
+        self._segment_bytes: Final = max(1, min(segment_bytes, most_bytes // 4))
+        self._most_bytes: Final = most_bytes
+        self._number = 0
+        self._size = 0
+        self._newest = -1
+        # The hashes of the ids in the newest segment, None when they must be read from it.
+        self._hashes: list[npt.NDArray[np.uint64]] | None = None
+
+    def open(self) -> None:
+        """Go on where the last run ended: without what a crash has left of a line, and with every index."""
+        make_folder(self._folder)
+        numbers = _numbers(self._folder)
+        for number in numbers[:-1]:
+            if not _path(self._folder, number, _INDEX).exists():
+                self._write_index(number)
+        self._number = numbers[-1] if numbers else 0
+        self._size, self._newest, self._hashes = 0, -1, None
+        if not numbers:
+            return
+        with _path(self._folder, self._number, _LINES).open("r+b") as file:
+            self._size = whole_lines_bytes(file.fileno())
+            file.truncate(self._size)
+            os.fsync(file.fileno())
+        for number in reversed(numbers):
+            if (last := _last_line(_path(self._folder, number, _LINES))) is not None:
+                self._newest = _known_of(self._folder, number, last)[0].batch
+                break
+        self._forget()
+
+    def append(self, batch_id: int, lines: bytes, hashes: npt.NDArray[np.uint64]) -> None:
+        """Append the receipts of a micro-batch, whole lines; those that are there already are not added again.
+
+        `hashes` are those of the ids in them.
+
+        Raises OSError when they cannot be written.
+        """
+        if not self._number:
+            self.open()
+        if batch_id <= self._newest:
+            lines = self._missing(batch_id, lines)
+            if not lines:
+                return
+        elif not self._number or self._size + len(lines) > self._segment_bytes:
+            self._begin_segment()
+        with _path(self._folder, self._number, _LINES).open("r+b") as file:
+            file.seek(self._size)
+            try:
+                file.write(lines)
+                file.flush()
+                os.fdatasync(file.fileno())
+            except OSError:
+                # Nobody is to take what has reached the disk for the whole.
+                with contextlib.suppress(OSError):
+                    file.truncate(self._size)
+                raise
+        self._size += len(lines)
+        if self._hashes is not None:
+            self._hashes.append(hashes)
+        self._newest = max(self._newest, batch_id)
+
+    def _missing(self, batch_id: int, lines: bytes) -> bytes:
+        """What is not there yet of a micro-batch that was written before, perhaps only a part of it."""
+        if batch_id < self._newest:
+            found = any(
+                known.batch == batch_id
+                for number in reversed(_numbers(self._folder))
+                for known in _known_of(self._folder, number, _whole_lines(self._folder, number))
+            )
+            return b"" if found else lines
+        kept = _whole_lines(self._folder, self._number)
+        known = _known_of(self._folder, self._number, kept)
+        there = [
+            (line, one) for line, one in zip(kept.splitlines(), known, strict=True) if one.batch == batch_id
+        ]
+        told = b"".join(line + b"\n" for line, _ in there)
+        if lines.startswith(told):
+            return lines[len(told) :]
+        # A handler that does not answer alike in a replay: what was told once stays, and nobody is told twice.
+        over = {one.id for _, one in there if one.status in FINAL}
+        each = {(one.id, one.status) for _, one in there}
+        new = [(line, _known.decode(line)) for line in lines.splitlines(keepends=True)]
+        return b"".join(line for line, one in new if one.id not in over and (one.id, one.status) not in each)
+
+    def _begin_segment(self) -> None:
+        if self._number:
+            self._write_index(self._number, self._hashes)
+        self._number += 1
+        try:
+            _path(self._folder, self._number, _LINES).touch()
+            sync_folder(self._folder)
+        except OSError as e:
+            self._number -= 1
+            raise OSError(e.errno or errno.EIO, e.strerror, str(self._folder)) from e
+        self._size, self._hashes = 0, []
+        self._forget()
+
+    def _write_index(self, number: int, known: Sequence[npt.NDArray[np.uint64]] | None = None) -> None:
+        if known is None:
+            lines = _known_of(self._folder, number, _whole_lines(self._folder, number))
+            known = [np.array([id_hash(one.id) for one in lines], "<u8")]
+        hashes = np.unique(np.concatenate(known)) if known else np.empty(0, "<u8")
+        write_atomically(_path(self._folder, number, _INDEX), hashes.astype("<u8").tobytes(), durable=False)
+
+    def _forget(self) -> None:
+        """Delete the oldest segments beyond the bound, and what is left beside segments that are gone."""
+        numbers = _numbers(self._folder)
+        sizes = {number: _path(self._folder, number, _LINES).stat().st_size for number in numbers}
+        total = sum(sizes.values()) + self._segment_bytes
+        for number in numbers[:-1]:
+            if total <= self._most_bytes:
+                break
+            _path(self._folder, number, _LINES).unlink(missing_ok=True)
+            total -= sizes.pop(number)
+        for path in self._folder.glob(f"*{_INDEX}"):
+            if not path.stem.isdecimal() or int(path.stem) not in sizes:
+                path.unlink(missing_ok=True)
+
+
+class NewLines:
+    """The receipts that come after this was made, of a job that another process may run."""
+
+    def __init__(self, checkpoint: Path, *, from_start: bool = False) -> None:
+        self._folder: Final = kept_receipts(checkpoint)
+        self._number, self._offset = 0, 0
+        if not from_start:
+            self._number, self._offset = newest_mark(checkpoint)
+
+    def read(self, command_id: str | None = None) -> list[Receipt]:
+        """What came since the last call, oldest first; with an id only receipts of that command.
+
+        Raises CheckpointError when it cannot be read.
+        """
+        return [receipt for _, found in self.by_segment(command_id) for receipt in found]
+
+    def by_segment(self, command_id: str | None = None) -> Iterator[tuple[str, list[Receipt]]]:
+        """The same, with the name of the segment that has them."""
+        for number in _numbers(self._folder):
+            if number < self._number:
+                continue
+            if number > self._number:
+                self._number, self._offset = number, 0
+            data = _read(_path(self._folder, number, _LINES), self._offset)
+            data = data[: data.rfind(b"\n") + 1]
+            self._offset += len(data)
+            if data:
+                yield _name(number), _decoded(self._folder, number, data, command_id)
+
+
+def newest_mark(checkpoint: Path) -> tuple[int, int]:
+    """Which segment is the newest, and how large it is: another when there are more receipts. (0, 0) without any."""
+    folder = kept_receipts(checkpoint)
+    for number in reversed(_numbers(folder)):
+        try:
+            return number, _path(folder, number, _LINES).stat().st_size
+        except FileNotFoundError:
+            continue
+    return 0, 0
+
+
+def segment_names(checkpoint: Path) -> list[str]:
+    """The names of the segments that a checkpoint keeps, oldest first."""
+    return [_name(number) for number in _numbers(kept_receipts(checkpoint))]
+
+
+def receipts_in(checkpoint: Path, name: str, command_id: str | None = None) -> list[Receipt]:
+    """The receipts in one segment, in order; with an id only those of that command.
+
+    Of a segment that was deleted meanwhile there are none. Raises CheckpointError when it cannot be read.
+    """
+    folder, number = kept_receipts(checkpoint), int(name.removesuffix(_LINES))
+    if command_id is not None and not _may_have(folder, number, command_id):
+        return []
+    return _decoded(folder, number, _whole_lines(folder, number), command_id)
+
+
+def receipts_backwards(checkpoint: Path) -> Iterator[tuple[str, Receipt]]:
+    """All receipts, newest first, with the names of their segments. No more is read than is asked for."""
+    folder = kept_receipts(checkpoint)
+    for number in reversed(_numbers(folder)):
+        for line in reversed(_whole_lines(folder, number).splitlines()):
+            yield _name(number), _decoded(folder, number, line, None)[0]
+
+
+def _may_have(folder: Path, number: int, command_id: str) -> bool:
+    """Whether a segment may have an id; of one without an index that is not known."""
+    try:
+        hashes = np.fromfile(_path(folder, number, _INDEX), "<u8")
+    except OSError:
+        return True
+    wanted = np.uint64(id_hash(command_id))
+    place = int(np.searchsorted(hashes, wanted))
+    return place < len(hashes) and bool(hashes[place] == wanted)
+
+
+def _decoded(folder: Path, number: int, data: bytes, command_id: str | None) -> list[Receipt]:
+    """The receipts in whole lines."""
+    # Most lines are not asked for, and looking for bytes is faster than decoding.
+    encoded = b"" if command_id is None else _encoder.encode(command_id)
+    if encoded not in data:
+        return []
+    try:
+        found = [_decoder.decode(line) for line in data.splitlines() if encoded in line]
+    except msgspec.MsgspecError as e:
+        raise _damaged(folder, number, e) from e
+    return found if command_id is None else [receipt for receipt in found if receipt.id == command_id]
+
+
+def _known_of(folder: Path, number: int, lines: bytes) -> list[_Known]:
+    """What must be known of each of some whole lines."""
+    try:
+        return _known.decode_lines(lines)
+    except msgspec.MsgspecError as e:
+        raise _damaged(folder, number, e) from e
+
+
+def _whole_lines(folder: Path, number: int) -> bytes:
+    """The lines of a segment without what a crash has left of one."""
+    data = _read(_path(folder, number, _LINES))
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _read(path: Path, offset: int = 0) -> bytes:
+    """What a segment has from an offset on; one that was deleted meanwhile has nothing."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read()
+    except FileNotFoundError:
+        return b""
+    except OSError as e:
+        raise CheckpointError(
+            f"The receipts in {path} cannot be read: {e.strerror}. Restore the file."
+        ) from e
+
+
+def _last_line(path: Path) -> bytes | None:
+    """The last whole line of a segment, None when it has none."""
+    with path.open("rb") as file:
+        end = whole_lines_bytes(file.fileno())
+        start = whole_lines_bytes(file.fileno(), end - 1) if end else 0
+        return os.pread(file.fileno(), end - start - 1, start) if end else None
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The numbers of the segments, oldest first."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  # only names are needed
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    stems = (name.removesuffix(_LINES) for name in names if name.endswith(_LINES))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def _name(number: int) -> str:
+    return f"{number:010}{_LINES}"
+
+
+def _path(folder: Path, number: int, ending: str) -> Path:
+    return folder / f"{number:010}{ending}"
+
+
+def _damaged(folder: Path, number: int, why: object) -> CheckpointError:
+    return CheckpointError(
+        f"The receipts in {_path(folder, number, _LINES)} cannot be read: {why}. Restore the file, or delete it."
+    )

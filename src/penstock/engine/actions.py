@@ -1,0 +1,154 @@
+"""Actions: what a command does for one key, or for the whole step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from penstock.control.commands import Command
+from penstock.control.orders import AdmittedCommand, decode_orders, encode_orders
+from penstock.engine.command_validation import payload_decoder, payload_of
+from penstock.engine.function_instance import FunctionInstance
+from penstock.engine.step import MAIN, StepCore
+from penstock.operators.functions import CommandContext
+
+__all__ = ["Action", "StandingCommands", "action_of", "standing_applier"]
+
+Action = Callable[[CommandContext], Iterable[Any] | None]
+
+_MOST_STANDING: Final = 1000
+
+
+def action_of(command: Command, binding: FunctionInstance) -> Action:
+    """What carries out an accepted command; its payload is decoded once."""
+    core = binding.core
+    handler = core.handlers.get(command.kind)
+    if handler is not None:
+        payload = payload_of(command, handler.payload_type)
+        method = getattr(binding.function, handler.method)
+        return lambda ctx: method(payload, ctx)
+    values = _values(command, core)
+    targets = binding.shared_states if command.target.scope == "step" else binding.states
+
+    def set_values(_: CommandContext) -> None:
+        for name, value in values.items():
+            targets[name].set(value)
+
+    return set_values
+
+
+def _values(command: Command, core: StepCore) -> dict[str, Any]:
+    raw = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)
+    declared: Any = core.shared if command.target.scope == "step" else core.states
+    return {name: declared[name].value_of(value) for name, value in raw.items()}
+
+
+class _Unheard:
+    """Where records go that nobody is to get."""
+
+    def side_output(self, name: str, record: Any) -> None:
+        """Forget the record."""
+
+
+def standing_applier(
+    standing: StandingCommands,
+    binding: FunctionInstance,
+    failed: Callable[[AdmittedCommand, Exception], None],
+) -> Callable[[int], None] | None:
+    """What lets the standing commands take effect for the current key, which is new; None when there is none.
+
+    It is called with the key group. What handlers emit went out when the command came: a new key is only brought up to
+    date. `failed` hears of a handler that raises, of which nothing is left.
+    """
+    if not standing.orders:
+        return None
+    outputs = frozenset(binding.core.outputs) - {MAIN}
+    actions = [(order, action_of(order.command, binding)) for order in standing.orders.values()]
+
+    def apply_standing(key_group: int) -> None:
+        cursor = binding.cursor
+        for order, action in actions:
+            context = CommandContext(cursor, outputs, order.command)
+            context.enter(order.place.stream, _Unheard())
+            context.key_group = key_group
+            cursor.time = order.command.effective_at
+            try:
+                binding.note_version(order.command.version)
+                for _ in action(context) or ():
+                    pass
+                cursor.undo.clear()
+            except Exception as e:  # user code may raise anything
+                cursor.take_back()
+                failed(order, e)
+        cursor.time = None
+
+    return apply_standing
+
+
+@dataclass
+class StandingCommands:
+    """The commands to all keys that also keys get which appear later: for each kind the newest.
+
+    Of `set` the newest is kept for each state, and of commands that are effective at an event time one for each time.
+    """
+
+    orders: dict[tuple[str, str, str], AdmittedCommand]
+    changed: bool = False
+
+    @classmethod
+    def of(cls, stored: bytes) -> StandingCommands:
+        """From the stored form."""
+        orders = (
+            [order for order in decode_orders(stored) if isinstance(order, AdmittedCommand)] if stored else []
+        )
+        return cls({_identity(order): order for order in orders})
+
+    def dump(self) -> bytes:
+        """The stored form."""
+        return encode_orders(list(self.orders.values())) if self.orders else b""
+
+    def copy(self) -> StandingCommands:
+        """The same commands, to which others can be added."""
+        return StandingCommands(dict(self.orders))
+
+    def add(self, order: AdmittedCommand, core: StepCore) -> bool:
+        """Keep a command to all keys; whether it is of a kind that is kept."""
+        handler = core.handlers.get(order.command.kind)
+        if handler is not None and not handler.new_keys:
+            return False
+        self.changed = True
+        for part in _parts(order) if handler is None else [order]:
+            identity = _identity(part)
+            # The newest comes last, so that new keys get commands of several kinds in the order of their cuts.
+            self.orders.pop(identity, None)
+            self.orders[identity] = part
+        while len(self.orders) > _MOST_STANDING:
+            del self.orders[next(iter(self.orders))]
+        return True
+
+
+def _parts(order: AdmittedCommand) -> list[AdmittedCommand]:
+    """A `set` of several states as one of each."""
+    values = msgspec.json.decode(order.command.payload, type=dict[str, msgspec.Raw])
+    if len(values) == 1:
+        return [order]
+    return [
+        msgspec.structs.replace(
+            order,
+            command=msgspec.structs.replace(
+                order.command, payload=msgspec.Raw(msgspec.json.encode({name: value}))
+            ),
+        )
+        for name, value in values.items()
+    ]
+
+
+def _identity(order: AdmittedCommand) -> tuple[str, str, str]:
+    command = order.command
+    state = ""
+    if command.kind == "set":
+        state = next(iter(msgspec.json.decode(command.payload, type=dict[str, msgspec.Raw])))
+    return command.kind, state, "" if command.effective_at is None else command.effective_at.isoformat()

@@ -1,0 +1,481 @@
+"""Command execution: commands and broadcast control records take effect in a slot, before keyed records."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.control.commands import DumpRequest
+from penstock.control.orders import AdmittedCommand, CommandIdNotice, PlainSet, PlainSets, Steered
+from penstock.control.receipts import RecordPosition, Report
+from penstock.control.register import Register
+from penstock.control.stories import Applied
+from penstock.engine.actions import Action, StandingCommands, action_of, standing_applier
+from penstock.engine.command_validation import are_as_named, named_keys, payload_of
+from penstock.engine.control_emissions import Emissions
+from penstock.engine.function_instance import FunctionInstance
+from penstock.engine.slot import Slot, SlotHeader, dead_letter_of, letter_of, report_of
+from penstock.engine.step import MAIN, StepResult
+from penstock.operators.error_reasons import reason_in_short, reason_of
+from penstock.operators.event_times import event_times
+from penstock.operators.functions import (
+    CommandContext,
+    ConnectedProcessFunction,
+    Context,
+    PartCommandContext,
+    PartContext,
+)
+from penstock.operators.record_blocks import OFFSET, RAW, Block, DeadLetter, raw_bytes
+from penstock.state.group_state import GroupState
+from penstock.state.group_table import GroupTable
+
+__all__ = ["CommandExecution", "KeptOnce"]
+
+
+@dataclass(frozen=True)
+class KeptOnce:
+    """What a slot keeps once for its step, as steering changes it. The register is not settled."""
+
+    header: SlotHeader
+    register: Register
+    standing: StandingCommands
+
+
+class CommandExecution:
+    """One pass of steering over a slot. `table` gives the stored table of a key group.
+
+    Afterwards `changes` and what is `kept` hold what is new; nothing else changes.
+    """
+
+    def __init__(
+        self, binding: FunctionInstance, kept: KeptOnce, slot: Slot, table: Callable[[int], GroupTable]
+    ) -> None:
+        self._core: Final = binding.core
+        self.kept: Final = kept
+        self.header: Final = kept.header
+        self.shared: Final = binding.shared
+        self._binding: Final = binding
+        self._register: Final = kept.register
+        self._standing: Final = kept.standing
+        self._first: Final = slot.first
+        self._key_groups: Final = slot.key_groups
+        self._own: Final = slot.own
+        self._table: Final = table
+        self._groups: Final[dict[int, GroupState]] = {}
+        self._outputs: Final = frozenset(name for name in self._core.outputs if name != MAIN)
+        self._emitted: Final = Emissions(self._binding, first=slot.first)
+        self._visited = 0
+        self._standing_applier: Callable[[int], None] | None = None
+        self._went_through = False
+        self._at_a_key = False
+        self._raised_at_key = False
+        self.result: Final = StepResult()
+        self.reports: Final[list[Report]] = []
+        self.applied: Final[dict[tuple[str, str], Applied]] = {}
+        self.traced: Final[list[AdmittedCommand]] = []
+        self.changes: Final[dict[int, pa.RecordBatch]] = {}
+        self._named: Final[dict[int, list[Any]]] = {}
+        self._entered: Final[set[int]] = set()
+        core = self._core
+        self._as_named: Final = are_as_named(core.key_type)
+        self._sets_plainly: Final = not (binding.checks_values or core.stamped or "set" in core.handlers)
+        self._binding.leave()
+
+    # -- commands --
+
+    def expect(self, orders: Sequence[Steered]) -> None:
+        """Note the keys that orders name, whose states are then brought together and not one by one."""
+        named: list[Any] = []
+        groups: list[int] = []
+        for order in orders:
+            if isinstance(order, PlainSets):
+                own = [one for one in order.commands if isinstance(one, PlainSet)]
+                named += [one.key for one in own]
+                groups += [one.key_group for one in own]
+                continue
+            if isinstance(order, CommandIdNotice) or order.refusal:
+                continue
+            target = order.command.target
+            if target.key is not None:
+                named.append(target.key)
+            elif target.keys is not None:
+                named += target.keys
+            else:
+                continue
+            groups += order.key_groups
+        for key, group in zip(named_keys(named, self._core.key_type), groups, strict=True):
+            if group in self._own:
+                self._named.setdefault(group, []).append(key)
+
+    def command(self, order: Steered, now: dt.datetime) -> None:
+        """Carry out a command, or several plain sets, or say why not."""
+        if isinstance(order, PlainSets):
+            self._set_all(order, now)
+            return
+        if isinstance(order, CommandIdNotice):
+            self._register.seen(order.id)
+            return
+        command = order.command
+        if order.refusal:
+            if not self._register.seen(command.id) and self._first:
+                self.reports.append(report_of(order, "refused", order.refusal, alone=True))
+            return
+        refusal = self._register.admit(command, now)
+        scope = command.target.scope
+        if refusal is not None:
+            # Of a command to single keys only the slots that have them see more than its id.
+            if (self._first or scope in ("key", "keys")) and not refusal.duplicate:
+                self.reports.append(
+                    report_of(order, "refused", refusal.reason, alone=scope not in ("keys", "job"))
+                )
+            return
+        if scope == "all":
+            self._for_keys(order, list(self._all_keys()), self._key_groups)
+            self._standing.add(order, self._core)
+            self._standing_applier = None
+        elif scope in ("key", "keys"):
+            self._for_named_keys(order)
+        elif command.kind in self._core.handlers or command.kind in ("set", "reload-config"):
+            self._for_step(order)
+        else:
+            self._built_in(order)
+
+    def _for_named_keys(self, order: AdmittedCommand) -> None:
+        target = order.command.target
+        if target.keys is None:
+            (group,) = order.key_groups
+            if group in self._own:
+                key = target.key if self._as_named else named_keys([target.key], self._core.key_type)[0]
+                if not self._set_plainly(order, key, group):
+                    self._for_keys(order, [(key, group)], order.key_groups)
+            return
+        if self._own.isdisjoint(order.key_groups):
+            return
+        places = zip(named_keys(target.keys, self._core.key_type), order.key_groups, strict=True)
+        own = dict.fromkeys((key, group) for key, group in places if group in self._own)
+        # One key group after the other, since the states move to another one slowly.
+        self._for_keys(order, sorted(own, key=operator.itemgetter(1)), sorted({group for _, group in own}))
+
+    def _set_all(self, sets: PlainSets, now: dt.datetime) -> None:
+        """Carry out plain sets as they would be one by one, but for thousands of them a second."""
+        if not self._sets_plainly or self._standing.orders:
+            for order in sets.orders():
+                self.command(order, now)
+            return
+        seen = self._register.seen_all([one if isinstance(one, str) else one.id for one in sets.commands])
+        own = [
+            one
+            for one, was_seen in zip(sets.commands, seen, strict=True)
+            if isinstance(one, PlainSet) and not was_seen
+        ]
+        read, step = self._core.plain_values.read, sets.step
+        done = []
+        for one, key in zip(own, named_keys([one.key for one in own], self._core.key_type), strict=True):
+            values = read(one.payload)
+            if values is None:
+                self._for_keys(sets.order(one), [(key, one.key_group)], [one.key_group])
+                continue
+            self._set(key, one.key_group, values)
+            done.append(one)
+        # A slot that none of them is for reports nothing.
+        if done:
+            self._applied_of(sets.place).add_sets(
+                [one.offset for one in done],
+                [one.id for one in done],
+                [f"{step}/{one.key}" for one in done],
+                [one.issued_by for one in done],
+            )
+
+    def _set(self, key: Any, group: int, values: Mapping[str, Any]) -> None:
+        columns = self._group(group).columns
+        for name, value in values.items():
+            column = columns[name]
+            column.values[key] = value
+            column.dirty[key] = None
+
+    def _set_plainly(self, order: AdmittedCommand, key: Any, group: int) -> bool:
+        """Set states of one key where no code of the user's has to hear of it; whether that was so.
+
+        It does what `_for_keys` does, for thousands of commands a second.
+        """
+        command = order.command
+        if command.kind != "set" or not self._sets_plainly or self._standing.orders or command.effective_at:
+            return False
+        values = self._core.plain_values.read(command.payload)
+        if values is None or self._register.stale_key(command, key) is not None:
+            return False
+        self._set(key, group, values)
+        self._register.note_key(command, key)
+        self.reports.append(report_of(order, "applied", key_groups=order.key_groups, keys=1, alone=True))
+        return True
+
+    def _applied_of(self, place: RecordPosition) -> Applied:
+        """Where to note what was applied to a single key of this slot."""
+        source = place.stream, place.partition
+        if source not in self.applied:
+            self.applied[source] = Applied(*source)
+        return self.applied[source]
+
+    def _for_keys(self, order: AdmittedCommand, keys: list[tuple[Any, int]], groups: Sequence[int]) -> None:
+        """Carry out a command for each of some keys."""
+        command = order.command
+        binding = self._binding
+        context = CommandContext(binding.cursor, self._outputs, command)
+        context.enter(order.place.stream, self._emitted)
+        action = action_of(command, binding)
+        touched, refused = 0, ""
+        failed: dict[int, Exception] = {}
+        entered = -1
+        for key, group in keys:
+            stale = self._register.stale_key(command, key)
+            if stale is not None:
+                refused = stale.reason
+                continue
+            if group != entered:
+                self._enter(group, context)
+                entered = group
+            binding.cursor.key = key
+            if command.target.scope != "all":
+                self._apply_standing(key, group)
+            error = self._attempt(action, context, order)
+            if error is None:
+                touched += 1
+                self._register.note_key(command, key)
+            else:
+                failed.setdefault(group, error)
+        binding.cursor.key = None
+        counts: dict[str, Any] = {"key_groups": groups, "keys": touched, "replies": context.replies}
+        counts["alone"] = command.target.key is not None
+        if failed:
+            first = failed[min(failed)]
+            self.result.dead_letters.append(dead_letter_of(order, first, self._core.step))
+            self.reports.append(
+                report_of(order, "degraded", reason_in_short(first), failed=sorted(failed), **counts)
+            )
+        elif refused and not touched and command.target.scope != "all":
+            self.reports.append(report_of(order, "refused", refused, alone=counts["alone"]))
+        else:
+            self.reports.append(report_of(order, "applied", **counts))
+
+    def _apply_standing(self, key: Any, group: int) -> None:
+        """A key that the step has not seen gets what all keys got, before it gets something of its own."""
+        if not self._standing.orders or self._groups[group].has(key):
+            return
+        if self._standing_applier is None:
+            self._standing_applier = standing_applier(self._standing, self._binding, self._standing_failed)
+        if self._standing_applier is not None:
+            self._standing_applier(group)
+
+    def _standing_failed(self, order: AdmittedCommand, error: Exception) -> None:
+        self.result.dead_letters.append(dead_letter_of(order, error, self._core.step))
+
+    def _for_step(self, order: AdmittedCommand) -> None:
+        """Carry out a command once, for the whole step."""
+        kind = CommandContext if self._core.has_key else PartCommandContext
+        context = kind(self._binding.cursor, self._outputs, order.command)
+        context.enter(order.place.stream, self._emitted)
+        context.open_keys(lambda: self._keys(context))
+        error = self._whole_step(action_of(order.command, self._binding), context, order)
+        # Every slot replies the same where it has no key.
+        replies = [reply for reply in context.replies if self._first or reply[0] is not None]
+        counts: dict[str, Any] = {
+            "key_groups": list(self._key_groups),
+            "keys": self._visited,
+            "replies": replies,
+        }
+        if error is None:
+            self.reports.append(report_of(order, "applied", **counts))
+            return
+        # What raises for the whole step raises in every slot, and is told once.
+        if self._first or self._raised_at_key:
+            self.result.dead_letters.append(dead_letter_of(order, error, self._core.step))
+        self.reports.append(
+            report_of(order, "degraded", reason_in_short(error), failed=list(self._key_groups), **counts)
+        )
+
+    def _whole_step(self, action: Action, context: Context, order: AdmittedCommand) -> Exception | None:
+        self._visited = 0
+        self._binding.leave()
+        self.shared.writable = True
+        try:
+            return self._attempt(action, context, order)
+        finally:
+            self.shared.writable = False
+            self._binding.leave()
+
+    def _attempt(self, action: Action, context: Any, order: AdmittedCommand) -> Exception | None:
+        """Carry out an action; when it raises, nothing of it is left."""
+        cursor = self._binding.cursor
+        mark = len(self._emitted)
+        self._at_a_key = self._went_through = False
+        self._emitted.origin = lambda reason: letter_of(order, reason, self._core.step)
+        cursor.time = order.command.effective_at
+        try:
+            self._binding.note_version(order.command.version)
+            for item in action(context) or ():
+                self._emitted.side_output(MAIN, item)
+        except Exception as e:  # user code may raise anything
+            self._take_back()
+            self._emitted.forget(mark)
+            return e
+        finally:
+            cursor.time = None
+        cursor.undo.clear()
+        return None
+
+    def _take_back(self) -> None:
+        """Undo what the running code has changed.
+
+        Code for the whole step that has gone through keys may raise in some slots only. What it did to the shared
+        states before that stays, as it does in the other slots, for these must remain the same.
+        """
+        self._raised_at_key = self._at_a_key
+        self._binding.cursor.take_back(self.shared.own if self._went_through else None)
+
+    def _built_in(self, order: AdmittedCommand) -> None:
+        kind = order.command.kind
+        if kind == "trace":
+            # It answers when the data of this micro-batch has gone through.
+            self.traced.append(order)
+            return
+        if kind == "dump-state":
+            # The driver has the dump made of this micro-batch, once it is committed.
+            wanted = msgspec.to_builtins(payload_of(order.command, DumpRequest))
+            replies = [(None, wanted)] if self._first else []
+            self.reports.append(
+                report_of(order, "applied", key_groups=list(self._key_groups), replies=replies)
+            )
+            return
+        if kind in ("pause", "resume"):
+            self.header.paused = kind == "pause"
+        else:
+            assert kind == "clear-cache", kind
+            try:
+                self._core.clear_cache(self.header.cache_generation + 1)
+            except Exception as e:  # user code may raise anything
+                groups = list(self._key_groups)
+                self.result.dead_letters.append(dead_letter_of(order, e, self._core.step))
+                self.reports.append(report_of(order, "degraded", reason_in_short(e), failed=groups))
+                return
+            # Other workers clear theirs when they next see the slot.
+            self.header.cache_generation += 1
+        self.reports.append(report_of(order, "applied", key_groups=list(self._key_groups)))
+
+    # -- broadcast control records --
+
+    def broadcast(self, block: Block) -> None:
+        """Let the records of a broadcast stream take effect, one after the other."""
+        source = self._core.inputs[block.input]
+        function = self._binding.function
+        assert isinstance(function, ConnectedProcessFunction)
+        times = None if source.time is None else event_times(block.batch.column(source.time))
+        versions = None if source.version is None else block.batch.column(source.version).to_pylist()
+        kind = Context if self._core.has_key else PartContext
+        context = kind(self._binding.cursor, self._outputs)
+        context.enter(block.stream, self._emitted)
+        context.open_keys(lambda: self._keys(context))
+        self._binding.leave()
+        for row in range(block.batch.num_rows):
+            mark = len(self._emitted)
+            self._at_a_key = self._went_through = False
+            self._emitted.origin = functools.partial(self._letter_of_record, block, row)
+            cursor = self._binding.cursor
+            cursor.time = None if times is None else times[row]
+            self.shared.writable = True
+            try:
+                # One by one, since the class of the records is the user's and may refuse some of them.
+                (record,) = source.record_type.objects(block.batch.slice(row, 1))
+                self._binding.note_version(None if versions is None else versions[row])
+                for item in function.process_control(record, context) or ():
+                    self._emitted.side_output(MAIN, item)
+            except Exception as e:  # user code may raise anything
+                self._take_back()
+                self._emitted.forget(mark)
+                # What raises for the whole step raises in every slot, and is told once.
+                if self._first or self._raised_at_key:
+                    self.result.dead_letters.append(self._letter_of_record(block, row, reason_of(e)))
+            cursor.undo.clear()
+            cursor.time = None
+            self.shared.writable = False
+            self._binding.leave()
+
+    def _letter_of_record(self, block: Block, row: int, reason: str) -> DeadLetter:
+        source = self._core.inputs[block.input]
+        offset = block.batch.column(OFFSET)[row].as_py()
+        raw = raw_bytes(block.column(RAW), block.batch, row, source.record_type)
+        return DeadLetter(reason, block.stream, self._core.step, block.partition, offset, raw)
+
+    # -- keys and what is emitted --
+
+    def _group(self, key_group: int) -> GroupState:
+        state = self._groups.get(key_group)
+        if state is None:
+            state = GroupState(self._core.specs, self._table(key_group), self._binding.cursor)
+            named = self._named.pop(key_group, None)
+            if named is not None:
+                state.load_keys(pa.array(named, self._core.key_type))
+            self._groups[key_group] = state
+        return state
+
+    def _enter(self, key_group: int, context: Context) -> None:
+        state = self._group(key_group)
+        if key_group not in self._entered:
+            self._entered.add(key_group)
+            # What was set plainly is written back, so that all values can be turned into Python objects together.
+            state.flush()
+            state.materialise()
+        self._binding.enter(state)
+        context.key_group = key_group
+
+    def _all_keys(self) -> Iterator[tuple[Any, int]]:
+        """Every key of the slot with its key group; keys whose values are all gone are no keys."""
+        for group in self._key_groups:
+            if not self._table(group).keys and group not in self._groups:
+                continue
+            state = self._group(group)
+            # What the running handler has changed must stay where it can be taken back.
+            keys = state.keys_now() if self._binding.cursor.undo else state.settled_keys()
+            yield from ((key, group) for key in keys)
+
+    def _keys(self, context: Context) -> Iterator[Any]:
+        """`ctx.keys()`, `ctx.parts()`: from now on slots may differ in what they do, so shared states are fixed."""
+        self._went_through = True
+        self.shared.writable = False
+        return self._through_keys(context)
+
+    def _through_keys(self, context: Context) -> Iterator[Any]:
+        """All keys of the slot, with the states at each."""
+        entered = -1
+        try:
+            for key, group in self._all_keys():
+                if group != entered:
+                    self._enter(group, context)
+                    entered = group
+                self._binding.cursor.key = key
+                self._visited += 1
+                # A loop that is left by an exception is closed here, before anybody else hears of it.
+                self._at_a_key = True
+                yield key if self._core.has_key else group
+                self._at_a_key = False
+        finally:
+            self._binding.leave()
+
+    # -- what is emitted --
+
+    def finish(self) -> None:
+        """Bring together what is new."""
+        for output in self._emitted.outputs():
+            emission = self._emitted.emission(output, self.result.dead_letters)
+            if emission is not None:
+                self.result.emissions.append(emission)
+        for group in sorted(self._groups):
+            changes = self._groups[group].changes()
+            if changes is not None:
+                self.changes[group] = changes

@@ -1,0 +1,336 @@
+"""Command validation: what a step takes, and whether a command is one of these. Needs no state."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.control.commands import Command, CommandError, DumpRequest, in_short
+from penstock.control.orders import AdmittedCommand
+from penstock.control.receipts import RecordPosition
+from penstock.operators.handlers import BUILT_IN_KINDS, Handler
+from penstock.state.history import TemporalState
+from penstock.state.key_groups import key_groups
+from penstock.state.key_index import key_values
+from penstock.state.plain_values import PlainValues
+from penstock.state.shared import Setting
+from penstock.state.state_spec import completed
+from penstock.state.values import KeyedState
+
+__all__ = [
+    "AcceptedStep",
+    "Accepting",
+    "are_as_named",
+    "key_array",
+    "named_keys",
+    "payload_decoder",
+    "payload_of",
+]
+
+_SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "set": ("key", "keys", "all", "step"),
+    "reload-config": ("step",),
+    "clear-cache": ("step", "job"),
+    "pause": ("step", "job"),
+    "resume": ("step", "job"),
+    "trace": ("step", "job"),
+    "dump-state": ("job",),
+}
+_HANDLER_SCOPES: Final = {"key": ("key", "keys", "all"), "step": ("step", "job")}
+# What an unfit key raises on its way into a column.
+_NOT_A_KEY: Final = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    pa.ArrowException,
+    msgspec.ValidationError,
+)
+# Kinds of penstock's own that a step takes only with a handler of its own.
+_NEEDS_HANDLER: Final = ("load-model",)
+
+
+@dataclass(frozen=True)
+class AcceptedStep:
+    """What one step takes.
+
+    `timed` tells that its records have an event time, so that a command may be effective at one. A step without a key
+    has the key type null, and no states that a command could set.
+    """
+
+    step: str
+    key_type: pa.DataType
+    handlers: Mapping[str, Handler]
+    states: Mapping[str, KeyedState]
+    settings: Mapping[str, Setting[Any]]
+    timed: bool
+    has_cache: bool
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, tuple[str, ...]]:
+        """The kinds of commands that the step takes, with their scopes."""
+        found = dict(_SCOPES)
+        if not self.settings:
+            found["set"] = ("key", "keys", "all")
+            del found["reload-config"]
+        if not self.states:
+            found["set"] = tuple(scope for scope in found["set"] if scope == "step")
+        if not self.has_cache:
+            del found["clear-cache"]
+        for handler in self.handlers.values():
+            found[handler.kind] = _HANDLER_SCOPES[handler.scope]
+        return {kind: scopes for kind, scopes in found.items() if scopes}
+
+
+@dataclass(frozen=True)
+class Accepting:
+    """Which commands the steps of a job take."""
+
+    steps: Mapping[str, AcceptedStep]
+    key_groups: int
+
+    def orders(self, commands: Sequence[tuple[RecordPosition, Command]]) -> list[AdmittedCommand]:
+        """The orders of some commands; with a refusal where no step takes one."""
+        checked = [(place, command, self._refusal(command)) for place, command in commands]
+        good = [command for _, command, refusal in checked if not refusal]
+        try:
+            groups = self._key_groups(good)
+        except _NOT_A_KEY:
+            return [self._order(place, command, refusal) for place, command, refusal in checked]
+        left = iter(groups)
+        return [
+            self.refused(place, command, refusal)
+            if refusal
+            else AdmittedCommand(place, command, command.target.step, "", next(left))
+            for place, command, refusal in checked
+        ]
+
+    def _order(self, place: RecordPosition, command: Command, refusal: str) -> AdmittedCommand:
+        """The order of one command whose keys have still to be tried."""
+        if not refusal:
+            try:
+                (groups,) = self._key_groups([command])
+            except _NOT_A_KEY as e:
+                kind = self.steps[command.target.step].key_type
+                refusal = f"the target has a key that is no {kind}: {e}"
+            else:
+                return AdmittedCommand(place, command, command.target.step, "", groups)
+        return self.refused(place, command, refusal)
+
+    def refused(self, place: RecordPosition, command: Command, refusal: str) -> AdmittedCommand:
+        """The order of a command that must not be carried out."""
+        judge = command.target.step if command.target.step in self.steps else next(iter(self.steps))
+        # A refused command keeps its payload out of the way of the steps.
+        short = msgspec.structs.replace(command, payload=msgspec.Raw(b"null"))
+        return AdmittedCommand(place, short, judge, refusal)
+
+    def _key_groups(self, commands: Sequence[Command]) -> list[list[int]]:
+        """For each command the key groups of the keys that it names; all keys of a step are hashed at once."""
+        found: list[list[int]] = [[] for _ in commands]
+        places: dict[str, list[int]] = {}
+        keys: dict[str, list[Any]] = {}
+        for place, command in enumerate(commands):
+            target = command.target
+            named = [target.key] if target.key is not None else target.keys
+            if named is not None:
+                places.setdefault(target.step, []).extend([place] * len(named))
+                keys.setdefault(target.step, []).extend(named)
+        for step, named in keys.items():
+            groups = key_groups(key_array(named, self.steps[step].key_type), self.key_groups).tolist()
+            for place, group in zip(places[step], groups, strict=True):
+                found[place].append(group)
+        return found
+
+    def _refusal(self, command: Command) -> str:
+        """Why a command is not taken, whatever its keys; empty when it is."""
+        if command.kind == "set" and command.target.key is not None and self._sets_plainly(command):
+            return ""
+        try:
+            self._check(command)
+        except CommandError as e:
+            return str(e)
+        except Exception as e:  # the class of a payload is the user's and may raise anything
+            return f"the payload does not fit: {in_short(e)}"
+        return ""
+
+    def _sets_plainly(self, command: Command) -> bool:
+        """Whether a `set` of a key is one that all checks let pass; for thousands of commands a second."""
+        plain = self._plain_values.get(command.target.step)
+        return plain is not None and command.effective_at is None and plain.read(command.payload) is not None
+
+    @functools.cached_property
+    def _plain_values(self) -> dict[str, PlainValues]:
+        """Of the steps that take `set` for keys, and have no handler of their own for it, what reads most payloads."""
+        return {
+            name: PlainValues(step.states)
+            for name, step in self.steps.items()
+            if "key" in step.kinds.get("set", ()) and not any(h.kind == "set" for h in step.handlers.values())
+        }
+
+    def malformed(self, error: CommandError, place: RecordPosition) -> AdmittedCommand:
+        """The order for what is no command."""
+        command_id = error.id or f"{place.stream}/{place.partition}/{place.offset}"
+        return AdmittedCommand(place, Command(id=command_id, kind=""), next(iter(self.steps)), str(error))
+
+    def takers(self, command: Command) -> list[str]:
+        """The steps that a command is for."""
+        if command.target.step:
+            return [command.target.step]
+        return [name for name, step in self.steps.items() if "job" in step.kinds.get(command.kind, ())]
+
+    def _check(self, command: Command) -> None:
+        target = command.target
+        if not target.step:
+            self._check_for_job(command)
+            return
+        step = self.steps.get(target.step)
+        if step is None:
+            raise CommandError(f"the job has no step {target.step!r}; it has {', '.join(self.steps)}")
+        scopes = step.kinds.get(command.kind)
+        if scopes is None:
+            raise CommandError(_unknown(command.kind, f"the step {step.step!r}", step.kinds))
+        if target.scope not in scopes:
+            raise CommandError(
+                f"{command.kind!r} is for {' or '.join(scopes)}, and the target {str(target)!r} is for {target.scope}"
+            )
+        self._check_payload(command, step)
+        self._check_time(command, step)
+
+    def _check_for_job(self, command: Command) -> None:
+        takers = self.takers(command)
+        if not takers:
+            kinds = {kind: scopes for step in self.steps.values() for kind, scopes in step.kinds.items()}
+            if command.kind in kinds:
+                raise CommandError(f"{command.kind!r} is for {' or '.join(kinds[command.kind])}; name a step")
+            raise CommandError(_unknown(command.kind, "the job", kinds))
+        for taker in takers:
+            self._check_payload(command, self.steps[taker])
+            self._check_time(command, self.steps[taker])
+
+    def _check_payload(self, command: Command, step: AcceptedStep) -> None:
+        handler = step.handlers.get(command.kind)
+        if handler is not None:
+            payload_of(command, handler.payload_type)
+        elif command.kind == "set":
+            self._check_values(command, step)
+        elif command.kind == "reload-config":
+            self._check_read(command, step)
+        elif command.kind == "dump-state":
+            payload_of(command, DumpRequest)
+
+    def _check_read(self, command: Command, step: AcceptedStep) -> None:
+        """As for values that the sender gave, but without the words of the file: it may be for other eyes."""
+        read = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)
+        unknown = len(read.keys() - step.settings.keys())
+        if unknown:
+            raise CommandError(
+                f"{unknown} of the {len(read)} names that were read are not settings of the step {step.step!r}; it has "
+                f"{', '.join(step.settings)}"
+            )
+        for name, raw in read.items():
+            try:
+                step.settings[name].value_of(raw)
+            except Exception:  # the class of a setting is the user's and may raise anything
+                raise CommandError(f"what was read for the setting {name!r} does not fit its type") from None
+        self._check_values(command, step)
+
+    def _check_values(self, command: Command, step: AcceptedStep) -> None:
+        values = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)
+        shared = command.target.scope == "step"
+        known: Mapping[str, Any] = step.settings if shared else step.states
+        for name, raw in values.items():
+            if name not in known:
+                what = "setting" if shared else "state"
+                raise CommandError(
+                    f"the step {step.step!r} has no {what} {name!r}; it has {', '.join(known) or 'none'}"
+                )
+            declared = known[name]
+            temporal = (
+                declared.has_history if isinstance(declared, Setting) else isinstance(declared, TemporalState)
+            )
+            if command.effective_at is not None and not temporal:
+                raise CommandError(
+                    f"the {'setting' if shared else 'state'} {name!r} has no history, so nothing can be effective at "
+                    "a time"
+                )
+            declared.value_of(raw)
+        if not values:
+            raise CommandError("the payload names nothing to set")
+
+    def _check_time(self, command: Command, step: AcceptedStep) -> None:
+        if command.effective_at is None:
+            return
+        if command.kind in BUILT_IN_KINDS and command.kind not in ("set", "reload-config"):
+            raise CommandError(f"{command.kind!r} takes effect at the cut and not at an event time")
+        if not step.timed:
+            raise CommandError(
+                f"the records of step {step.step!r} have no event time; declare event_time= on its data stream"
+            )
+        if not step.settings and not any(isinstance(s, TemporalState) for s in step.states.values()):
+            raise CommandError(
+                f"the step {step.step!r} has no setting and no temporal state to be effective at a time"
+            )
+
+
+def _unknown(kind: str, who: str, kinds: Mapping[str, Any]) -> str:
+    if kind in _NEEDS_HANDLER:
+        return f"{who} has no handler for {kind!r}; write one with on_command({kind!r})"
+    return f"{who} takes no command {kind!r}; it takes {', '.join(kinds)}"
+
+
+def payload_of(command: Command, payload_type: Any) -> Any:
+    """A command's payload. msgspec.DecodeError when it is not of the type."""
+    return completed(payload_decoder(payload_type).decode(command.payload))
+
+
+@functools.lru_cache(maxsize=256)
+def payload_decoder(payload_type: Any) -> msgspec.json.Decoder[Any]:
+    """What reads payloads of a type."""
+    return msgspec.json.Decoder(payload_type)
+
+
+def key_array(keys: Sequence[Any], key_type: pa.DataType) -> pa.Array:
+    """Keys as they stand in a command's JSON, as a column of the step's key type.
+
+    Raises ValueError, TypeError, an Arrow or a msgspec error when one does not fit.
+    """
+    if pa.types.is_struct(key_type):
+        parts = [f.type for f in key_type]
+        rows = msgspec.convert(keys, list[list[Any]])
+        if any(len(row) != len(parts) for row in rows):
+            raise ValueError(f"a key has {len(parts)} parts")
+        columns = [_column(column, kind) for column, kind in zip(zip(*rows, strict=True), parts, strict=True)]
+        return pa.StructArray.from_arrays(columns, fields=list(key_type))
+    return _column(keys, key_type)
+
+
+def named_keys(keys: Sequence[Any], key_type: pa.DataType) -> list[Any]:
+    """Accepted keys as user code sees them."""
+    return list(keys) if are_as_named(key_type) else key_values(key_array(keys, key_type))
+
+
+def are_as_named(key_type: pa.DataType) -> bool:
+    """Whether accepted keys of a type are in JSON what they are in Python, as those of the common types are."""
+    return bool(pa.types.is_integer(key_type) or pa.types.is_string(key_type))
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(msgspec.convert(list(values), list[_python_type(kind)]), kind)  # type: ignore[misc]
+
+
+def _python_type(kind: pa.DataType) -> Any:
+    if pa.types.is_integer(kind):
+        return int
+    if pa.types.is_string(kind):
+        return str
+    if pa.types.is_date(kind):
+        return dt.date
+    if pa.types.is_timestamp(kind):
+        return dt.datetime
+    return bytes

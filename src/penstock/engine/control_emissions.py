@@ -1,0 +1,102 @@
+"""Emitting outside of blocks: what commands and broadcast control records emit, with the keys they emit it under."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from penstock.base.instants import milliseconds_of
+from penstock.engine.function_instance import FunctionInstance
+from penstock.engine.step import MAIN, Emission
+from penstock.errors import SchemaError
+from penstock.operators.error_reasons import unfit
+from penstock.operators.record_blocks import DeadLetter
+from penstock.records.schemas import VERSION_FIELD
+from penstock.records.types import RecordType
+
+__all__ = ["Emissions", "Emitted", "Origin"]
+
+Origin = Callable[[str], DeadLetter]
+
+
+class Emitted(NamedTuple):
+    """A record that was emitted, the key, version and time under which it was, and what makes a dead letter of it."""
+
+    output: str
+    record: Any
+    key: Any
+    version: int | None
+    time: dt.datetime | None
+    origin: Origin
+
+
+class Emissions:
+    """What was emitted so far, in order. What is emitted outside of a key is kept in the first slot only."""
+
+    def __init__(self, binding: FunctionInstance, *, first: bool) -> None:
+        self._binding: Final = binding
+        self._first: Final = first
+        self._found: list[Emitted] = []
+        self.origin: Origin | None = None
+
+    def side_output(self, name: str, record: Any) -> None:
+        """Take a record for an output."""
+        cursor = self._binding.cursor
+        key = cursor.key
+        if key is None and not self._first:
+            return
+        version = self._binding.version() if self._binding.core.stamped else None
+        assert self.origin is not None
+        self._found.append(Emitted(name, record, key, version, cursor.time, self.origin))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def forget(self, count: int) -> None:
+        """Keep only the first `count`."""
+        del self._found[count:]
+
+    def outputs(self) -> list[str]:
+        """The outputs that got anything."""
+        return list(dict.fromkeys(one.output for one in self._found))
+
+    def of(self, output: str) -> list[Emitted]:
+        """What one output got."""
+        return [one for one in self._found if one.output == output]
+
+    def emission(self, output: str, letters: list[DeadLetter]) -> Emission | None:
+        """What one output got, as a batch; what does not fit it becomes a dead letter. None when nothing is left."""
+        core = self._binding.core
+        found = [one for one in self._found if one.output == output]
+        output_type = core.outputs.get(output)
+        if output_type is None:
+            reason = f"step {core.step!r} emitted a record but declares no output"
+            letters += [one.origin(reason) for one in found]
+            return None
+        try:
+            batch = output_type.batch([one.record for one in found])
+        except SchemaError:
+            found = [one for one in found if _fits(one, output_type, letters)]
+            batch = output_type.batch([one.record for one in found])
+        if not found:
+            return None
+        if core.stamped and output == MAIN:
+            batch = batch.append_column(VERSION_FIELD, pa.array([one.version for one in found], pa.int64()))
+        keys = pa.array([one.key for one in found], core.key_type)
+        times = None
+        if output in core.timed:
+            effective = [None if one.time is None else milliseconds_of(one.time) for one in found]
+            times = pa.array(effective, pa.int64())
+        return Emission(output, batch, keys, times)
+
+
+def _fits(one: Emitted, output_type: RecordType, letters: list[DeadLetter]) -> bool:
+    try:
+        output_type.batch([one.record])
+    except SchemaError as e:
+        letters.append(one.origin(unfit(one.record, output_type, e)))
+        return False
+    return True

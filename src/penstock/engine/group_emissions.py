@@ -1,0 +1,167 @@
+"""Group emissions: what the function of a key group has emitted, and for which row or timer."""
+
+from __future__ import annotations
+
+import datetime as dt
+import heapq
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.base.instants import EPOCH
+from penstock.engine.function_instance import FunctionInstance
+from penstock.operators.record_blocks import DeadLetter
+from penstock.records.schemas import VERSION_FIELD
+from penstock.records.types import RecordType
+from penstock.state.timeline import TIMERS
+from penstock.state.timer import StoredTimer
+
+__all__ = [
+    "DueTimers",
+    "EmittedByTimers",
+    "EmittedRecords",
+    "FiredTimers",
+    "Stamps",
+    "due_ms",
+    "returned_batch",
+]
+
+
+class FiredTimers:
+    """Timers that fire in one run, with their keys; `found` has those that were called, in order."""
+
+    def __init__(self, step: str, due: list[tuple[StoredTimer, Any]], watermark_us: int = 0) -> None:
+        self._step: Final = step
+        self._known: Final[set[tuple[Any, ...]]] = set()
+        self.waiting: Final[list[tuple[tuple[Any, ...], StoredTimer, Any]]] = []
+        self.watermark_us: Final = watermark_us
+        self.found: Final[list[tuple[StoredTimer, Any]]] = []
+        self.expect(due)
+
+    def next(self) -> tuple[StoredTimer, Any]:
+        """The earliest that waits."""
+        place, timer, key = heapq.heappop(self.waiting)
+        self._known.remove(place)
+        self.found.append((timer, key))
+        return timer, key
+
+    def expect(self, more: list[tuple[StoredTimer, Any]]) -> None:
+        """Add timers, each once."""
+        for timer, key in more:
+            place = (timer.at, timer.name, key)
+            if place not in self._known:
+                self._known.add(place)
+                heapq.heappush(self.waiting, (place, timer, key))
+
+    def dead_letter(self, row: int, reason: str) -> DeadLetter:
+        """The dead letter of a timer."""
+        timer, key = self.found[row]
+        raw = msgspec.json.encode({"key": key, "at": timer.at, "name": timer.name, "domain": timer.domain})
+        return DeadLetter(reason, TIMERS, self._step, "", 0, raw)
+
+
+def due_ms(timer: StoredTimer) -> int | None:
+    """The first watermark at which a timer by event time is due; None of one by the clock."""
+    return -((EPOCH - timer.at) // dt.timedelta(milliseconds=1)) if timer.domain == "event" else None
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """Tells the control version of each row of a block; `noted` is that of each emitted record, where it is known."""
+
+    keys: list[Any]
+    times: list[dt.datetime | None] | None
+    noted: list[int] | None = None
+
+    def stamp(self, batch: pa.RecordBatch, rows: Sequence[int], binding: FunctionInstance) -> pa.RecordBatch:
+        """The emitted records with the version under which each was made."""
+        cursor = binding.cursor
+        if self.noted is not None:
+            return batch.append_column(VERSION_FIELD, pa.array(self.noted, pa.int64()))
+        versions = []
+        for row in rows:
+            cursor.key = self.keys[row]
+            cursor.time = None if self.times is None else self.times[row]
+            versions.append(binding.version())
+        cursor.time = None
+        return batch.append_column(VERSION_FIELD, pa.array(versions, pa.int64()))
+
+
+class EmittedRecords:
+    """What a block's records have emitted so far.
+
+    The row at work is derived from how many keys are left, so that the innermost loop need not note it.
+    """
+
+    def __init__(self, count: int, keys_left: Iterator[Any]) -> None:
+        self.records: list[Any] = []
+        self.rows: list[int] = []
+        self.side: list[tuple[int, str, Any]] = []
+        self.versions: list[int] = []
+        self._count = count
+        self._keys_left = keys_left
+
+    def current_row(self) -> int:
+        """The row whose record is being processed."""
+        return self._count - operator.length_hint(self._keys_left) - 1
+
+    def side_output(self, name: str, record: Any) -> None:
+        """Take a record for a side output."""
+        self.side.append((self.current_row(), name, record))
+
+    def forget(self, row: int) -> None:
+        """Forget what a row has emitted, which is the last one."""
+        while self.rows and self.rows[-1] == row:
+            self.rows.pop()
+        del self.records[len(self.rows) :]
+        del self.versions[len(self.rows) :]
+        while self.side and self.side[-1][0] == row:
+            self.side.pop()
+
+
+class EmittedByTimers(EmittedRecords):
+    """What timers have emitted so far; the row at work is the last timer that was called."""
+
+    def __init__(self, fired: FiredTimers) -> None:
+        super().__init__(0, iter(()))
+        self._fired = fired
+
+    def current_row(self) -> int:
+        """The last timer that was called."""
+        return len(self._fired.found) - 1
+
+
+class DueTimers(NamedTuple):
+    """The keys of a key group that may have timers that are due, by either clock.
+
+    None by event time when more data of the micro-batch follows, so that it is too early for these.
+    """
+
+    processing: pa.Array
+    event: pa.Array | None
+
+
+def returned_batch(
+    output_type: RecordType, batch: pa.RecordBatch, rows: npt.NDArray[np.int64] | None, count: int
+) -> pa.RecordBatch:
+    """What `process_batch` has returned for `count` records, as declared. ValueError when it does not fit."""
+    if rows is None and batch.num_rows != count:
+        raise ValueError(
+            f"process_batch got {count} records and returned {batch.num_rows}; return (batch, rows) with the "
+            "input row of each"
+        )
+    missing = [name for name in output_type.field_names if name not in batch.schema.names]
+    if missing:
+        raise ValueError(f"process_batch returned no column {missing[0]!r}; {output_type!r} is declared")
+    if rows is not None and len(rows) != batch.num_rows:
+        raise ValueError(f"process_batch returned {batch.num_rows} records and the rows of {len(rows)}")
+    columns = [batch.column(f.name).cast(f.arrow_type) for f in output_type.fields]
+    for f, column in zip(output_type.fields, columns, strict=True):
+        f.check(column)
+    return pa.RecordBatch.from_arrays(columns, schema=output_type.schema)

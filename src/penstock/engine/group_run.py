@@ -1,0 +1,500 @@
+"""Group runs: a step's function on the records of one key group, record by record or as columns."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.base.instants import instant_of, nearest_instant
+from penstock.engine.function_instance import FunctionInstance
+from penstock.engine.group_emissions import (
+    DueTimers,
+    EmittedByTimers,
+    EmittedRecords,
+    FiredTimers,
+    Stamps,
+    due_ms,
+    returned_batch,
+)
+from penstock.engine.step import MAIN, Emission, StepResult
+from penstock.errors import SchemaError
+from penstock.operators.error_reasons import reason_of, unfit
+from penstock.operators.event_times import (
+    BEFORE_ALL,
+    EVENT_TIME,
+    event_times,
+    largest_so_far,
+    times_column,
+)
+from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
+from penstock.operators.record_blocks import KEY, OFFSET, RAW, Block, DeadLetter, join_blocks, raw_bytes
+from penstock.operators.watermarks import INGESTION_TIME
+from penstock.records.types import RecordType
+from penstock.state.group_state import GroupState
+from penstock.state.group_table import GroupTable
+from penstock.state.key_index import key_values
+from penstock.state.timeline import Domain
+from penstock.state.timer import StoredTimer, Timer
+
+__all__ = ["GroupRun"]
+
+
+# What time it is at a record: that by which values are read, the largest so far, and that which travels beside it.
+_Moment = tuple[dt.datetime | None, int | None, int | None]
+# The keys of some rows, and their event times where a step behind goes by them.
+_OfRows = tuple[pa.Array, pa.Array | None]
+
+
+class GroupRun:
+    """One run of a step in one key group: control records, then data."""
+
+    def __init__(
+        self, binding: FunctionInstance, context: Context, key_group: int, table: GroupTable
+    ) -> None:
+        self._core: Final = binding.core
+        self._binding: Final = binding
+        self._function: Final = binding.function
+        self._state: Final = GroupState(binding.core.specs, table, binding.cursor)
+        self._context: Final = context
+        self._result: Final = StepResult()
+        context.key_group = key_group
+        binding.cursor.clock_ms = binding.clock.event_ms
+        binding.cursor.watermark_ms = binding.clock.watermark_ms
+        binding.enter(self._state)
+
+    def process(
+        self, blocks: list[Block], apply_standing: Callable[[int], None] | None, due: DueTimers | None = None
+    ) -> StepResult:
+        """Run the blocks, which are in order; `greet` is called first for each key that is new to the step.
+
+        `due` is None when no timer is to be called.
+        """
+        self._load_keys(blocks, due)
+        if apply_standing is not None:
+            self._apply_standing(blocks, apply_standing)
+        data = []
+        # Control records may have registered timers for a time that has come.
+        waking = []
+        for block in blocks:
+            if self._core.inputs[block.input].is_control:
+                assert isinstance(self._function, ConnectedProcessFunction)
+                self._per_record(block, self._function.process_control)
+                waking.append(self._keys(block))
+            else:
+                data.append(block)
+        if due is not None and (waking or len(due.processing)):
+            self._fire(pa.concat_arrays([due.processing, *waking]))
+        self._run_data(data)
+        if due is not None and due.event is not None and self._binding.clock.after_ms is not None:
+            self._fire_by_event(due.event)
+        self._result.changes = self._state.changes()
+        return self._result
+
+    def _run_data(self, data: list[Block]) -> None:
+        if not self._core.vectorised:
+            for block in data:
+                self._per_record(block, self._function.process_record)
+            return
+        self._flush()
+        self._at_the_newest(data)
+        for block in join_blocks(data):
+            self._per_batch(block)
+        self._binding.cursor.time = None
+
+    def _load_keys(self, blocks: list[Block], due: DueTimers | None) -> None:
+        """Bring the states of all keys that the blocks name, and of those with timers that are due."""
+        keys = [self._keys(block) for block in blocks]
+        if due is not None:
+            keys += [found for found in due if found is not None]
+        if keys:
+            self._state.load_keys(keys[0] if len(keys) == 1 else pa.concat_arrays(keys))
+        self._materialise()
+
+    def _apply_standing(self, blocks: list[Block], apply_standing: Callable[[int], None]) -> None:
+        """Let the commands that hold for all keys take effect for the keys that the step has not seen before."""
+        new = dict.fromkeys(key for block in blocks for key in self._state.new_keys(self._keys(block)))
+        for key in new:
+            self._binding.cursor.key = key
+            apply_standing(self._context.key_group)
+        if new:
+            self._flush()
+            self._materialise()
+
+    def _flush(self) -> None:
+        self._state.flush()
+        self._binding.refresh()
+
+    def _materialise(self) -> None:
+        if not self._core.vectorised:
+            self._state.materialise()
+            self._binding.refresh()
+
+    def _keys(self, block: Block) -> pa.Array:
+        key = block.column(KEY)
+        if key is not None:
+            return key
+        selector = self._core.inputs[block.input].key
+        assert selector is not None
+        return selector.column(block.batch)
+
+    # -- timers --
+
+    def _fire(self, keys: pa.Array) -> None:
+        """Call what is due by processing time."""
+        self._call_all(FiredTimers(self._core.step, self._due(key_values(keys), "processing", self._now_us)))
+
+    def _fire_by_event(self, due: pa.Array) -> None:
+        """Call the timers that are due by event time, and those that these register, if they are due as well."""
+        cursor = self._binding.cursor
+        timers = cursor.timers
+        assert timers is not None
+        if self._core.vectorised:
+            self._flush()
+        cursor.watermark_ms = self._binding.clock.after_ms
+        watermark_us = self._binding.clock.after_us
+        found = self._due([*key_values(due), *timers.changed_keys], "event", watermark_us)
+        self._call_all(FiredTimers(self._core.step, found, watermark_us))
+        cursor.time = None
+
+    @property
+    def _now_us(self) -> int:
+        return self._binding.cursor.now_ms * 1000
+
+    def _due(self, keys: Sequence[Any], domain: Domain, now_us: int) -> list[tuple[StoredTimer, Any]]:
+        """The timers of keys that are due."""
+        cursor = self._binding.cursor
+        timers = cursor.timers
+        assert timers is not None
+        found: list[tuple[StoredTimer, Any]] = []
+        for key in dict.fromkeys(keys):
+            cursor.key = key
+            found += [(timer, key) for timer in timers.due(domain, now_us)]
+        return found
+
+    def _call_all(self, fired: FiredTimers) -> None:
+        """Call timers; one that raises leaves no trace but a dead letter."""
+        cursor = self._binding.cursor
+        emitted = EmittedByTimers(fired)
+        self._context.enter("", emitted)
+        while fired.waiting:
+            timer, key = fired.next()
+            try:
+                self._call(timer, key, emitted)
+            except Exception as e:  # user code may raise anything
+                row = emitted.current_row()
+                emitted.forget(row)
+                cursor.take_back()
+                self._dead_letter(fired, row, reason_of(e))
+            if timer.domain == "event" and cursor.timers is not None:
+                fired.expect([(new, key) for new in cursor.timers.due("event", fired.watermark_us)])
+        if emitted.records or emitted.side:
+            key_column = pa.array([key for _, key in fired.found], self._core.key_type)
+            stamps = Stamps(key_values(key_column), None) if self._core.stamped else None
+            self._emit(fired, key_column, emitted, stamps)
+
+    def _call(self, timer: StoredTimer, key: Any, emitted: EmittedRecords) -> None:
+        cursor = self._binding.cursor
+        cursor.key = key
+        # An earlier one may have deleted it.
+        if cursor.timers is None or not cursor.timers.take(timer):
+            return
+        # It has fired, whatever comes of it.
+        cursor.undo.clear()
+        if timer.domain == "event":
+            cursor.time = timer.at
+        row = emitted.current_row()
+        called = Timer(timer.at, timer.name, "event" if timer.domain == "event" else "processing")
+        for item in self._function.on_timer(called, self._context) or ():
+            emitted.records.append(item)
+            emitted.rows.append(row)
+        cursor.undo.clear()
+
+    # -- record by record --
+
+    def _per_record(self, block: Block, process: Any) -> None:
+        """Run a method on each record of a block; a record on which it raises leaves no trace but a dead letter."""
+        source = self._core.inputs[block.input]
+        key_column = self._keys(block)
+        keys = key_values(key_column)
+        times = self._times(block)
+        moments = None if source.is_control else self._moments(block, times)
+        columns = [f.to_python(block.batch.column(f.name)) for f in source.record_type.fields]
+        keys_left = iter(keys)
+        records = zip(
+            range(len(keys)), keys_left, map(source.record_type.python_class, *columns), strict=True
+        )
+        emitted = EmittedRecords(len(keys), keys_left)
+        self._context.enter(block.stream, emitted)
+        cursor = self._binding.cursor
+        while True:
+            try:
+                if source.is_control and (times is not None or self._core.stamped):
+                    self._run_controls(records, process, emitted, times, self._versions(block))
+                elif moments is not None:
+                    self._run_timed_records(records, process, emitted, moments)
+                else:
+                    self._run_records(records, process, emitted)
+                break
+            except Exception as e:  # user code may raise anything
+                row = emitted.current_row()
+                emitted.forget(row)
+                cursor.take_back()
+                self._dead_letter(block, row, reason_of(e))
+        cursor.time = cursor.time_ms = None
+        stamps = None
+        if self._core.stamped:
+            stamps = Stamps(keys, times, emitted.versions if source.is_control else None)
+        self._emit(block, key_column, emitted, stamps)
+
+    def _times(self, block: Block) -> list[dt.datetime | None] | None:
+        """The event time of each record of data, or from which each control record is effective, where it matters."""
+        source = self._core.inputs[block.input]
+        if source.time is None:
+            return None
+        if not source.is_control and not (self._core.judges_by_time or self._binding.shared.timed):
+            return None
+        if source.time == INGESTION_TIME:
+            now = instant_of(self._binding.clock.now_ms)
+            return [now] * block.batch.num_rows
+        return event_times(block.batch.column(source.time))
+
+    def _moments(self, block: Block, times: list[dt.datetime | None] | None) -> list[_Moment] | None:
+        """What time it is at each record of data, where that matters."""
+        count = block.batch.num_rows
+        if times is not None:
+            return list(zip(times, self._clocks(block), [None] * count, strict=True))
+        if self._core.inputs[block.input].time != EVENT_TIME:
+            return None
+        travelling = block.batch.column(EVENT_TIME).to_pylist()
+        return [(None, None, at_ms) for at_ms in travelling]
+
+    def _clocks(self, block: Block) -> list[int | None]:
+        """The largest event time up to each record of data, for what expires by it."""
+        rows = block.batch.num_rows
+        time = self._core.inputs[block.input].time
+        if time is None or not self._core.expires_by_event or not rows:
+            return [None] * rows
+        before_ms = self._result.newest_ms
+        if before_ms is None:
+            before_ms = self._binding.clock.event_ms
+        if time == INGESTION_TIME:
+            self._result.newest_ms = self._binding.clock.now_ms
+            return [self._binding.clock.now_ms] * rows
+        largest = largest_so_far(block.batch.column(time), BEFORE_ALL if before_ms is None else before_ms)
+        clocks = [None if clock_ms == BEFORE_ALL else clock_ms for clock_ms in largest.tolist()]
+        self._result.newest_ms = clocks[-1]
+        return clocks
+
+    def _at_the_newest(self, data: list[Block]) -> None:
+        """Columns are written at the largest event time that they come with, however they are cut into batches."""
+        for block in data:
+            self._clocks(block)
+        if self._result.newest_ms is not None:
+            self._binding.cursor.time = nearest_instant(self._result.newest_ms)
+
+    def _versions(self, block: Block) -> list[int | None] | None:
+        """The version that each control record carries."""
+        field = self._core.inputs[block.input].version
+        return None if field is None else list(block.batch.column(field).to_pylist())
+
+    def _run_records(
+        self, records: Iterator[tuple[int, Any, Any]], process: Any, emitted: EmittedRecords
+    ) -> None:
+        """The innermost loop. What it does for every record, it does with locals."""
+        context = self._context
+        cursor = self._binding.cursor
+        undo = cursor.undo
+        append, append_row = emitted.records.append, emitted.rows.append
+        for row, key, record in records:
+            cursor.key = key
+            result = process(record, context)
+            if result is not None:
+                for item in result:
+                    append(item)
+                    append_row(row)
+            if undo:
+                undo.clear()
+
+    def _run_timed_records(
+        self,
+        records: Iterator[tuple[int, Any, Any]],
+        process: Any,
+        emitted: EmittedRecords,
+        moments: list[_Moment],
+    ) -> None:
+        """The same for records that are judged by their event time, or whose event time travels beside them."""
+        context = self._context
+        cursor = self._binding.cursor
+        undo = cursor.undo
+        append, append_row = emitted.records.append, emitted.rows.append
+        for row, key, record in records:
+            cursor.key = key
+            cursor.time, cursor.clock_ms, cursor.time_ms = moments[row]
+            result = process(record, context)
+            if result is not None:
+                for item in result:
+                    append(item)
+                    append_row(row)
+            if undo:
+                undo.clear()
+
+    def _run_controls(
+        self,
+        records: Iterator[tuple[int, Any, Any]],
+        process: Any,
+        emitted: EmittedRecords,
+        times: list[dt.datetime | None] | None,
+        versions: list[int | None] | None,
+    ) -> None:
+        """The same for control records that have a time or a version."""
+        cursor = self._binding.cursor
+        for row, key, record in records:
+            cursor.key = key
+            cursor.time = None if times is None else times[row]
+            self._binding.note_version(None if versions is None else versions[row])
+            for item in process(record, self._context) or ():
+                emitted.records.append(item)
+                emitted.rows.append(row)
+                if self._core.stamped:
+                    emitted.versions.append(self._binding.version())
+            cursor.undo.clear()
+
+    def _emit(
+        self, block: Block | FiredTimers, keys: pa.Array, emitted: EmittedRecords, stamps: Stamps | None
+    ) -> None:
+        if emitted.records:
+            self._emit_records(block, keys, MAIN, emitted.records, emitted.rows, stamps)
+        for name in dict.fromkeys(name for _, name, _ in emitted.side):
+            found = [(row, item) for row, output, item in emitted.side if output == name]
+            self._emit_records(block, keys, name, [item for _, item in found], [row for row, _ in found])
+
+    def _emit_records(
+        self,
+        block: Block | FiredTimers,
+        keys: pa.Array,
+        output: str,
+        records: list[Any],
+        rows: list[int],
+        stamps: Stamps | None = None,
+    ) -> None:
+        output_type = self._core.outputs.get(output)
+        if output_type is None:
+            for row in rows:
+                self._dead_letter(
+                    block, row, f"step {self._core.step!r} emitted a record but declares no output"
+                )
+            return
+        try:
+            batch = output_type.batch(records)
+        except SchemaError:
+            records, rows = self._fitting(block, output_type, records, rows)
+            batch = output_type.batch(records)
+        if stamps is not None:
+            batch = stamps.stamp(batch, rows, self._binding)
+        if records:
+            picked = pa.array(rows, pa.int64())
+            times = self._row_times(block).take(picked) if output in self._core.timed else None
+            self._result.emissions.append(Emission(output, batch, keys.take(picked), times))
+
+    def _row_times(self, block: Block | FiredTimers) -> pa.Array:
+        """The event time that what came of each row of a block, or of each timer, has."""
+        if isinstance(block, FiredTimers):
+            return pa.array([due_ms(timer) for timer, _ in block.found], pa.int64())
+        field = self._core.inputs[block.input].time
+        if field is None:
+            return pa.nulls(block.batch.num_rows, pa.int64())
+        return times_column(block.batch.column(field))
+
+    def _fitting(
+        self, block: Block | FiredTimers, output_type: RecordType, records: list[Any], rows: list[int]
+    ) -> tuple[list[Any], list[int]]:
+        """The emitted records that fit the output type; the others become dead letters."""
+        kept: list[tuple[Any, int]] = []
+        for record, row in zip(records, rows, strict=True):
+            try:
+                output_type.batch([record])
+                kept.append((record, row))
+            except SchemaError as e:
+                self._dead_letter(block, row, unfit(record, output_type, e))
+        return [record for record, _ in kept], [row for _, row in kept]
+
+    def _dead_letter(self, block: Block | FiredTimers, row: int, reason: str) -> None:
+        if isinstance(block, FiredTimers):
+            self._result.dead_letters.append(block.dead_letter(row, reason))
+            return
+        source = self._core.inputs[block.input]
+        offset = block.batch.column(OFFSET)[row].as_py()
+        raw = raw_bytes(block.column(RAW), block.batch, row, source.record_type)
+        letter = DeadLetter(reason, block.stream, self._core.step, block.partition, offset, raw)
+        self._result.dead_letters.append(letter)
+
+    # -- batch by batch --
+
+    def _per_batch(self, block: Block) -> None:
+        """Run `process_batch`; where it raises, halve the batch until the records to blame stand alone."""
+        source = self._core.inputs[block.input]
+        keys = self._keys(block)
+        slots = self._state.slots_of(keys)
+        names = list(source.record_type.field_names)
+        records = block.batch.select(names)
+        times = self._row_times(block) if self._core.timed else None
+        cursor = self._binding.cursor
+        known = self._state.keys
+        if len(records) and not self._core.has_key:
+            # All records are of one part, of whose states the code speaks as code for single records does.
+            cursor.key = key_values(keys.slice(0, 1))[0]
+            known = pa.nulls(1, known.type)
+
+        def visit(low: int, high: int) -> None:
+            columns = self._state.columns.values()
+            before = [column.snapshot() for column in columns]
+            part = records.slice(low, high - low)
+            context = BatchContext(slots[low:high], known, block.stream, self._context.key_group)
+            try:
+                of_rows = keys.slice(low, high - low), None if times is None else times.slice(low, high - low)
+                emissions = self._run_batch(part, context, of_rows)
+            except Exception as e:  # user code may raise anything
+                cursor.take_back()
+                for column, snapshot in zip(columns, before, strict=True):
+                    column.restore(snapshot)
+                if high - low == 1:
+                    self._dead_letter(block, low, reason_of(e))
+                    return
+                middle = (low + high) // 2
+                visit(low, middle)
+                visit(middle, high)
+                return
+            cursor.undo.clear()
+            self._result.emissions += emissions
+
+        if len(records):
+            visit(0, len(records))
+
+    def _run_batch(self, records: pa.RecordBatch, context: BatchContext, of_rows: _OfRows) -> list[Emission]:
+        returned = self._function.process_batch(records, context)
+        found = list(context.emitted)
+        if returned is not None:
+            batch, rows = returned if isinstance(returned, tuple) else (returned, None)
+            found.insert(0, (MAIN, batch, rows))
+        return [self._emission(name, batch, rows, of_rows) for name, batch, rows in found if batch.num_rows]
+
+    def _emission(
+        self, output: str, batch: pa.RecordBatch, rows: npt.NDArray[np.int64] | None, of_rows: _OfRows
+    ) -> Emission:
+        keys, times = of_rows
+        output_type = self._core.outputs.get(output)
+        if output_type is None:
+            raise ValueError(f"the output {output or 'main'!r} is not declared by step {self._core.step!r}")
+        fitted = returned_batch(output_type, batch, rows, len(keys))
+        picked = None if rows is None else pa.array(rows)
+        taken = keys if picked is None else keys.take(picked)
+        if self._core.stamped and output == MAIN:
+            fitted = Stamps(key_values(taken), None).stamp(fitted, range(len(taken)), self._binding)
+        if output not in self._core.timed or times is None:
+            return Emission(output, fitted, taken)
+        return Emission(output, fitted, taken, times if picked is None else times.take(picked))

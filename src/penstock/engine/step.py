@@ -1,0 +1,201 @@
+"""The core of a keyed step: blocks of records, commands and stored state in, emitted records and new state out.
+
+A step knows nothing of micro-batches or of who calls it: what it does is a pure function of its arguments (as far as
+the user's function is). In each run commands and broadcast control records come first, then key group by key group the
+keyed control records, and after these the data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.operators.functions import ProcessFunction, declared_states, is_vectorised
+from penstock.operators.handlers import declared_handlers
+from penstock.operators.keys import KeySelector
+from penstock.operators.record_blocks import DeadLetter
+from penstock.operators.window_step import WindowStep
+from penstock.records.types import RecordType
+from penstock.state.group_state import state_schema
+from penstock.state.history import TemporalState
+from penstock.state.plain_values import PlainValues
+from penstock.state.shared import Setting, declared_shared
+from penstock.state.timeline import TIMERS, TimerColumn, earliest_timers
+from penstock.state.timers import TimerState
+from penstock.state.transient import Kept
+from penstock.state.values import KeyedState
+from penstock.windows.window_state import WINDOWS, earliest_window_timers
+
+__all__ = [
+    "CONTROL_VERSION",
+    "MAIN",
+    "Emission",
+    "StepCore",
+    "StepInput",
+    "StepResult",
+    "no_cyclic_collection",
+]
+
+MAIN: Final = ""
+# The state under which control versions are kept; users' own states cannot begin with two underscores.
+CONTROL_VERSION: Final = "__control_version"
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """One input of a step: its records, their key, and whether it steers.
+
+    A broadcast control stream has no key. `time` is the field with the event time of data (or `INGESTION_TIME`, or
+    `EVENT_TIME`), or with the time from which a control record is effective; `version` is the field with the version of
+    a control record.
+    """
+
+    record_type: RecordType
+    key: KeySelector | None
+    is_control: bool
+    time: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class Emission:
+    """Records that a step emitted to one output ("" is the main one), with the keys they were emitted under.
+
+    `times` are their event times in milliseconds since 1970, where a step behind goes by them.
+    """
+
+    output: str
+    batch: pa.RecordBatch
+    keys: pa.Array
+    times: pa.Array | None = None
+
+
+@dataclass
+class StepResult:
+    """What came of a run of a step. `changes` are the rows of a key group's table that are to change, if any.
+
+    `newest_ms` is the largest event time so far, where values expire by it. `counts` has the numbers of the records
+    of a step with windows, by what became of them: in windows, late, or without a window.
+    """
+
+    emissions: list[Emission] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    changes: pa.RecordBatch | None = None
+    newest_ms: int | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class StepCore:
+    """A step: a process function, its inputs (control first, data last) and its outputs.
+
+    A step without a key is one whose data is told apart by its place; what it calls keys are those of its parts.
+
+    With `stamped` the main output has one more field, the control version under which each record was made. The records
+    of the outputs in `timed` leave with their event times.
+    """
+
+    def __init__(
+        self,
+        step: str,
+        function: ProcessFunction,
+        inputs: Sequence[StepInput],
+        outputs: Mapping[str, RecordType],
+        *,
+        stamped: bool = False,
+        timed: Collection[str] = (),
+    ) -> None:
+        self.step = step
+        self.function = function
+        self.inputs: Final = tuple(inputs)
+        self.outputs: Final = outputs
+        self.stamped = stamped
+        self.timed: Final = frozenset(timed)
+        data = self.inputs[-1]
+        assert data.key is not None
+        self.key_type: Final = data.key.key_type
+        self.has_key: Final = not data.key.by_place
+        self.states: Final[dict[str, KeyedState]] = declared_states(function)
+        self.shared: Final = declared_shared(type(function))
+        if stamped:
+            # The version goes with each key and with the step as a hidden state, so that it is carried like others.
+            self.states[CONTROL_VERSION] = TemporalState(int)
+            self.states[CONTROL_VERSION].name = CONTROL_VERSION
+            self.shared[CONTROL_VERSION] = Setting(int, 0)
+            self.shared[CONTROL_VERSION].name = CONTROL_VERSION
+        self.windows: Final = function if isinstance(function, WindowStep) else None
+        self.timers: Final = self._timers()
+        self.specs: Final = [
+            dataclasses.replace(state.spec(), renamed_from=state.renamed_from)
+            for state in self.states.values()
+        ]
+        self.state_schema: Final = state_schema(self.key_type, self.specs)
+        self.handlers: Final = declared_handlers(type(function))
+        self.vectorised: Final = is_vectorised(function)
+        self.has_history: Final = any(isinstance(state, TemporalState) for state in self.states.values())
+        self.expires_by_event: Final = any(spec.ttl and spec.ttl.time == "event" for spec in self.specs)
+        self.judges_by_time: Final = self.has_history or self.expires_by_event
+        # What outlives this core in its worker, for every copy of the function to share.
+        self._kept: Final = Kept.of(function)
+        self._cleared = 0
+
+    def _timers(self) -> TimerColumn | None:
+        """Where the timers of keys are, if there are any; with the hidden state that holds them."""
+        if self.windows is not None:
+            self.states[WINDOWS] = self.windows.state()
+            return TimerColumn(WINDOWS, earliest_window_timers)
+        if type(self.function).on_timer is ProcessFunction.on_timer:
+            return None
+        self.states[TIMERS] = TimerState()
+        return TimerColumn(TIMERS, earliest_timers)
+
+    @functools.cached_property
+    def plain_values(self) -> PlainValues:
+        """What reads most of what commands set states to; most micro-batches have none."""
+        return PlainValues(self.states)
+
+    def expiry_clocks(self, now_ms: int, event_ms: int | None) -> dict[str, int]:
+        """The time now for each state that expires."""
+        clocks = {}
+        for spec in self.specs:
+            if spec.ttl is not None:
+                clock_ms = now_ms if spec.ttl.time == "processing" else event_ms
+                if clock_ms is not None:
+                    clocks[spec.name] = clock_ms
+        return clocks
+
+    def clear_cache(self, generation: int) -> None:
+        """Clear what the function keeps in this worker, once for all slots of this core that the command reaches."""
+        if generation > self._cleared:
+            self._clear(generation)
+
+    def catch_up_cache(self, generation: int) -> None:
+        """Clear it, should a command have asked for that of which this worker has not heard."""
+        if generation > self._kept.generations.get(self.step, 0):
+            self._clear(generation)
+
+    def _clear(self, generation: int) -> None:
+        self._cleared = self._kept.generations[self.step] = generation
+        try:
+            self.function.clear_cache()
+        finally:
+            self._kept.values.clear()
+
+
+@contextmanager
+def no_cyclic_collection() -> Iterator[None]:
+    """Without the cyclic collector: records make no cycles, and its passes over them cost more than the records."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

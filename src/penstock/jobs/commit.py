@@ -1,0 +1,348 @@
+"""Commit: each micro-batch goes to the sinks, its receipts are written, and the counts are kept."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from penstock.bindings.types import KafkaBinding
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.checkpoint_files import COUNTS_FILE, mark_begun, stored_counts
+from penstock.checkpoints.checkpoint_sync import CheckpointSync
+from penstock.checkpoints.ownership import Ownership
+from penstock.checkpoints.plans import Plans
+from penstock.control.receipts import StepTime, slowest_time
+from penstock.control.stories import Batch, BatchStories, EncodedHistory, stories
+from penstock.errors import JobFailedError, PenstockError
+from penstock.jobs.batch_bounds import BatchBounds
+from penstock.jobs.compile import CompiledJob
+from penstock.jobs.control_history import ControlHistory
+from penstock.jobs.dump_queue import DumpQueue
+from penstock.jobs.metrics_recorder import LagClock, MetricsRecorder, SlotCounts, kafka_waiting, log_waiting
+from penstock.metrics.batch_metrics import Lag
+from penstock.runtime.packed_rows import (
+    DEAD_LETTERS,
+    REPORTS,
+    STORIES,
+    TIME,
+    reports_of,
+    runs_of_bytes,
+    time_of,
+)
+from penstock.spark.progress import BatchProgress, ProgressReader
+from penstock.spark.types import StreamingQuery
+
+__all__ = ["STOPPING", "BatchCommitter", "EventTime", "Progress", "RunServices", "RunSummary"]
+
+STOPPING: Final = "The job is stopping and begins no other micro-batch."
+
+
+class _StepCounts(msgspec.Struct):
+    """What each step did since the checkpoint began, up to a micro-batch.
+
+    `settings` has those that somebody has set, as they are in force. Keys, the bytes of the stored state and those of
+    data that wait for a paused step are by slot.
+    """
+
+    batch: int = -1
+    keys: dict[str, dict[str, int]] = {}
+    held: dict[str, dict[str, int]] = {}
+    state_bytes: dict[str, dict[str, int]] = {}
+    records: dict[str, int] = {}
+    settings: dict[str, dict[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """How far the event time of a step is.
+
+    `watermark` is None before the first, and text where no datetime can tell it. `behind_s` is how far it is behind the
+    clock, less than 0 when it is ahead, None where one cannot say. `held_by` is the stream and partition, or the step,
+    that holds it back, None when nothing does.
+    """
+
+    watermark: dt.datetime | str | None
+    behind_s: float | None
+    held_by: str | None
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How a run is going. Counts are totals since the start of the run, over all that it was rescaled meanwhile.
+
+    `batch_id` is the newest micro-batch, -1 before the first, and `batches` how many there were. `commands` counts
+    those that came to their end: applied, degraded or rejected. `batch_ms` is how long the last micro-batch took, None
+    before one is committed, `rows_per_s` the rate of records in over the last seconds, `lag` what waits in each source.
+    `event_time` has the steps that go by event time, once they have told how far it is.
+    """
+
+    batch_id: int = -1
+    batches: int = 0
+    records_in: dict[str, int] = field(default_factory=dict)
+    records_out: dict[str, int] = field(default_factory=dict)
+    dead_letters: int = 0
+    commands: int = 0
+    batch_ms: float | None = None
+    rows_per_s: float = 0.0
+    lag: dict[str, Any] = field(default_factory=dict)
+    in_windows: dict[str, int] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    without_window: dict[str, int] = field(default_factory=dict)
+    event_time: dict[str, EventTime] = field(default_factory=dict)
+
+
+@dataclass
+class RunSummary:
+    """What a run did. `state` has the number of keys that each step holds, `dead_letters_at` where dead letters go.
+
+    `in_windows`, `late` and `without_window` have, of each step where there were any, how many records came into its
+    windows, and how many did not, by why; `event_time` how far event time was at the end.
+    """
+
+    job_id: str
+    status: str
+    batches: int
+    records_in: dict[str, int]
+    records_out: dict[str, int]
+    dead_letters: int
+    commands: int
+    state: dict[str, int]
+    dead_letters_at: str
+    in_windows: dict[str, int] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    without_window: dict[str, int] = field(default_factory=dict)
+    event_time: dict[str, EventTime] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunServices:
+    """What goes on beside the micro-batches of a run: who owns the checkpoint, dumps to make, figures to record.
+
+    `lag_clocks`, by stream, know since when records wait. They and `progress` are those of the whole run, also when the
+    job was rescaled meanwhile.
+    """
+
+    ownership: Ownership
+    dumps: DumpQueue
+    recorder: MetricsRecorder
+    lag_clocks: dict[str, LagClock] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
+
+
+class BatchCommitter:
+    """Commits each micro-batch to the sinks and keeps the counts."""
+
+    def __init__(self, bound: CompiledJob, checkpoint: Checkpoint, watch: RunServices) -> None:
+        self.bound: Final = bound
+        self._checkpoint = checkpoint
+        self.sync: Final = CheckpointSync(checkpoint.spark_folder, functools.partial(mark_begun, checkpoint))
+        self.ownership: Final = watch.ownership
+        self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
+        self.dumps: Final = watch.dumps
+        self.recorder: Final = watch.recorder
+        self._spark: ProgressReader | None = None
+        self._lag_clocks: Final = watch.lag_clocks
+        self.history = ControlHistory(checkpoint, bound.lineage, {})
+        self.bounds: Final = BatchBounds.of(checkpoint, bound.sources)
+        self._rates: list[tuple[float, int]] = []
+        # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.
+        self._times: dict[str, dict[int, StepTime]] = {}
+        self.closing = False
+        self.plans: Final = Plans(checkpoint, bound.lineage)
+        self.progress: Final = watch.progress
+        for node in bound.plan.graph.sources():
+            self.progress.records_in.setdefault(node.name, 0)
+        for name in bound.sinks:
+            if name != DEAD_LETTERS:
+                self.progress.records_out.setdefault(name, 0)
+
+    def failure(self) -> PenstockError | None:
+        """Why the run cannot go on, whatever the query says: it has lost its checkpoint, or a receiver failed."""
+        found = [self.ownership.lost(), *(receiver.error for receiver in self.bound.receivers)]
+        return next((error for error in found if error is not None), None)
+
+    def before_batch(self, batch_id: int) -> None:
+        """Refuse a micro-batch that would begin while the job stops, or when another run owns the checkpoint."""
+        if self.closing:
+            raise JobFailedError(STOPPING)
+        self.ownership.check()
+        self.plans.begin(batch_id)
+        self.recorder.began(batch_id)
+        self.sync.begin(batch_id)
+        if self.bound.writer.commits_in_tasks:
+            self.sync.wait(batch_id)
+
+    def on_batch(self, batch_id: int, reports: list[Any]) -> None:
+        """Take the reports of a micro-batch; called again with the same batch after a crash.
+
+        Raises FencedError, before anything is written, when another run owns the checkpoint; and when it has taken it
+        meanwhile, so that Spark does not commit the micro-batch, which the other run does again. CheckpointError,
+        before anything is written, when a topic that was read is not the one that the checkpoint knows.
+        """
+        begun_s = time.monotonic()
+        self.ownership.check()
+        if reports:
+            self.bound.topics.check()
+        self.sync.wait(batch_id)
+        reports.sort(key=lambda report: (report.kind, report.name, report.partition))
+        messages: dict[str, list[bytes]] = {}
+        for report in reports:
+            if report.kind == "out":
+                messages.setdefault(report.name, []).append(bytes(report.body))
+        for name, found in messages.items():
+            self.bound.sinks[name][0].commit(batch_id, found)
+        self._count(batch_id, reports)
+        told = self._stories(batch_id, reports)
+        self.bound.receipts.write(batch_id, told)
+        self.dumps.want(batch_id, told.together)
+        # Last, so that a replay counts anew what a crash has left uncounted; and for good, since receipts have counts.
+        self._checkpoint.save(COUNTS_FILE, self._counts)
+        counts = self._counts
+        held = SlotCounts(counts.keys, counts.state_bytes, counts.held)
+        self.recorder.take(batch_id, reports, told, held, begun_s)
+        self.ownership.check()
+
+    def _stories(self, batch_id: int, reports: list[Any]) -> BatchStories:
+        """What became of the commands of the micro-batch, in their order."""
+        runs = [
+            run for report in reports if report.kind == STORIES for run in runs_of_bytes(bytes(report.body))
+        ]
+        slots = [reports_of(bytes(report.body)) for report in reports if report.kind == REPORTS]
+        together: list[EncodedHistory] = []
+        if slots:
+            batch = Batch(batch_id, max(at for at, _, _ in slots), self._counts.records)
+            together = stories((one for _, some, _ in slots for one in some), batch)
+        told = BatchStories.of(runs, together)
+        self.progress.commands += len(told)
+        return told
+
+    def _count(self, batch_id: int, reports: list[Any]) -> None:
+        progress = self.progress
+        progress.batch_id = batch_id
+        progress.batches += 1
+        counts = self._counts
+        is_new = batch_id > counts.batch
+        counts.batch = max(counts.batch, batch_id)
+        read: dict[str, dict[str, int]] = {"in": {}, "in_bytes": {}}
+        for report in reports:
+            if report.kind in read:
+                found = read[report.kind]
+                found[report.name] = found.get(report.name, 0) + report.total
+            elif report.kind in ("keys", "held", "state_bytes"):
+                by_step = getattr(counts, report.kind)
+                by_step.setdefault(report.name, {})[str(report.partition)] = report.total
+            elif report.kind == "settings":
+                counts.settings[report.name] = msgspec.json.decode(bytes(report.body))
+            elif report.kind == "records":
+                if is_new:
+                    counts.records[report.name] = counts.records.get(report.name, 0) + report.total
+            elif report.kind == TIME:
+                self._times.setdefault(report.name, {})[report.partition] = time_of(bytes(report.body))
+            elif report.kind in ("in_windows", "late", "without_window"):
+                found = getattr(progress, report.kind)
+                found[report.name] = found.get(report.name, 0) + report.total
+            elif report.kind == "out" and report.name == DEAD_LETTERS:
+                progress.dead_letters += report.total
+            elif report.kind == "out":
+                progress.records_out[report.name] += report.total
+        for name, total in read["in"].items():
+            progress.records_in[name] += total
+        self.bounds.see(read["in"], read["in_bytes"])
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of the data that waits for paused steps."""
+        return sum(size for slots in self._counts.held.values() for size in slots.values())
+
+    def watch(self, query: StreamingQuery) -> None:
+        """Follow this query from now on."""
+        self._spark = ProgressReader(query)
+
+    def refresh(self) -> None:
+        """Bring rate, batch time and lag up to date, and record what Spark has committed."""
+        assert self._spark is not None
+        self.progress.event_time = self._event_time()
+        now = time.monotonic()
+        self._rates.append((now, sum(self.progress.records_in.values())))
+        while now - self._rates[0][0] > 5:
+            self._rates.pop(0)
+        (then, before), (_, latest) = self._rates[0], self._rates[-1]
+        self.progress.rows_per_s = (latest - before) / (now - then) if now > then else 0.0
+        committed = self._spark.new()
+        if self._spark.batch is not None:
+            self.progress.batch_ms = self._spark.batch.duration_ms.get("triggerExecution", 0.0)
+        if self._spark.newest is not None:
+            lag = self._lag(self._spark.newest)
+            self.progress.lag = {name: _amounts(found) for name, found in lag.items()}
+            for progress in committed:
+                self.recorder.commit(self.bound.lineage.first_batch + progress.batch_id, progress, lag)
+            self.recorder.see_lag(lag)
+
+    def _lag(self, last: BatchProgress) -> dict[str, Lag]:
+        """For each stream how much waits in its source behind the newest micro-batch, and for how long."""
+        found: dict[str, Lag] = {}
+        now_s = time.time()
+        for source, told in zip(self.bound.sources, last.sources, strict=False):
+            name = source.node.name
+            if isinstance(source.input, KafkaBinding):
+                waiting = kafka_waiting(told)
+                # Where the topic ended is known of the time at which the micro-batch was planned.
+                seen_s = last.timestamp.timestamp()
+            else:
+                waiting = log_waiting(source.input, told)
+                seen_s = now_s
+            if waiting is not None:
+                clock = self._lag_clocks.setdefault(name, LagClock())
+                clock.see(seen_s, waiting.end)
+                found[name] = msgspec.structs.replace(
+                    waiting.lag, seconds=round(clock.waited_s(now_s, waiting.position), 3)
+                )
+        return found
+
+    def _event_time(self) -> dict[str, EventTime]:
+        """How far each step is that has told it, in the order of the steps."""
+        now = dt.datetime.now(dt.UTC)
+        found = {}
+        for step in self.bound.plan.graph.steps():
+            # A copy, since micro-batches are counted in another thread.
+            slowest = slowest_time(list(self._times.get(step.step, {}).values()))
+            if slowest is not None:
+                watermark = slowest.watermark
+                behind = now - watermark if isinstance(watermark, dt.datetime) else None
+                behind_s = None if behind is None else round(behind.total_seconds(), 3)
+                found[step.step] = EventTime(watermark, behind_s, slowest.held_by)
+        return found
+
+    def summary(self, job_id: str, status: str) -> RunSummary:
+        """What the run did."""
+        progress = self.progress
+        state = {
+            step.step: sum(self._counts.keys.get(step.step, {}).values())
+            for step in self.bound.plan.graph.steps()
+        }
+        return RunSummary(
+            job_id=job_id,
+            status=status,
+            batches=progress.batches,
+            records_in=progress.records_in,
+            records_out=progress.records_out,
+            dead_letters=progress.dead_letters,
+            commands=progress.commands,
+            state=state,
+            dead_letters_at=self.bound.dead_letters_at,
+            in_windows=progress.in_windows,
+            late=progress.late,
+            without_window=progress.without_window,
+            event_time=self._event_time(),
+        )
+
+
+def _amounts(lag: Lag) -> dict[str, int]:
+    """How much waits, in the units that are known."""
+    amounts = {"records": lag.records, "files": lag.files, "bytes": lag.bytes}
+    return {unit: amount for unit, amount in amounts.items() if amount is not None}

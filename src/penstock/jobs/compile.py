@@ -1,0 +1,385 @@
+"""Compiling a job: from stream names and URIs to sources that read and sinks that write."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.base.durable import make_folder
+from penstock.bindings.parse import missing_binding, parse_binding
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import (
+    LINE_FORMATS,
+    Binding,
+    ConsoleBinding,
+    DiscardBinding,
+    FilesBinding,
+    KafkaBinding,
+    QueueBinding,
+    RabbitStreamBinding,
+    RateBinding,
+    SocketBinding,
+)
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.checkpoints.described_graph import DescribedGraph, described_graph
+from penstock.checkpoints.topic_partitions import keep_partitions
+from penstock.commands.command_catalog import CommandCatalog, command_catalog
+from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
+from penstock.control.commands import CommandFormat
+from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
+from penstock.errors import BindingError, JobDefinitionError
+from penstock.jobs.known_topics import known_topics
+from penstock.jobs.settings import RunSettings
+from penstock.records.protobuf_types import ProtobufSource
+from penstock.records.types import RecordType
+from penstock.records.wire_formats import Format, format_of
+from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
+from penstock.runtime.cuts import oldest_ends
+from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
+from penstock.runtime.plan import JobPlan, wants_starts
+from penstock.runtime.record_reader import StreamReader
+from penstock.runtime.start_signal import START_NODE, StartReader
+from penstock.runtime.writer import Writer
+from penstock.sinks.base import Sink
+from penstock.sinks.console import ConsoleSink
+from penstock.sinks.discard import DiscardSink
+from penstock.sinks.file_sink import FilesSink
+from penstock.sinks.kafka_sink import KafkaSink
+from penstock.sources import kafka_source
+from penstock.sources.base import ReplayableLog
+from penstock.sources.fetched import FetchedFiles
+from penstock.sources.file_source import FileLog, Keeping
+from penstock.sources.journal import JournalLog, JournalWriter
+from penstock.sources.rate import RateLog, check_schema
+from penstock.sources.receiver import Receiver
+from penstock.sources.socket import SocketReceiver
+from penstock.sources.starts import StartLog
+from penstock.sources.topic_identity import TopicIdentity
+from penstock.spark.lazy_pickle import Sealed
+from penstock.spark.query import BoundSource
+from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, ProcessNode, SourceNode, TransformNode
+from penstock.streams.job import Job
+
+__all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
+
+_RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
+
+
+@dataclass(frozen=True)
+class CompiledJob:
+    """A job with its sources and sinks in place, ready to run.
+
+    `topics` are the Kafka topics that it reads, and `notes` what the user should know of them.
+    """
+
+    plan: JobPlan
+    lineage: Lineage
+    sources: list[BoundSource]
+    sinks: dict[str, tuple[Sink, RecordType, pa.Schema]]
+    receivers: list[Receiver[Any]]
+    receipts: ReceiptWriter
+    control: CommandCatalog
+    graph: DescribedGraph
+    dead_letters_at: str
+    topics: TopicIdentity
+    notes: list[str]
+
+    @property
+    def writer(self) -> Writer:
+        """What writes into the sinks."""
+        return Writer(self.plan, self.sinks, self.lineage.output_id)
+
+
+def compile_job(
+    job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False
+) -> CompiledJob:
+    """Bind every stream and sink of the job. With `gets_seed` the checkpoint will have a seed when the job starts.
+
+    Raises BindingError for the first that cannot be.
+    """
+    check_travels(job)
+    bindings = parse_bindings(job, settings.bindings, checkpoint)
+    lineage = checkpoint.lineage(wanted_lineage(job, settings))
+    kafka_sources = {
+        n.name: kafka_source.preflight(binding)
+        for n in job.graph.sources()
+        if isinstance(binding := bindings[n.name], KafkaBinding)
+    }
+    timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
+    plan = JobPlan(
+        graph=job.graph,
+        key_groups=job.key_groups,
+        raw_streams=frozenset(n.name for n in job.graph.sources() if _has_raw(bindings[n.name])),
+        keyed_sinks=frozenset(
+            n.name for n in job.graph.sinks() if isinstance(bindings[n.name], KafkaBinding)
+        ),
+        strict=settings.strict,
+        parallelism=lineage.parallelism,
+        state_memory_bytes=settings.state_memory_mb << 20,
+        seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
+        partitions=kafka_sources,
+        replayed=keep_partitions(
+            checkpoint, lineage, {name: known for name, known in kafka_sources.items() if name in timed}
+        ),
+    )
+    sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
+    for sink in job.graph.sinks():
+        made = _sink(bindings[sink.name], sink.record_type, sink.protobuf)
+        sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
+    dead_letters = bindings[DEAD_LETTERS]
+    sinks[DEAD_LETTERS] = (
+        _sink(dead_letters, DEAD_LETTER_TYPE, None),
+        DEAD_LETTER_TYPE,
+        DEAD_LETTER_TYPE.schema,
+    )
+    sources: list[BoundSource] = []
+    receivers: list[Receiver[Any]] = []
+    place = _Place(plan, checkpoint, settings)
+    commands = bindings.get(COMMANDS)
+    if isinstance(commands, KafkaBinding):
+        kafka_source.preflight(commands)
+    nodes = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
+    for node in nodes:
+        source, receiver = _source(node, bindings[node.name], place)
+        sources.append(source)
+        receivers += [receiver] if receiver is not None else []
+    if commands is not None:
+        sources[-1] = _command_source(sources[-1], commands, place, settings)
+    if STARTS in lineage.streams:
+        sources.append(BoundSource(START_NODE, StartLog(), StartReader(plan)))
+    bound_receipts = bindings.get(RECEIPTS)
+    receipts = ReceiptWriter(
+        checkpoint.folder,
+        lineage.output_id,
+        None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
+        settings.receipts_mb << 20,
+    )
+    where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
+    control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
+    graph = described_graph(job.name, plan, bindings)
+    topics, notes = known_topics((bindings[n.name] for n in nodes), checkpoint, lineage)
+    return CompiledJob(
+        plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes
+    )
+
+
+def check_travels(job: Job) -> None:
+    """Raise JobDefinitionError when a function of the job cannot be sent to the workers."""
+    for node in job.graph.nodes.values():
+        if isinstance(node, TransformNode):
+            _check_travels(f"The function of the {node.kind} {node.name!r}", node.function)
+        elif isinstance(node, ProcessNode):
+            _check_travels(f"The function of step {node.step!r}", node.function)
+            for edge in node.edges:
+                if edge.key is not None:
+                    _check_travels(f"The key function of the stream {edge.stream!r}", edge.key.function)
+
+
+def _check_travels(what: str, function: object) -> None:
+    try:
+        Sealed(function)
+    except Exception as e:  # what refuses to be pickled raises anything
+        raise JobDefinitionError(
+            f"{what} cannot be sent to the workers ({e}). Open connections, locks and the like where they are first "
+            "used, not when the job is described."
+        ) from e
+
+
+def parse_bindings(job: Job, given: Mapping[str, str], checkpoint: Checkpoint) -> dict[str, Binding]:
+    """The binding of every stream and sink of the job, and of the dead letters."""
+    found: dict[str, Binding] = {}
+    for source in job.graph.sources():
+        role: Any = "control" if source.is_control else "data"
+        if source.name not in given:
+            raise missing_binding(source.name, role)
+        found[source.name] = parse_binding(source.name, given[source.name], role)
+    for sink in job.graph.sinks():
+        if sink.name in found:
+            raise BindingError(
+                f"A stream and a sink of the job {job.name!r} are both named {sink.name!r}; rename one."
+            )
+        if sink.name not in given:
+            raise missing_binding(sink.name, "sink")
+        found[sink.name] = parse_binding(sink.name, given[sink.name], "sink")
+    unknown = sorted(set(given) - set(found) - {DEAD_LETTERS, COMMANDS, RECEIPTS})
+    if unknown:
+        raise BindingError(
+            f"The job {job.name!r} has no stream {unknown[0]!r}; it has {', '.join(found)}, {COMMANDS}, {RECEIPTS} and "
+            f"{DEAD_LETTERS}."
+        )
+    dead_letters = given.get(DEAD_LETTERS, f"jsonl:{checkpoint.folder / DEAD_LETTERS}")
+    found[DEAD_LETTERS] = parse_binding(DEAD_LETTERS, dead_letters, "sink")
+    if RECEIPTS in given:
+        found[RECEIPTS] = parse_binding(RECEIPTS, given[RECEIPTS], "sink")
+    if job.graph.steps():
+        commands = given.get(COMMANDS, f"jsonl:{_command_folder(checkpoint)}")
+        found[COMMANDS] = parse_binding(COMMANDS, commands, "control")
+    elif COMMANDS in given:
+        raise BindingError(
+            f"The job {job.name!r} has no keyed step, so it takes no commands; leave {COMMANDS} out."
+        )
+    return found
+
+
+def _command_folder(checkpoint: Checkpoint) -> Path:
+    """Where commands wait for a job whose command stream is bound to nothing else."""
+    folder = checkpoint.folder / COMMANDS
+    make_folder(folder)
+    return folder
+
+
+def wanted_lineage(job: Job, settings: RunSettings) -> Lineage:
+    """The lineage of a new checkpoint of the job."""
+    streams = tuple(source.name for source in job.graph.sources())
+    if job.graph.steps():
+        streams = (*streams, COMMANDS)
+    if wants_starts(job.graph):
+        streams = (*streams, STARTS)
+    parallelism = settings.parallelism or min(_cores(settings.master), job.key_groups)
+    return Lineage(uuid.uuid4().hex[:12], job.name, job.key_groups, parallelism, streams)
+
+
+def _cores(master: str) -> int:
+    """How many tasks run at a time, as far as the master's name tells."""
+    local = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\d+)?\])?", master)
+    if local is not None and local.group(1) not in (None, "*"):
+        return int(local.group(1))
+    if local is not None and local.group(1) is None:
+        return 1
+    return len(os.sched_getaffinity(0))
+
+
+def _has_raw(binding: Binding) -> bool:
+    """Whether the source has bytes for each record."""
+    if isinstance(binding, FilesBinding):
+        return binding.format in LINE_FORMATS
+    return not isinstance(binding, RateBinding)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a source is bound in."""
+
+    plan: JobPlan
+    checkpoint: Checkpoint
+    settings: RunSettings
+
+    def keeping(self, stream: str, binding: FilesBinding) -> Keeping:
+        """What is kept of the files of a stream that were read."""
+        lineage = self.checkpoint.stored_lineage()
+        streams = () if lineage is None else lineage.streams
+        oldest = (
+            oldest_ends(self.checkpoint.spark_folder / "offsets", streams).get(stream, 0) if streams else 0
+        )
+        own = self.checkpoint.folder / COMMANDS
+        return Keeping(
+            self.settings.retained_batches,
+            oldest if isinstance(oldest, int) else 0,
+            owned=stream == COMMANDS and Path(binding.directory).absolute() == own,
+        )
+
+
+def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSource, Receiver[Any] | None]:
+    """The source, and for one that cannot be read again what receives its records into its journal."""
+    where = place.checkpoint.folder / "sources"
+    log: ReplayableLog | KafkaBinding
+    receiver: Receiver[Any] | None = None
+    name: Any = None
+    if isinstance(binding, KafkaBinding):
+        log, name = binding, binding.format
+    elif isinstance(binding, FilesBinding):
+        keeping = place.keeping(node.name, binding)
+        files = FileLog(binding, where / f"{node.name}.files", keeping)
+        files.check()
+        log, name = files, _file_format(node, binding)
+    elif isinstance(binding, RateBinding):
+        check_schema(node.name, node.record_type)
+        log = RateLog(binding)
+    else:
+        assert not isinstance(binding, ConsoleBinding | DiscardBinding)
+        folder = where / f"{node.name}.journal"
+        receiver = _receiver(binding, folder, bounded=place.settings.bounded)
+        log = JournalLog(folder)
+        name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
+    lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
+    return BoundSource(node, log, StreamReader(place.plan, node, _format(name, node), lines)), receiver
+
+
+def _receiver(
+    binding: SocketBinding | QueueBinding | RabbitStreamBinding, folder: Path, *, bounded: bool
+) -> Receiver[Any]:
+    if isinstance(binding, SocketBinding):
+        return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
+    # The clients take a tenth of a second each to load, which other jobs need not wait for.
+    if isinstance(binding, QueueBinding):
+        from penstock.sources.rabbitmq_queue import QueueReceiver, check_queue
+
+        check_queue(binding)
+        return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
+    from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
+
+    check_stream(binding)
+    return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
+
+
+def _command_source(
+    source: BoundSource, binding: Binding, place: _Place, settings: RunSettings
+) -> BoundSource:
+    """The source of commands, whose records become orders."""
+    form = getattr(binding, "format", "json")
+    known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
+    if form not in known or (isinstance(binding, FilesBinding) and binding.format != "jsonl"):
+        raise BindingError(
+            f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
+        )
+    most_bytes = settings.max_command_bytes
+    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), most_bytes, settings.allowed)
+    reader = CommandReader(place.plan, known[form], most_bytes, fetched)
+    return BoundSource(COMMAND_NODE, source.input, reader)
+
+
+def _file_format(node: SourceNode, binding: FilesBinding) -> str | None:
+    """What a line of a file is; None for files that are tables."""
+    if binding.format != "text":
+        return "json" if binding.format == "jsonl" else None
+    if not _is_one_text(node.record_type):
+        raise BindingError(
+            f"Stream {node.name!r} is bound to {binding.uri!r}, and its records are not lines of text: they need a "
+            "schema with a single field, of str or bytes. Bind it to jsonl:DIR, or take such a schema and parse the "
+            "lines in the job (map)."
+        )
+    return "bytes"
+
+
+def _line_format(record_type: RecordType) -> str:
+    """Lines are JSON, but for records of a single text or bytes field, which are the line itself."""
+    return "bytes" if _is_one_text(record_type) else "json"
+
+
+def _is_one_text(record_type: RecordType) -> bool:
+    fields = record_type.fields
+    return len(fields) == 1 and fields[0].arrow_type in (pa.string(), pa.binary())
+
+
+def _format(name: Any, node: SourceNode) -> Format | None:
+    if name is None or node is COMMAND_NODE:
+        return None
+    return format_of(name, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
+
+
+def _sink(binding: Binding, record_type: RecordType, protobuf: ProtobufSource | None) -> Sink:
+    if isinstance(binding, FilesBinding):
+        return FilesSink(binding)
+    if isinstance(binding, KafkaBinding):
+        return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
+    if isinstance(binding, DiscardBinding):
+        return DiscardSink()
+    assert isinstance(binding, ConsoleBinding)
+    return ConsoleSink(binding)

@@ -1,0 +1,144 @@
+"""The dump queue: dumps that a command asked for, made of committed micro-batches beside the running job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.base.durable import write_atomically
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.control.commands import DumpRequest
+from penstock.control.stories import EncodedHistory
+from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
+from penstock.runtime.cuts import batch_numbers
+
+__all__ = ["DumpQueue"]
+
+_FOLDER: Final = "dumps"
+_KIND: Final = "dump-state"
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """A dump that is to be made: of which micro-batch, for which command, where to."""
+
+    batch: int
+    command: str
+    to: str
+    format: str
+
+
+class DumpQueue:
+    """The dumps of a job. What is wanted is on disk before the micro-batch is committed, and done if it takes two runs.
+
+    One dump is made at a time, by a process of its own that gives way to the job, in a place that is allowed. `on_note`
+    is told of each.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        lineage: Lineage,
+        allowed: AllowedPlaces,
+        on_note: Callable[[str], None],
+    ) -> None:
+        self._checkpoint: Final = checkpoint
+        self._first: Final = lineage.first_batch
+        self._folder: Final = checkpoint.folder / _FOLDER
+        self._allowed: Final = allowed
+        self._on_note: Final = on_note
+        self._running: tuple[Path, _Wanted, subprocess.Popen[str]] | None = None
+
+    def want(self, batch: int, stories: Iterable[EncodedHistory]) -> None:
+        """Take note of the dumps that commands of a micro-batch ask for; called again with the same after a crash."""
+        for story in stories:
+            if _KIND.encode() not in story.lines:
+                continue
+            receipt = story.receipts[-1]
+            if receipt.kind != _KIND or receipt.status != "APPLIED":
+                continue
+            request = _request(receipt.details)
+            wanted = _Wanted(batch, receipt.id, request.place(batch), request.format)
+            name = f"{batch:010}-{story.place.partition}-{story.place.offset}".replace("/", "_")
+            write_atomically(self._folder / f"{name}.json", msgspec.json.encode(wanted))
+
+    def step(self) -> bool:
+        """Start or end a dump, if there is one to start or end; whether there are any left."""
+        if self._running is not None:
+            path, wanted, process = self._running
+            if process.poll() is None:
+                return True
+            self._running = None
+            self._end(path, wanted, process)
+        waiting = sorted(self._folder.glob("*.json")) if self._folder.exists() else []
+        for path in waiting:
+            wanted = msgspec.json.decode(path.read_bytes(), type=_Wanted)
+            spark_batch = wanted.batch - self._first
+            if (
+                spark_batch < 0
+                or (self._checkpoint.spark_folder / "commits" / str(spark_batch)).exists()
+                or spark_batch < self._oldest()
+            ):
+                try:
+                    self._running = path, wanted, self._start(wanted)
+                except PlaceRefusedError as e:
+                    self._failed(path, wanted, f"It was refused: {e}.")
+                return True
+        return bool(waiting)
+
+    def finish(self) -> None:
+        """Wait for the dumps of what is committed."""
+        while self.step() and self._running is not None:
+            self._running[2].wait()
+
+    def abandon(self) -> None:
+        """Break off the dump that is being made. It is not there then, and is made when the job runs again."""
+        if self._running is not None:
+            process = self._running[2]
+            process.kill()
+            process.communicate()
+            self._running = None
+
+    def _oldest(self) -> int:
+        return min(batch_numbers(self._checkpoint.spark_folder / "commits"), default=0)
+
+    def _start(self, wanted: _Wanted) -> subprocess.Popen[str]:
+        # Looked at again here, since a link can lead elsewhere than the words that were checked before.
+        to = self._allowed.to_write(wanted.to)
+        arguments = [str(self._checkpoint.folder), "--to", to, "--format", wanted.format]
+        command = [sys.executable, "-m", "penstock.cli", "state", "dump", *arguments]
+        return subprocess.Popen(
+            [*command, "--batch", str(wanted.batch), "-o", "json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _end(self, path: Path, wanted: _Wanted, process: subprocess.Popen[str]) -> None:
+        output, errors = process.communicate()
+        if process.returncode != 0:
+            self._failed(path, wanted, " ".join(errors.split())[-1000:])
+            return
+        made = msgspec.json.decode(output.strip().splitlines()[-1])
+        self._on_note(f"The dump of micro-batch {wanted.batch} is in {wanted.to}: {made['rows']:,} rows.")
+        _settle(path, msgspec.structs.asdict(wanted) | made)
+
+    def _failed(self, path: Path, wanted: _Wanted, why: str) -> None:
+        self._on_note(f"The dump of micro-batch {wanted.batch} to {wanted.to} failed. {why}")
+        _settle(path, {**msgspec.structs.asdict(wanted), "error": why})
+
+
+def _settle(path: Path, outcome: dict[str, Any]) -> None:
+    """Note what came of a dump, which is wanted no more."""
+    write_atomically(path.with_suffix(".done"), msgspec.json.encode(outcome))
+    path.unlink()
+
+
+def _request(details: str) -> DumpRequest:
+    """The request, which the first slot of each step has replied."""
+    found = msgspec.json.decode(details)
+    return msgspec.convert(found[0] if isinstance(found, list) else found, DumpRequest)

@@ -1,0 +1,130 @@
+"""Job loader: find the job in a Python file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from penstock.errors import JobDefinitionError, PenstockError
+from penstock.streams.job import Job
+
+__all__ = ["LoadedJob", "is_module_taken", "load_job"]
+
+_MOST_MODULES: Final = 500
+
+
+@dataclass(frozen=True)
+class LoadedJob:
+    """A job and the modules and packages that its file may import, which the workers need too."""
+
+    job: Job
+    code: tuple[Path, ...]
+
+
+def load_job(target: str) -> LoadedJob:
+    """The job of `FILE[:ATTR]`. Without ATTR the file must define exactly one `Job`.
+
+    The file is imported as a module, with its folder on the import path, so it may import its neighbours.
+    Raises JobDefinitionError with the line to blame when it cannot be loaded.
+    """
+    name, _, attribute = target.partition(":")
+    path = Path(name).expanduser().absolute()
+    if not path.is_file():
+        raise JobDefinitionError(f"There is no job file {name}.")
+    if path.suffix != ".py":
+        raise JobDefinitionError(f"{name} is no Python file; a job file ends in .py.")
+    module = _import(path)
+    job = _attribute(module, attribute, name) if attribute else _only_job(module, name)
+    return LoadedJob(job, _code_beside(path))
+
+
+def _code_beside(path: Path) -> tuple[Path, ...]:
+    """The modules and packages in the folder of a job file."""
+    packages = sorted(init.parent for init in path.parent.glob("*/__init__.py"))
+    modules = [*sorted(path.parent.glob("*.py")), *(m for p in packages for m in sorted(p.rglob("*.py")))]
+    if len(modules) > _MOST_MODULES:
+        raise JobDefinitionError(
+            f"There are {len(modules)} Python files in and under {path.parent}, and all would go to the workers; "
+            f"at most {_MOST_MODULES} can be. Give the job file a folder of its own."
+        )
+    return tuple(modules)
+
+
+def _import(path: Path) -> ModuleType:
+    if not path.stem.isidentifier() or is_module_taken(path.stem):
+        raise JobDefinitionError(
+            f"The job file {path.name} must have a name that Python can import and that no installed module has; "
+            "rename it, for example to job.py."
+        )
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Workers import the job's classes under this name.
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as e:
+        raise JobDefinitionError(
+            f"{path.name}{_line_of(e, path)}: this ends Python; a job file only describes a job."
+        ) from e
+    except PenstockError as e:
+        raise type(e)(f"{path.name}{_line_of(e, path)}: {e}") from e
+    except Exception as e:  # a job file may raise anything
+        raise JobDefinitionError(f"{path.name}{_line_of(e, path)}: {type(e).__name__}: {e}") from e
+    return module
+
+
+def is_module_taken(name: str) -> bool:
+    """Whether a module of that name would hide one that penstock or the job may import."""
+    return (
+        name == "penstock"
+        or name in sys.stdlib_module_names
+        or PathFinder.find_spec(name, _package_folders()) is not None
+    )
+
+
+def _package_folders() -> list[str]:
+    """Where packages are installed: to ask their metadata for all names would take a quarter of a second."""
+    return [entry for entry in sys.path if any(Path(entry).glob("*.dist-info"))]
+
+
+def _line_of(error: BaseException, path: Path) -> str:
+    """The last line of the file that led to the error, as text behind the file's name."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f", line {error.lineno}"
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
+    ]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def _attribute(module: ModuleType, attribute: str, name: str) -> Job:
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Job):
+        known = (
+            ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, Job))) or "none"
+        )
+        raise JobDefinitionError(f"{name} has no job named {attribute!r}; jobs in it: {known}.")
+    return found
+
+
+def _only_job(module: ModuleType, name: str) -> Job:
+    jobs = {key: value for key, value in vars(module).items() if isinstance(value, Job)}
+    distinct = {id(job): job for job in jobs.values()}
+    if not distinct:
+        raise JobDefinitionError(f"{name} defines no job. Write job = ps.Job('name') at its top level.")
+    if len(distinct) > 1:
+        raise JobDefinitionError(
+            f"{name} defines several jobs; choose one: {name}:{', '.join(sorted(jobs))}."
+        )
+    return next(iter(distinct.values()))

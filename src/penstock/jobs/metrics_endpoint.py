@@ -1,0 +1,34 @@
+"""Metrics endpoint: those of a run to Prometheus, as long as it lasts, if that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from penstock.jobs.metrics_recorder import MetricsRecorder
+from penstock.jobs.settings import RunSettings
+from penstock.metrics.addresses import metrics_address
+
+__all__ = ["metrics_served"]
+
+
+@contextmanager
+def metrics_served(
+    settings: RunSettings, recorder: MetricsRecorder, on_note: Callable[[str], None]
+) -> Iterator[None]:
+    """Serve the metrics of a run where its settings say, which `on_note` is told."""
+    bind = settings.metrics_bind
+    if bind is None:
+        yield
+        return
+    # Which takes a while to load.
+    from penstock.metrics.exposition import JobFigures, exposition
+    from penstock.metrics.metrics_server import MetricsServer
+
+    address = metrics_address(bind, allow_remote=settings.metrics_allow_remote)
+    with MetricsServer(
+        address,
+        lambda: exposition([JobFigures(recorder.latest, batch_running_s=recorder.batch_running_s)]),
+    ) as server:
+        on_note(f"The metrics of the job are at {server.url}.")
+        yield

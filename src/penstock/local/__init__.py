@@ -1,1 +1,0 @@
-"""Local: what penstock finds or starts on this machine."""

@@ -1,0 +1,128 @@
+"""The class archive: Spark's classes as a Java has once loaded them, for those that start later to map into memory.
+
+Half of the work of a JVM that starts Spark is to load and verify some 15,000 classes. A dynamic archive of them (Java
+Enhancement Proposal 350) saves most of it. Java checks whether an archive fits it and the class path, and does without
+one that does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from penstock.machine.cache import cache_folder
+from penstock.machine.jars import jars_folder, pinned_jars
+from penstock.machine.java import JavaHome
+
+__all__ = ["archived_classes", "class_archive", "make_class_archive"]
+
+_TIMEOUT_S: Final = 600
+_OWNER: Final = ".owner"
+"""Of a file beside the archive that says for which PySpark it is."""
+
+_JOB: Final = '''
+import penstock as ps
+
+
+class Last(ps.ProcessFunction):
+    """Keeps the last value of each key."""
+
+    last = ps.ValueState(float)
+
+    def process_record(self, record, ctx):
+        self.last.set(record.value)
+        yield record
+
+
+job = ps.Job("class-archive")
+values = job.data_stream("values", schema="key INT, value DOUBLE")
+values.key_by("key").process("last", Last(), output="key INT, value DOUBLE").sink_to("out")
+'''
+
+
+def class_archive(java: JavaHome) -> Path:
+    """Where the archive of a Java is, or would be. Another Java or PySpark has another one."""
+    release = java.home / "release"
+    (filesystem,) = pinned_jars()["filesystem"]
+    parts = [
+        str(java.home),
+        release.read_text() if release.is_file() else str(java.version),
+        str(_pyspark()),
+        importlib.metadata.version("pyspark"),
+        # On the class path of every job, whether it was fetched already or not.
+        str(jars_folder() / filesystem.file_name),
+    ]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return cache_folder() / f"spark-classes-{digest[:12]}.jsa"
+
+
+def archived_classes(java: JavaHome) -> list[str]:
+    """The options with which a JVM uses the archive; none when there is none."""
+    archive = class_archive(java)
+    if not archive.is_file():
+        return []
+    # What does not fit is a warning, which would go to where the results of the command line go.
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=warning:stderr"]
+
+
+def make_class_archive(java: JavaHome) -> Path | None:
+    """Make the archive if it is missing, by running a small job; takes some 20 s. None when that Java cannot."""
+    archive = class_archive(java)
+    if archive.is_file():
+        return archive
+    with tempfile.TemporaryDirectory(prefix="penstock-classes-") as folder:
+        made = Path(folder) / archive.name
+        if not _run_job(Path(folder), [f"-XX:ArchiveClassesAtExit={made}"]) or not made.is_file():
+            return None
+        _remove_unused(archive.parent)
+        # The cache may be on another disk than the temporary folder.
+        beside = archive.with_name(f".{archive.name}.{os.getpid()}")
+        beside.write_bytes(made.read_bytes())
+        beside.replace(archive)
+        archive.with_suffix(_OWNER).write_text(str(_pyspark()))
+    return archive
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the archives of a PySpark that is gone, or that is this one, which gets a new archive."""
+    for note in folder.glob(f"spark-classes-*{_OWNER}"):
+        owner = Path(note.read_text())
+        if owner == _pyspark() or not owner.exists():
+            note.with_suffix(".jsa").unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
+
+
+def _pyspark() -> Path:
+    """Where PySpark is, with its jars."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _run_job(folder: Path, options: Sequence[str]) -> bool:
+    """Run a small job to its end, with options for its JVM; whether that went well."""
+    job, values = folder / "job.py", folder / "values"
+    job.write_text(_JOB)
+    values.mkdir()
+    (values / "values.jsonl").write_text('{"key": 1, "value": 2.0}\n')
+    command = [sys.executable, "-m", "penstock.cli", "run", str(job), "--bounded"]
+    command += [
+        f"-Dvalues=jsonl:{values}",
+        f"-Dout=jsonl:{folder / 'out'}",
+        f"--checkpoint={folder / 'checkpoint'}",
+    ]
+    environment = {**os.environ, "SPARK_SUBMIT_OPTS": " ".join(options)}
+    try:
+        subprocess.run(command, capture_output=True, env=environment, timeout=_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True

@@ -1,0 +1,49 @@
+"""The interpreter for Spark's Python processes on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.machine.cache import cache_folder
+
+__all__ = ["interpreter_without"]
+
+
+def interpreter_without(paths: Sequence[Path], forked: tuple[str, Path] | None = None) -> Path:
+    """A program that runs this interpreter without the given entries at the front of the import path.
+
+    They are taken from PYTHONPATH when they stand there first and in that order. `forked` names an environment variable
+    and a file: where the variable is set, that file is run in place of modules of PySpark and penstock, with all
+    arguments and without site-packages. The program is kept in the cache.
+    """
+    entries = shlex.quote(":".join(map(str, paths)))
+    text = (
+        "#!/bin/sh\n"
+        f"PYTHONPATH=${{PYTHONPATH#{entries}}}\n"
+        "PYTHONPATH=${PYTHONPATH#:}\n"
+        "export PYTHONPATH\n"
+        f"{_forked(*forked) if forked else ''}"
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    place = cache_folder() / "python" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        new = place.with_name(f"{place.name}-{os.getpid()}")
+        new.write_text(text)
+        new.chmod(0o755)
+        new.rename(place)
+    return place
+
+
+def _forked(variable: str, client: Path) -> str:
+    program = f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(client))}"
+    return (
+        f'case "$1 $2 ${variable}" in\n'
+        f'  "-m pyspark."*" "?*|"-m penstock."*" "?*) exec {program} "$@" ;;\n'
+        "esac\n"
+    )

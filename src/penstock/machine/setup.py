@@ -1,0 +1,38 @@
+"""Set-up: find a Java, fetch what jobs need and what lets them start soon, with a line each. Run by `make setup`."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from penstock.errors import PenstockError
+from penstock.machine.class_archive import make_class_archive
+from penstock.machine.jars import fetch_spark_jars
+from penstock.machine.java import find_java
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Prepare this machine; the exit code is 0 when jobs can run."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        with console.status("Looking for a Java"):
+            java = find_java()
+        console.print(f"Java {java.version} (from {java.source})")
+        with console.status("Looking for Spark's connectors"):
+            jars = fetch_spark_jars()
+        console.print(f"{len(jars)} Spark connector jars in {jars[0].parent}")
+        with console.status("Making an archive of Spark's classes, so that jobs start sooner"):
+            archive = make_class_archive(java)
+        console.print(f"Spark's classes in {archive}" if archive else "This Java keeps no archive of classes")
+    except PenstockError as e:
+        console.print(f"[bold red]{type(e).__name__}[/]: ", end="")
+        console.print(str(e), markup=False)
+        return e.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

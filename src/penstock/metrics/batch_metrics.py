@@ -1,0 +1,373 @@
+"""Batch metrics: what happened in each micro-batch of a job, kept as lines of JSON in its checkpoint, within a bound.
+
+The folder `figures` has segments, `0000000001.jsonl` and so on, each of whole lines, oldest first. The run that has the
+checkpoint appends to the newest; when that is full it begins another, and deletes the oldest beyond the bound. Whoever
+reads takes no notice of a line that is not whole yet. docs/metrics.md describes every field.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.base.durable import whole_lines_bytes
+from penstock.errors import CheckpointError
+from penstock.machine.memory import MemoryUse
+
+__all__ = [
+    "BOUNDS_S",
+    "DEFAULT_FIGURES_BYTES",
+    "FIGURES",
+    "Figures",
+    "FiguresWriter",
+    "Lag",
+    "NewFigures",
+    "StepFigures",
+    "Totals",
+    "last_figures",
+    "newest_figures",
+    "read_figures",
+]
+
+FIGURES: Final = "figures"
+"""The folder in a checkpoint that keeps the figures."""
+
+BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""By how long the job is at work in them, in seconds, micro-batches are counted in totals."""
+
+DEFAULT_FIGURES_BYTES: Final = 32 << 20
+
+_FORMAT: Final = 1
+_SEGMENT_BYTES: Final = 1 << 20
+
+
+class Lag(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What waits in the source of a stream: how much, in the units that the source knows, and for how long.
+
+    `seconds` is how long the oldest of it has been waiting since the run first saw it; None when that is not known.
+    """
+
+    records: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+
+
+class StepFigures(msgspec.Struct, frozen=True):
+    """A step in one micro-batch: what it processed, and what it holds afterwards.
+
+    `skew` is the number of records of the slot with the most, divided by the mean over all slots: 1 when all had the
+    same, None when there were none. `key_skew` is the same of keys. `state_bytes` is the size of the stored state,
+    `held_bytes` that of data that waits while the step is paused; `watermark` is None until the run has seen it move.
+    """
+
+    records: int = 0
+    skew: float | None = None
+    keys: int = 0
+    key_skew: float | None = None
+    state_bytes: int = 0
+    held_bytes: int = 0
+    late: int = 0
+    without_window: int = 0
+    watermark: dt.datetime | None = None
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """What a run has done since it started, over all micro-batches that were committed. They only grow.
+
+    `batches_within` has, for each of `BOUNDS_S`, in how many of them the job was at work for at most that long.
+    """
+
+    batches: int = 0
+    batches_within: tuple[int, ...] = (0,) * len(BOUNDS_S)
+    busy_seconds: float = 0.0
+    phases: dict[str, float] = {}
+    state_commit_seconds: float = 0.0
+    records_in: dict[str, int] = {}
+    records_out: dict[str, int] = {}
+    step_records: dict[str, int] = {}
+    dead_letters: int = 0
+    late: dict[str, int] = {}
+    without_window: dict[str, int] = {}
+    commands: dict[str, int] = {}
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in one committed micro-batch.
+
+    `batch_interval_ms` is how far apart micro-batches begin at least, as the run was told; 0 is as soon as there is
+    data. `phases` are the seconds of the parts of `duration_s`, `idle_s` is how long the job had waited before it
+    began, and `rest_s` how long it rested within, since nothing had come. `state_commit_s` is the time that tasks took
+    to commit state, added up over tasks. `cores` is how many tasks Spark runs at a time. `commands` counts by what
+    became of them: applied, degraded, rejected.
+    """
+
+    format: int = _FORMAT
+    job: str
+    job_id: str
+    batch: int
+    started: dt.datetime
+    ended: dt.datetime
+    duration_s: float
+    phases: dict[str, float] = {}
+    idle_s: float | None = None
+    rest_s: float = 0.0
+    state_commit_s: float = 0.0
+    batch_interval_ms: int = 0
+    parallelism: int
+    cores: int = 0
+    records_in: dict[str, int] = {}
+    records_out: dict[str, int] = {}
+    dead_letters: int = 0
+    commands: dict[str, int] = {}
+    lag: dict[str, Lag] = {}
+    steps: dict[str, StepFigures] = {}
+    memory: MemoryUse | None = None
+    totals: Totals
+
+    @property
+    def busy_s(self) -> float:
+        """How long the job was at work in the micro-batch, in seconds."""
+        return max(0.0, self.duration_s - self.rest_s)
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Figures)
+
+
+class FiguresWriter:
+    """Appends figures to a checkpoint, for the run that has it; a context manager.
+
+    Each line is one write, so that it is there as a whole or not at all. What a power cut takes is not missed: nothing
+    depends on figures.
+
+    Args:
+        checkpoint: the folder of the checkpoint.
+        segment_bytes: a segment of this size is full.
+        most_bytes: the oldest segments go when all together have more.
+
+    """
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        *,
+        segment_bytes: int = _SEGMENT_BYTES,
+        most_bytes: int = DEFAULT_FIGURES_BYTES,
+    ) -> None:
+        self._folder: Final = checkpoint / FIGURES
+        self._segment_bytes: Final = max(1, min(segment_bytes, most_bytes // 4))
+        self._most_bytes: Final = most_bytes
+        self._file: int | None = None
+        self._size = 0
+        self._number = 0
+
+    def append(self, figures: Figures) -> None:
+        """Append the figures of one micro-batch. Raises OSError when they cannot be written."""
+        line = _encoder.encode(figures) + b"\n"
+        if self._file is None:
+            self._open()
+        elif self._size + len(line) > self._segment_bytes:
+            self._begin_segment()
+        assert self._file is not None
+        if os.write(self._file, line) != len(line):
+            # The disk is full, and what was written is no whole line.
+            os.ftruncate(self._file, self._size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
+        self._size += len(line)
+
+    def close(self) -> None:
+        """Close the segment; the next line opens it again."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> None:
+        """Go on with the newest segment, without what a killed run has left of a line."""
+        self._folder.mkdir(exist_ok=True)
+        names = _segments(self._folder)
+        self._number = _number_of(names[-1]) if names else 1
+        self._open_segment()
+        assert self._file is not None
+        self._size = whole_lines_bytes(self._file)
+        os.ftruncate(self._file, self._size)
+        if self._size >= self._segment_bytes:
+            self._begin_segment()
+
+    def _open_segment(self) -> None:
+        path = self._folder / _name_of(self._number)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def _begin_segment(self) -> None:
+        self.close()
+        self._number += 1
+        self._open_segment()
+        self._size = 0
+        sizes = {name: (self._folder / name).stat().st_size for name in _segments(self._folder)}
+        total = sum(sizes.values())
+        for name in list(sizes)[:-1]:
+            if total + self._segment_bytes <= self._most_bytes:
+                break
+            (self._folder / name).unlink(missing_ok=True)
+            total -= sizes[name]
+
+
+class NewFigures:
+    """The figures that come after this was made, of a job that another process may run.
+
+    With `from_start` those that are there already come first.
+    """
+
+    def __init__(self, checkpoint: Path, *, from_start: bool = False) -> None:
+        self._folder: Final = checkpoint / FIGURES
+        self._number = 0
+        self._offset = 0
+        if not from_start:
+            self.read()
+
+    def read(self) -> list[Figures]:
+        """What came since the last call, oldest first. Raises CheckpointError when it cannot be read."""
+        found: list[Figures] = []
+        for name in _segments(self._folder):
+            number = _number_of(name)
+            if number < self._number:
+                continue
+            offset = self._offset if number == self._number else 0
+            lines = _lines(self._folder / name, offset)
+            found += _decoded(self._folder / name, lines)
+            self._number, self._offset = number, offset + sum(len(line) + 1 for line in lines)
+        return found
+
+
+def read_figures(checkpoint: Path, since: dt.datetime | None = None) -> Iterator[Figures]:
+    """The figures that a checkpoint keeps, oldest first; with `since` of micro-batches that ended after that time.
+
+    The job may be running. Raises CheckpointError when they cannot be read.
+    """
+    folder = checkpoint / FIGURES
+    names = _segments(folder)
+    if since is not None:
+        names = _from(folder, names, since)
+    for name in names:
+        for figures in _decoded(folder / name, _lines(folder / name, 0)):
+            if since is None or figures.ended > since:
+                yield figures
+
+
+def newest_figures(checkpoint: Path) -> Figures | None:
+    """The figures of the newest micro-batch; None before the first. Raises CheckpointError when they cannot be read."""
+    folder = checkpoint / FIGURES
+    for name in reversed(_segments(folder)):
+        line = _last_line(folder / name)
+        if line is not None:
+            return _decoded(folder / name, [line])[0]
+    return None
+
+
+def last_figures(
+    checkpoint: Path, most: int, *, after: int | None = None, since: dt.datetime | None = None
+) -> list[Figures]:
+    """The figures of the newest micro-batches, at most so many, oldest first.
+
+    With `after` of those behind a micro-batch, with `since` of those that ended after a time. Reads no more than it
+    needs. Raises CheckpointError when they cannot be read.
+    """
+    folder = checkpoint / FIGURES
+    found: list[Figures] = []
+    for name in reversed(_segments(folder)):
+        # Lines are decoded from the newest on, since most of a segment may not be wanted.
+        for line in reversed(_lines(folder / name, 0)):
+            (figures,) = _decoded(folder / name, [line])
+            is_before = (after is not None and figures.batch <= after) or (
+                since is not None and figures.ended <= since
+            )
+            if is_before or len(found) == most:
+                return found[::-1]
+            found.append(figures)
+    return found[::-1]
+
+
+def _from(folder: Path, names: list[str], since: dt.datetime) -> list[str]:
+    """The segments that may have figures of after a time."""
+    for place in range(len(names) - 1, 0, -1):
+        first = _first_line(folder / names[place])
+        if first is not None and _decoded(folder / names[place], [first])[0].ended <= since:
+            return names[place:]
+    return names
+
+
+def _segments(folder: Path) -> list[str]:
+    """The names of the segments, oldest first."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  # only names are needed
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(
+        name for name in names if name.endswith(".jsonl") and name.removesuffix(".jsonl").isdecimal()
+    )
+
+
+def _name_of(number: int) -> str:
+    return f"{number:010}.jsonl"
+
+
+def _number_of(name: str) -> int:
+    return int(name.removesuffix(".jsonl"))
+
+
+def _lines(path: Path, offset: int) -> list[bytes]:
+    """The whole lines of a segment from an offset on. A segment that was deleted meanwhile has none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise _damaged(path, e.strerror) from e
+    return data.split(b"\n")[:-1]
+
+
+def _first_line(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except FileNotFoundError:
+        return None
+    return line if line.endswith(b"\n") else None
+
+
+def _last_line(path: Path) -> bytes | None:
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        end = whole_lines_bytes(file)
+        start = whole_lines_bytes(file, end - 1)
+        return os.pread(file, end - start, start) if end else None
+    finally:
+        os.close(file)
+
+
+def _decoded(path: Path, lines: list[bytes]) -> list[Figures]:
+    try:
+        found = [_decoder.decode(line) for line in lines]
+    except msgspec.MsgspecError as e:
+        raise _damaged(path, e) from e
+    newer = next((figures.format for figures in found if figures.format != _FORMAT), None)
+    if newer is not None:
+        raise _damaged(path, f"their format is {newer}, and this penstock reads {_FORMAT}")
+    return found
+
+
+def _damaged(path: Path, why: Any) -> CheckpointError:
+    return CheckpointError(
+        f"The figures in {path} cannot be read: {why}. Delete the file; the job does not need it."
+    )

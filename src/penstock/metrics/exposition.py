@@ -1,0 +1,331 @@
+"""Exposition: figures of jobs as metrics in the text format of Prometheus. docs/metrics.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from prometheus_client import generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from penstock.base.version import __version__
+from penstock.metrics.batch_metrics import BOUNDS_S, Figures, Lag, StepFigures
+
+__all__ = ["HISTOGRAM", "METRICS", "JobFigures", "Metric", "exposition", "families"]
+
+Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
+
+
+@dataclass(frozen=True)
+class JobFigures:
+    """The newest figures of a job, whether it runs, and how long a micro-batch under way has been running, if known."""
+
+    figures: Figures
+    is_running: bool = True
+    batch_running_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a job: its name, its labels besides `job_name`, and its values in a job's figures."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    values: Callable[[JobFigures], Values]
+    labels: tuple[str, ...] = ()
+
+
+def _one(of: Callable[[Figures], float | None]) -> Callable[[JobFigures], Values]:
+    def values(job: JobFigures) -> Values:
+        found = of(job.figures)
+        return [] if found is None else [((), found)]
+
+    return values
+
+
+def _by_name(of: Callable[[Figures], Mapping[str, float]]) -> Callable[[JobFigures], Values]:
+    return lambda job: [((name,), found) for name, found in of(job.figures).items()]
+
+
+def _by_step(of: Callable[[StepFigures], float | None]) -> Callable[[JobFigures], Values]:
+    def values(job: JobFigures) -> Iterator[tuple[tuple[str, ...], float]]:
+        for name, step in job.figures.steps.items():
+            found = of(step)
+            if found is not None:
+                yield (name,), found
+
+    return values
+
+
+def _by_stream(of: Callable[[Lag], float | None]) -> Callable[[JobFigures], Values]:
+    def values(job: JobFigures) -> Iterator[tuple[tuple[str, ...], float]]:
+        for name, lag in job.figures.lag.items():
+            found = of(lag)
+            if found is not None:
+                yield (name,), found
+
+    return values
+
+
+def _of_batch(of: Callable[[Figures], float]) -> Callable[[JobFigures], Values]:
+    """A value that there is from the first micro-batch on."""
+    return _one(lambda figures: of(figures) if figures.batch >= 0 else None)
+
+
+def _memory(job: JobFigures) -> Values:
+    use = job.figures.memory
+    if use is None:
+        return []
+    found = {"driver": use.driver_bytes, "jvm": use.jvm_bytes, "workers": use.workers_bytes}
+    return [((process,), size) for process, size in found.items() if size]
+
+
+HISTOGRAM: Final = "penstock_batch_busy_seconds"
+"""The metric that counts micro-batches by how long the job was at work in them."""
+
+METRICS: Final = (
+    Metric(
+        "penstock_job_info",
+        "gauge",
+        "1; its labels say which run of the job this is, and which penstock runs it.",
+        lambda job: [((job.figures.job_id, __version__), 1)],
+        ("job_id", "version"),
+    ),
+    Metric("penstock_running", "gauge", "1 while the job runs, else 0.", lambda job: [((), job.is_running)]),
+    Metric(
+        "penstock_phase_seconds_total",
+        "counter",
+        "Time spent in each phase of micro-batches.",
+        _by_name(lambda figures: figures.totals.phases),
+        ("phase",),
+    ),
+    Metric(
+        "penstock_state_commit_seconds_total",
+        "counter",
+        "Time that tasks spent to commit state, added up over tasks.",
+        _one(lambda figures: figures.totals.state_commit_seconds),
+    ),
+    Metric(
+        "penstock_records_in_total",
+        "counter",
+        "Records read from a stream, with those that became dead letters.",
+        _by_name(lambda figures: figures.totals.records_in),
+        ("stream",),
+    ),
+    Metric(
+        "penstock_records_out_total",
+        "counter",
+        "Records written to a sink.",
+        _by_name(lambda figures: figures.totals.records_out),
+        ("sink",),
+    ),
+    Metric(
+        "penstock_step_records_total",
+        "counter",
+        "Data records that a step has processed.",
+        _by_name(lambda figures: figures.totals.step_records),
+        ("step",),
+    ),
+    Metric(
+        "penstock_dead_letters_total",
+        "counter",
+        "Records that could not be processed.",
+        _one(lambda figures: figures.totals.dead_letters),
+    ),
+    Metric(
+        "penstock_late_records_total",
+        "counter",
+        "Records that came too late for the windows of a step.",
+        _by_name(lambda figures: figures.totals.late),
+        ("step",),
+    ),
+    Metric(
+        "penstock_records_without_window_total",
+        "counter",
+        "Records that the windows of a step had no window for.",
+        _by_name(lambda figures: figures.totals.without_window),
+        ("step",),
+    ),
+    Metric(
+        "penstock_commands_total",
+        "counter",
+        "Commands that came to their end, by what became of them: applied, degraded or rejected.",
+        _by_name(lambda figures: figures.totals.commands),
+        ("outcome",),
+    ),
+    Metric(
+        "penstock_jvm_gc_seconds_total",
+        "counter",
+        "Time that the driver's JVM has spent with garbage.",
+        _one(lambda figures: None if figures.memory is None else figures.memory.gc_seconds),
+    ),
+    Metric(
+        "penstock_last_batch",
+        "gauge",
+        "The number of the newest micro-batch.",
+        _of_batch(lambda figures: figures.batch),
+    ),
+    Metric(
+        "penstock_last_batch_timestamp_seconds",
+        "gauge",
+        "When the newest micro-batch ended, in seconds since 1970.",
+        _of_batch(lambda figures: figures.ended.timestamp()),
+    ),
+    Metric(
+        "penstock_last_batch_duration_seconds",
+        "gauge",
+        "How long the newest micro-batch took.",
+        _of_batch(lambda figures: figures.duration_s),
+    ),
+    Metric(
+        "penstock_batch_running_seconds",
+        "gauge",
+        "How long the micro-batch under way has been running, 0 between two; told by the job itself only.",
+        lambda job: [] if job.batch_running_s is None else [((), job.batch_running_s)],
+    ),
+    Metric(
+        "penstock_parallelism",
+        "gauge",
+        "Tasks that share each keyed step.",
+        _one(lambda figures: figures.parallelism),
+    ),
+    Metric(
+        "penstock_cores",
+        "gauge",
+        "Tasks that Spark runs at a time.",
+        _of_batch(lambda figures: figures.cores),
+    ),
+    Metric(
+        "penstock_lag_records",
+        "gauge",
+        "Records that wait in the source of a stream.",
+        _by_stream(lambda lag: lag.records),
+        ("stream",),
+    ),
+    Metric(
+        "penstock_lag_files",
+        "gauge",
+        "Files that wait in the source of a stream.",
+        _by_stream(lambda lag: lag.files),
+        ("stream",),
+    ),
+    Metric(
+        "penstock_lag_bytes",
+        "gauge",
+        "Bytes that wait in the source of a stream.",
+        _by_stream(lambda lag: lag.bytes),
+        ("stream",),
+    ),
+    Metric(
+        "penstock_lag_seconds",
+        "gauge",
+        "How long the oldest of what waits in the source of a stream has been waiting since the run first saw it.",
+        _by_stream(lambda lag: lag.seconds),
+        ("stream",),
+    ),
+    Metric(
+        "penstock_step_keys", "gauge", "Keys that a step holds.", _by_step(lambda step: step.keys), ("step",)
+    ),
+    Metric(
+        "penstock_step_state_bytes",
+        "gauge",
+        "The size of the stored state of a step.",
+        _by_step(lambda step: step.state_bytes),
+        ("step",),
+    ),
+    Metric(
+        "penstock_step_held_bytes",
+        "gauge",
+        "The size of the data that waits while a step is paused.",
+        _by_step(lambda step: step.held_bytes),
+        ("step",),
+    ),
+    Metric(
+        "penstock_step_skew_ratio",
+        "gauge",
+        "Records of the task with the most in the newest micro-batch, divided by the mean over tasks; 1 is even.",
+        _by_step(lambda step: step.skew),
+        ("step",),
+    ),
+    Metric(
+        "penstock_step_key_skew_ratio",
+        "gauge",
+        "Keys of the task with the most, divided by the mean over tasks; 1 is even.",
+        _by_step(lambda step: step.key_skew),
+        ("step",),
+    ),
+    Metric(
+        "penstock_step_watermark_timestamp_seconds",
+        "gauge",
+        "How far event time is in a step, in seconds since 1970.",
+        _by_step(lambda step: None if step.watermark is None else step.watermark.timestamp()),
+        ("step",),
+    ),
+    Metric(
+        "penstock_memory_bytes",
+        "gauge",
+        "Memory that the processes of the run have on the driver's machine: driver, jvm and workers.",
+        _memory,
+        ("process",),
+    ),
+    Metric(
+        "penstock_jvm_heap_used_bytes",
+        "gauge",
+        "Memory in use on the heap of the driver's JVM.",
+        _one(lambda figures: None if figures.memory is None else figures.memory.heap_used_bytes),
+    ),
+    Metric(
+        "penstock_jvm_heap_max_bytes",
+        "gauge",
+        "The largest size of the heap of the driver's JVM.",
+        _one(lambda figures: None if figures.memory is None else figures.memory.heap_max_bytes),
+    ),
+)
+"""All metrics but the histogram."""
+
+_HISTOGRAM_HELP: Final = (
+    "How long the job was at work in each micro-batch; the rate of the sum is its utilisation."
+)
+
+
+def families(jobs: Sequence[JobFigures]) -> Iterator[Family]:
+    """The metrics of jobs, whose names differ. No label has more values than the jobs have streams, steps and sinks."""
+    histogram = HistogramMetricFamily(HISTOGRAM, _HISTOGRAM_HELP, labels=["job_name"])
+    for job in jobs:
+        totals = job.figures.totals
+        buckets = [
+            (str(bound_s), count) for bound_s, count in zip(BOUNDS_S, totals.batches_within, strict=True)
+        ]
+        histogram.add_metric([job.figures.job], [*buckets, ("+Inf", totals.batches)], totals.busy_seconds)
+    yield histogram
+    for metric in METRICS:
+        kind: Any = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = kind(metric.name, metric.help, labels=["job_name", *metric.labels])
+        for job in jobs:
+            for labels, value in metric.values(job):
+                family.add_metric([job.figures.job, *labels], float(value))
+        yield family
+
+
+class _Collected(Collector):
+    """What Prometheus' client writes out."""
+
+    def __init__(self, jobs: Sequence[JobFigures]) -> None:
+        self._jobs: Final = jobs
+
+    def collect(self) -> Iterator[Family]:
+        """The metrics."""
+        return families(self._jobs)
+
+
+def exposition(jobs: Sequence[JobFigures]) -> bytes:
+    """The metrics of jobs in Prometheus' text format, version 0.0.4."""
+    return generate_latest(_Collected(jobs))

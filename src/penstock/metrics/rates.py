@@ -1,0 +1,106 @@
+"""Rates: how fast a job goes, from the figures of its last micro-batches."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from penstock.metrics.batch_metrics import Figures, Totals
+
+__all__ = ["WINDOW_S", "Rates", "rates"]
+
+_Runs: TypeAlias = Sequence[Sequence[Figures]]
+
+WINDOW_S: Final = 60.0
+"""Over how many seconds rates are taken."""
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """What a job did per second over the last `seconds`.
+
+    `utilisation` is the part of the time in which it was at work, from 0 to 1; `mean_busy_s` how long that was in a
+    micro-batch.
+    """
+
+    seconds: float = 0.0
+    batches: float = 0.0
+    utilisation: float = 0.0
+    mean_busy_s: float = 0.0
+    records_in: dict[str, float] = {}
+    records_out: dict[str, float] = {}
+    step_records: dict[str, float] = {}
+    dead_letters: float = 0.0
+    commands: float = 0.0
+
+
+def rates(found: Sequence[Figures], until: dt.datetime, window_s: float = WINDOW_S) -> Rates:
+    """The rates over a window that ends `until`, from figures in the order in which they were written.
+
+    When the job began within the window, they are over the time since then. A micro-batch counts when it ends.
+    """
+    since = until - dt.timedelta(seconds=window_s)
+    inside = [figures for figures in found if since < figures.ended <= until]
+    if not inside:
+        return Rates(seconds=window_s)
+    is_first = inside[0].totals.batches == 1 and inside[0] == found[0]
+    begun = max(since, inside[0].started) if is_first else since
+    seconds = (until - begun).total_seconds()
+    runs = [list(run) for _, run in itertools.groupby(inside, key=lambda figures: figures.job_id)]
+    batches = sum(run[-1].totals.batches - run[0].totals.batches + 1 for run in runs)
+    busy_s = _done(runs, lambda totals: totals.busy_seconds, lambda figures: figures.busy_s)
+    letters = _done(runs, lambda totals: totals.dead_letters, lambda figures: figures.dead_letters)
+    commands = _done(
+        runs, lambda totals: sum(totals.commands.values()), lambda figures: sum(figures.commands.values())
+    )
+    step_records = _done_by_name(
+        runs,
+        lambda totals: totals.step_records,
+        lambda figures: {name: step.records for name, step in figures.steps.items()},
+    )
+    records_in = _done_by_name(runs, lambda totals: totals.records_in, lambda figures: figures.records_in)
+    records_out = _done_by_name(runs, lambda totals: totals.records_out, lambda figures: figures.records_out)
+
+    def per_second(amount: float) -> float:
+        return round(amount / seconds, 3) if seconds > 0 else 0.0
+
+    def each_per_second(amounts: Mapping[str, int]) -> dict[str, float]:
+        return {name: per_second(amount) for name, amount in amounts.items()}
+
+    return Rates(
+        seconds=round(seconds, 3),
+        batches=per_second(batches),
+        # A micro-batch that began before the window counts as a whole.
+        utilisation=min(1.0, per_second(busy_s)),
+        mean_busy_s=round(busy_s / batches, 4),
+        records_in=each_per_second(records_in),
+        records_out=each_per_second(records_out),
+        step_records=each_per_second(step_records),
+        dead_letters=per_second(letters),
+        commands=per_second(commands),
+    )
+
+
+def _done(runs: _Runs, of: Callable[[Totals], float], own: Callable[[Figures], float]) -> float:
+    """What runs have done, from their totals, which have what was too little to be written by itself as well.
+
+    The first figures of a run count with their own amount, since their totals have what was before.
+    """
+    return sum(of(run[-1].totals) - of(run[0].totals) + own(run[0]) for run in runs)
+
+
+def _done_by_name(
+    runs: _Runs,
+    of: Callable[[Totals], Mapping[str, int]],
+    own: Callable[[Figures], Mapping[str, int]],
+) -> dict[str, int]:
+    """The same for amounts by name."""
+    found: dict[str, int] = {}
+    for run in runs:
+        before, first = of(run[0].totals), own(run[0])
+        for name, total in of(run[-1].totals).items():
+            found[name] = found.get(name, 0) + total - before.get(name, 0) + first.get(name, 0)
+    return found

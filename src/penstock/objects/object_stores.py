@@ -1,0 +1,225 @@
+"""Object stores: a client for where a URI points, made from the environment, and its errors as sentences.
+
+Endpoint and credentials come from the environment of the process, never from the URI (docs/object_stores.md).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.objects.aws_profile import ProfileError, aws_profile
+
+if TYPE_CHECKING:
+    from obstore.store import (
+        ClientConfig,
+        ObjectStore,
+        RetryConfig,
+        S3Config,
+    )
+
+__all__ = ["BUCKET", "S3_ENDPOINTS", "Patience", "Place", "store_of", "why"]
+
+_S3: Final = ("s3", "s3a")
+
+S3_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_AZURE_ENDPOINTS: Final = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+BUCKET: Final = re.compile(r"[\w.-]+")
+_HOST: Final = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?")
+_ENDPOINT: Final = re.compile(rf"https?://{_HOST.pattern}(/[^\s?#@]*)?")
+_TRUE: Final = ("1", "true", "yes", "on", "y", "t")
+
+_CREDENTIALS: Final = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+
+
+class _UnusableError(Exception):
+    """Why a store cannot be used, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long is waited: to connect, for the next bytes, for a whole request, and for attempts after the first."""
+
+    connect_ms: int
+    read_ms: int
+    request_ms: int
+    retries: int
+    retry_ms: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an object is: `host` is the bucket or the container."""
+
+    scheme: str
+    host: str
+    name: str
+
+    @property
+    def shown(self) -> str:
+        """The URI for messages."""
+        return f"{self.scheme}://{self.host}/{self.name}"
+
+    @property
+    def family(self) -> str:
+        """The kind of store: s3, gs or az."""
+        if self.scheme in _S3:
+            return "s3"
+        return "gs" if self.scheme == "gs" else "az"
+
+
+def store_of(place: Place, environ: Mapping[str, str], patience: Patience) -> ObjectStore:
+    """A client for the bucket, container or server of a place. What it raises, `why` explains."""
+    # Jobs without object stores need not load it.
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    client: ClientConfig = {
+        "allow_http": _plain_http(place, environ),
+        "connect_timeout": dt.timedelta(milliseconds=patience.connect_ms),
+        "read_timeout": dt.timedelta(milliseconds=patience.read_ms),
+        "timeout": dt.timedelta(milliseconds=patience.request_ms),
+    }
+    retry: RetryConfig = {
+        "max_retries": patience.retries,
+        "retry_timeout": dt.timedelta(milliseconds=patience.retry_ms),
+        "backoff": {
+            "init_backoff": dt.timedelta(milliseconds=200),
+            "max_backoff": dt.timedelta(seconds=1),
+            "base": 2,
+        },
+    }
+    more: dict[str, Any] = {"client_options": client, "retry_config": retry}
+    match place.family:
+        case "s3":
+            return S3Store(place.host, config=_s3_config(place.host, environ), **more)
+        case "gs":
+            return GCSStore(place.host, **more)
+        case _:
+            return AzureStore(place.host, **more)
+
+
+def _plain_http(place: Place, environ: Mapping[str, str]) -> bool:
+    """Whether the endpoint says http; everything else is encrypted."""
+    if place.family == "s3":
+        return _endpoint(S3_ENDPOINTS, environ).startswith("http:")
+    if place.family == "gs":
+        return _endpoint(("GOOGLE_BASE_URL",), environ).startswith("http:")
+    emulator = environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in _TRUE
+    return emulator or _endpoint(_AZURE_ENDPOINTS, environ).startswith("http:")
+
+
+def _endpoint(variables: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """The endpoint that the first of these variables gives, "" for the provider's own."""
+    for variable in variables:
+        if variable in environ:
+            if not _ENDPOINT.fullmatch(environ[variable]):
+                raise _UnusableError(f"{variable} of the job is no address like https://HOST:PORT")
+            return environ[variable]
+    return ""
+
+
+def _s3_config(bucket: str, environ: Mapping[str, str]) -> S3Config:
+    """What obstore does not take from the environment as users of other tools expect."""
+    config: S3Config = {}
+    if environ.get("AWS_PROFILE") and not environ.get("AWS_ACCESS_KEY_ID"):
+        profile = aws_profile(environ)
+        config = {
+            "access_key_id": profile.access_key_id,
+            "secret_access_key": profile.secret_access_key,
+        }
+        if profile.session_token:
+            config["session_token"] = profile.session_token
+        if profile.region and not environ.get("AWS_REGION"):
+            config["region"] = profile.region
+    if endpoint := _endpoint(S3_ENDPOINTS, environ):
+        scheme, _, host = endpoint.partition("://")
+        hosted = environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in _TRUE
+        if hosted and not host.startswith(f"{bucket}."):
+            # obstore wants the bucket in the endpoint, but there is one endpoint for all buckets of a job.
+            endpoint = f"{scheme}://{bucket}.{host}"
+        # obstore would prefer the variable of the service to an endpoint that is given here.
+        config["endpoint"] = config["aws_endpoint_url_s3"] = endpoint
+    return config
+
+
+# The first that stands in an error of obstore tells what is wrong. Its own words are not passed on: they have whole
+# answers of servers, and addresses with signatures.
+_KNOWN: Final = (
+    ("Connection refused", "{server} does not answer: connection refused"),
+    ("dns error", "{server} does not answer: there is no host of this name"),
+    ("certificate", "the certificate of {server} is not trusted"),
+    ("InvalidContentType", "{server} does not speak TLS; its address may have to begin with http://"),
+    ("kind: Timeout", "{server} does not answer in time"),
+    ("kind: Connect", "{server} does not answer"),
+    ("kind: Interrupted", "{server} broke the connection"),
+    # What was missing behind a break is asked for once more, which not all understand.
+    ("RangeNotSupported", "{server} broke the connection"),
+    ("Content-Range", "{server} broke the connection"),
+    ("incorrectly configured region", "the bucket is in another region; set AWS_REGION"),
+    ("Content-Length Header missing", "{server} does not say how large it is"),
+    ("Account must be specified", "no account is given; set AZURE_STORAGE_ACCOUNT_NAME"),
+    ("redential", "the credentials of the job cannot be used; set {credentials}"),
+)
+_ASKED: Final = re.compile(r" (?:GET|HEAD|PUT|POST) https?://(?:[^/\s@]*@)?([\w.:\[\]-]+)")
+_NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
+_METADATA: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "/latest/api/token")
+
+
+def why(error: BaseException, place: Place) -> str:
+    """Why a store cannot be used, as the end of a sentence without secrets.
+
+    The cause should be left out of the error that says it, since it may hold what the message must not. What is no
+    error of a store, such as an interrupt, is raised again.
+    """
+    if isinstance(error, _UnusableError | ProfileError):
+        return str(error)
+    # A panic of obstore is no Exception; a line break in a credential is enough for one.
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+    return _reason(error, place)
+
+
+def _reason(error: BaseException, place: Place) -> str:
+    from obstore.exceptions import InvalidPathError, PermissionDeniedError, UnauthenticatedError
+
+    text = str(error)
+    credentials = _CREDENTIALS[place.family]
+    code = _code(text)
+    if isinstance(error, FileNotFoundError):
+        return f"there is no bucket {place.host!r}" if code in _NO_BUCKET else "there is no such object"
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return f"access is denied{f' ({code})' if code else ''}; check {credentials} of the job, and what they may read"
+    if isinstance(error, InvalidPathError):
+        return "its name has an empty part, '.' or '..'"
+    if any(part in text.partition("\n")[0] for part in _METADATA):
+        return f"the job has no credentials; set {credentials}"
+    server = _server(text)
+    if status := re.search(r"status code: (\d{3})", text):
+        return f"{server} answered {status[1]}{f' ({code})' if code else ''}"
+    for part, sentence in _KNOWN:
+        if part in text:
+            return sentence.format(server=server, credentials=credentials)
+    if not isinstance(error, Exception):
+        return f"the environment of the job is malformed; look for line breaks in {credentials}"
+    if _ASKED.search(text):
+        return f"{server} answered something unexpected ({type(error).__name__})"
+    return "its address, or what the environment of the job says about it, is malformed"
+
+
+def _code(text: str) -> str:
+    """The store's own name of the error, which is no secret."""
+    found = re.search(r"<Code>(\w{1,60})</Code>", text)
+    return found[1] if found else ""
+
+
+def _server(text: str) -> str:
+    """The host that was asked."""
+    found = _ASKED.search(text)
+    return found[1] if found else "the object store"

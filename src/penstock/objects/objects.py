@@ -1,0 +1,81 @@
+"""Objects: one object of an object store, read whole, within bounds of size and time.
+
+Endpoint and credentials come from the environment of the process, never from the URI (docs/object_stores.md).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ExternalSystemError
+from penstock.objects.object_stores import BUCKET, Patience, Place, store_of, why
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["OBJECT_SCHEMES", "ObjectError", "read_object"]
+
+OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs")
+"""What the URI of an object begins with."""
+
+_CHUNK_BYTES: Final = 256 * 1024
+
+
+class ObjectError(ExternalSystemError):
+    """An object cannot be read. The message names it and the reason, and has no secret."""
+
+
+def read_object(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
+    """The content of an object, such as `s3://bucket/path/name`, `gs://` or `az://container/name`.
+
+    Args:
+        uri: where it is.
+        most_bytes: the largest size that is taken; a larger object is refused before its content is read.
+        timeout_ms: how long one request may take, content included. An unreachable host takes less; all together
+            is at most 5 s longer.
+
+    Raises:
+        ObjectError: there is no such bucket or object, access is denied, the host does not answer, the object is
+            too large, or the URI or the environment is malformed.
+
+    """
+    place = _place_of(uri)
+    # A host that never answers is given up in 6 to 7 s, and no request begins later than 5 s.
+    patience = Patience(connect_ms=3000, read_ms=3000, request_ms=timeout_ms, retries=2, retry_ms=4000)
+    try:
+        store = store_of(place, os.environ, patience)
+        return _content(store, place, most_bytes)
+    except ObjectError:
+        raise
+    except BaseException as e:
+        raise ObjectError(f"{place.shown!r} cannot be read: {why(e, place)}") from None
+
+
+def _place_of(uri: str) -> Place:
+    scheme, _, rest = uri.partition("://")
+    host, _, name = rest.partition("/")
+    if "@" in host:
+        shown = f"{scheme}://***@{host.rpartition('@')[2]}/..."
+        raise ObjectError(f"{shown!r} has a user or account; these belong into the environment of the job")
+    # obstore would leave out a slash at either end, and read something else.
+    whole = name and name.strip("/") == name and BUCKET.fullmatch(host)
+    if scheme not in OBJECT_SCHEMES or not whole:
+        raise ObjectError(f"{uri!r} names no object; it must be like s3://BUCKET/NAME")
+    return Place(scheme, host, name)
+
+
+def _content(store: ObjectStore, place: Place, most_bytes: int) -> bytes:
+    import obstore
+
+    found = obstore.get(store, place.name)
+    content = bytearray()
+    too_large = found.meta["size"] > most_bytes
+    if not too_large:
+        for chunk in found.stream(_CHUNK_BYTES):
+            content += chunk
+            if too_large := len(content) > most_bytes:
+                break
+    if too_large:
+        raise ObjectError(f"{place.shown!r} is larger than {most_bytes} bytes")
+    return bytes(content)

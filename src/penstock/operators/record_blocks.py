@@ -1,0 +1,169 @@
+"""Blocks: runs of records of one origin, as they travel between operators.
+
+A block is an Arrow record batch with the record's columns and a few more whose names start with two underscores: the
+place of each record in its source, its bytes as they came (for dead letters), its key, and its event time where no
+field holds that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.operators.event_times import EVENT_TIME
+from penstock.records.json_lines import python_values
+from penstock.records.types import BadRecord, RecordType
+
+__all__ = [
+    "KEY",
+    "MESSAGE_KEY",
+    "OFFSET",
+    "RAW",
+    "Block",
+    "DeadLetter",
+    "Records",
+    "block_schema",
+    "join_blocks",
+]
+
+OFFSET: Final = "__offset"
+RAW: Final = "__raw"
+KEY: Final = "__key"
+MESSAGE_KEY: Final = "__message_key"
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of one origin on their way through stateless operators.
+
+    `times` are their event times, where these travel beside the records.
+    """
+
+    batch: pa.RecordBatch
+    stream: str
+    partition: str
+    offsets: pa.Array
+    raw: pa.Array | None = None
+    message_keys: pa.Array | None = None
+    times: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def take(self, rows: npt.NDArray[np.int64], batch: pa.RecordBatch | None = None) -> Records:
+        """The given rows, in that order; with `batch`, under new columns that are aligned with `rows` already."""
+        picked = pa.array(rows)
+        return replace(
+            self,
+            batch=self.batch.take(picked) if batch is None else batch,
+            offsets=self.offsets.take(picked),
+            raw=None if self.raw is None else self.raw.take(picked),
+            message_keys=None if self.message_keys is None else self.message_keys.take(picked),
+            times=None if self.times is None else self.times.take(picked),
+        )
+
+    def dead_letter(self, row: int, reason: str, record_type: RecordType, step: str = "") -> DeadLetter:
+        """The dead letter of one of the records."""
+        return DeadLetter(
+            reason=reason,
+            stream=self.stream,
+            step=step,
+            partition=self.partition,
+            offset=self.offsets[row].as_py(),
+            raw=raw_bytes(self.raw, self.batch, row, record_type),
+        )
+
+
+def raw_bytes(raw: pa.Array | None, batch: pa.RecordBatch, row: int, record_type: RecordType) -> bytes:
+    """A record's bytes as they came, or as JSON where its source has no bytes for it.
+
+    The JSON is made from the columns, since the record's own class may be what raised.
+    """
+    if raw is not None and raw[row].is_valid:
+        found: bytes = raw[row].as_py()
+        return found
+    names = record_type.field_names
+    return msgspec.json.encode({name: python_values(batch.column(name).slice(row, 1))[0] for name in names})
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record that could not be processed, with all that is needed to look into it and to send it again."""
+
+    reason: str
+    stream: str
+    step: str
+    partition: str
+    offset: int
+    raw: bytes
+
+    @classmethod
+    def of_bad_record(cls, stream: str, bad: BadRecord) -> DeadLetter:
+        """The dead letter of a record that its source could not read."""
+        return cls(bad.reason, stream, "", bad.partition, bad.offset, bad.raw)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Records of one stream and partition for one input of a step in one key group.
+
+    Blocks sort by input, branch, stream, partition and first offset: inputs of control streams come before those of
+    data streams, and a replay sees the same order whatever the shuffle did. `branch` sorts what came through a union
+    in the order of its streams.
+    """
+
+    input: int
+    stream: str
+    partition: str
+    first_offset: int
+    batch: pa.RecordBatch
+    branch: str = ""
+
+    @property
+    def place(self) -> tuple[int, str, str, str]:
+        """Where the records come from: what blocks of one partition have in common."""
+        return (self.input, self.branch, self.stream, self.partition)
+
+    @property
+    def order(self) -> tuple[int, str, str, str, int]:
+        """The sorting key."""
+        return (*self.place, self.first_offset)
+
+    def column(self, name: str) -> pa.Array | None:
+        """A column, or None when the block has none of that name."""
+        place = self.batch.schema.get_field_index(name)
+        return None if place < 0 else self.batch.column(place)
+
+
+def block_schema(
+    record_type: RecordType, *, key_type: pa.DataType | None, raw: bool, timed: bool = False
+) -> pa.Schema:
+    """The columns of a block: the record's, its offset, and its key, raw bytes and time when the block carries them."""
+    fields = [*record_type.schema, pa.field(OFFSET, pa.int64(), nullable=False)]
+    if key_type is not None:
+        fields.append(pa.field(KEY, key_type, nullable=False))
+    if raw:
+        fields.append(pa.field(RAW, pa.binary()))
+    if timed:
+        fields.append(pa.field(EVENT_TIME, pa.int64()))
+    return pa.schema(fields)
+
+
+def join_blocks(blocks: list[Block]) -> list[Block]:
+    """Neighbouring blocks of one partition as one block each, since vectorised code is fast on large ones."""
+    joined: list[Block] = []
+    start = 0
+    for end in range(1, len(blocks) + 1):
+        first = blocks[start]
+        if end < len(blocks) and blocks[end].place == first.place:
+            continue
+        batches = [block.batch for block in blocks[start:end]]
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        joined.append(dataclasses.replace(first, batch=batch))
+        start = end
+    return joined

@@ -1,0 +1,46 @@
+"""JSON lines: records of one type as JSON, in bulk."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.records.types import RecordType
+
+__all__ = ["JsonLines", "python_values"]
+
+
+class JsonLines:
+    """Encodes batches of a record type as lines of JSON.
+
+    Enumerations are written as their values, bytes in base64, times in ISO 8601, and NaN and None as null.
+    """
+
+    def __init__(self, record_type: RecordType) -> None:
+        self._names = record_type.field_names
+        # Rows are built straight from the columns: the user's own class may be slow to make, or check things.
+        places = {f"f{i}": name for i, name in enumerate(self._names)}
+        # Rows live for one call, and without garbage collection of a million of them it is twice as fast.
+        fields = [(place, Any) for place in places]
+        self._row = msgspec.defstruct("Row", fields, rename=places, gc=False)
+        self._encoder: Final = msgspec.json.Encoder()
+
+    def encode(self, batch: pa.RecordBatch) -> bytes:
+        r"""All records as lines, each with `\n` at its end."""
+        columns = [python_values(batch.column(name)) for name in self._names]
+        return self._encoder.encode_lines(list(map(self._row, *columns)))
+
+
+def python_values(column: pa.Array) -> list[Any]:
+    """The values of a column as plain Python values, maps as dicts."""
+    values: list[Any]
+    if pa.types.is_nested(column.type):
+        values = column.to_pylist(maps_as_pydicts="strict")
+    elif column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        # NumPy's tolist is several times faster than Arrow's.
+        values = column.to_numpy(zero_copy_only=False).tolist()
+    else:
+        values = column.to_pylist()
+    return values

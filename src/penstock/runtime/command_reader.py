@@ -1,0 +1,122 @@
+"""Command reader: the records of the command stream become orders for the steps. Runs in workers."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.control.command_decoder import decode_command
+from penstock.control.commands import Command, CommandError, CommandFormat, DumpRequest
+from penstock.control.orders import AdmittedCommand, encode_orders, seen_by_slot
+from penstock.control.receipts import RecordPosition
+from penstock.engine.slot import Slot
+from penstock.engine.step import no_cyclic_collection
+from penstock.operators.record_blocks import DeadLetter
+from penstock.records.schemas import record_type
+from penstock.runtime.packed_rows import ORDERS, PackedRow, packed_batches
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.router import dead_letter_rows
+from penstock.sources.base import SourceChunk
+from penstock.sources.fetched import FetchedFiles
+from penstock.streams.graph import COMMANDS, SourceNode
+
+__all__ = ["COMMAND_NODE", "CommandReader"]
+
+COMMAND_NODE: Final = SourceNode(
+    f"source/{COMMANDS}", COMMANDS, True, record_type("command BINARY"), protobuf=None, allow_nan=False
+)
+"""The source of commands that every job with a keyed step has."""
+
+# A dead letter of a command that is too large has only its beginning.
+_SHOWN_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class CommandReader:
+    """Turns the chunks of the command stream into orders, one packed row for each slot."""
+
+    plan: JobPlan
+    format: CommandFormat
+    most_bytes: int
+    fetched: FetchedFiles
+    node: SourceNode = COMMAND_NODE
+
+    def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # as StreamReader
+        """The orders, packed, as Arrow batches."""
+        return packed_batches(self.rows(chunks), self.plan.slots)
+
+    def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
+        """The same, row by row."""
+        for chunk in chunks:
+            with no_cyclic_collection():
+                orders, letters = self._read(chunk)
+            yield from dead_letter_rows(letters, self.plan)
+            if not orders:
+                continue
+            for slot in self.plan.slot_of.values():
+                body = encode_orders(seen_by_slot(orders, slot.own, functools.partial(_concerns, slot)))
+                yield PackedRow(ORDERS, slot.key_groups[0], 0, chunk.partition, 0, body)
+
+    def _read(self, chunk: SourceChunk) -> tuple[list[AdmittedCommand], list[DeadLetter]]:
+        """The orders of a chunk in the order of their places."""
+        accepting = self.plan.accepting
+        commands: list[tuple[RecordPosition, Command]] = []
+        refused: list[AdmittedCommand] = []
+        letters: list[DeadLetter] = []
+        for place, raw in self._places(chunk):
+            try:
+                command = self._decode(raw)
+            except CommandError as e:
+                refused.append(accepting.malformed(e, place))
+                shown = raw[:_SHOWN_BYTES]
+                letters.append(DeadLetter(str(e), COMMANDS, "", place.partition, place.offset, shown))
+                continue
+            try:
+                commands.append((place, self._with_content(command, place)))
+            except CommandError as e:
+                refused.append(accepting.refused(place, command, str(e)))
+        for bad in chunk.bad:
+            place = RecordPosition(COMMANDS, bad.partition, bad.offset)
+            refused.append(accepting.malformed(CommandError(bad.reason), place))
+            letters.append(DeadLetter.of_bad_record(COMMANDS, bad))
+        orders = accepting.orders(commands)
+        return (sorted([*orders, *refused], key=operator.attrgetter("place")) if refused else orders), letters
+
+    def _places(self, chunk: SourceChunk) -> Iterator[tuple[RecordPosition, bytes]]:
+        assert chunk.raw is not None
+        for offset, raw in zip(chunk.offsets.to_pylist(), chunk.raw.to_pylist(), strict=True):
+            yield RecordPosition(COMMANDS, chunk.partition, offset), raw or b""
+
+    def _decode(self, raw: bytes) -> Command:
+        return decode_command(raw, self.format, self.most_bytes)
+
+    def _with_content(self, command: Command, place: RecordPosition) -> Command:
+        """A reload-config with the content of its file; others as they are. CommandError for a place not allowed."""
+        if command.kind not in ("reload-config", "dump-state"):
+            return command
+        payload: Any = msgspec.json.decode(command.payload)
+        name = f"{place.partition}-{place.offset}"
+        if command.kind == "dump-state":
+            to = payload.get("to") if isinstance(payload, dict) else None
+            # Any other payload is refused as such.
+            if isinstance(to, str):
+                self.fetched.check_write(DumpRequest(to).place(0), name, command.id)
+            return command
+        uri = payload.get("from") if isinstance(payload, dict) else None
+        if not isinstance(uri, str):
+            raise CommandError('the payload of reload-config must be {"from": "FILE or URI"}', command.id)
+        content = self.fetched.json_of(uri, name, command.id)
+        return msgspec.structs.replace(command, payload=msgspec.Raw(content))
+
+
+def _concerns(slot: Slot, order: AdmittedCommand) -> bool:
+    """Whether a slot has more to do with an order than to know its id."""
+    if order.refusal:
+        return slot.first
+    return not order.key_groups or not slot.own.isdisjoint(order.key_groups)

@@ -1,0 +1,214 @@
+"""Packed rows: what travels through Spark. One row holds a whole block of records.
+
+A row says where it goes (`destination`), for which key group, and in which place of the order, and carries its body as
+bytes: an Arrow record batch without its schema, which both ends know from the plan. `slot` is the Spark key under which
+it travels to the task that serves its key group.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.control.receipts import Report, StepTime
+from penstock.control.stories import Applied, StoryRun
+from penstock.operators.record_blocks import DeadLetter
+from penstock.operators.watermarks import WatermarkUpdate
+from penstock.records.schemas import record_type
+from penstock.streams.graph import DEAD_LETTERS
+
+__all__ = [
+    "COUNTS",
+    "DEAD_LETTERS",
+    "DEAD_LETTER_TYPE",
+    "ORDERS",
+    "PACKED_DDL",
+    "PACKED_SCHEMA",
+    "REPORTS",
+    "STORIES",
+    "TIME",
+    "WAKE",
+    "WATERMARKS",
+    "PackedRow",
+    "counts_row",
+    "from_bytes",
+    "packed_batches",
+    "place_of",
+    "place_text",
+    "reports_of",
+    "reports_row",
+    "runs_bytes",
+    "runs_of_bytes",
+    "split_by_key_group",
+    "time_of",
+    "time_row",
+    "to_bytes",
+    "watermark_rows",
+    "watermark_updates_of",
+]
+
+PACKED_DDL: Final = """
+    slot INT, destination STRING, key_group INT, input INT, partition STRING, first_offset BIGINT, body BINARY
+"""
+PACKED_SCHEMA: Final = pa.schema(
+    [
+        ("slot", pa.int32()),
+        ("destination", pa.string()),
+        ("key_group", pa.int32()),
+        ("input", pa.int32()),
+        ("partition", pa.string()),
+        ("first_offset", pa.int64()),
+        ("body", pa.binary()),
+    ]
+)
+COUNTS: Final = "counts"
+ORDERS: Final = "orders"
+REPORTS: Final = "reports"
+STORIES: Final = "stories"
+WATERMARKS: Final = "watermarks"
+TIME: Final = "time"
+WAKE: Final = "wake"
+_updates: Final = msgspec.msgpack.Decoder(WatermarkUpdate)
+_times: Final = msgspec.msgpack.Decoder(StepTime)
+_reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report], list[Applied]])
+_runs: Final = msgspec.msgpack.Decoder(list[StoryRun])
+DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
+
+# Arrow batches handed to Spark are kept near this size; Spark holds a few of them in memory for each task.
+_BATCH_BYTES: Final = 8 << 20
+
+
+class PackedRow(NamedTuple):
+    """One block on its way, as a row of PACKED_SCHEMA; the slot follows from the key group."""
+
+    destination: str
+    key_group: int
+    input: int
+    partition: str
+    first_offset: int
+    body: Any
+
+
+def place_text(branch: str, stream: str, partition: str) -> str:
+    """From which partition of which stream the records of a row come, and through which branch of a union, if any.
+
+    Rows of one branch sort together, and branches in the order in which the union names its streams.
+    """
+    return f"{branch}/{quote(stream, safe='')}/{partition}"
+
+
+def place_of(text: str) -> tuple[str, str, str]:
+    """What `place_text` was given."""
+    branch, stream, partition = text.split("/", 2)
+    return branch, unquote(stream), partition
+
+
+def to_bytes(batch: pa.RecordBatch) -> pa.Buffer:
+    """A record batch without its schema."""
+    return batch.serialize()
+
+
+def from_bytes(body: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """The record batch of a body that `to_bytes` made."""
+    return pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+
+
+def counts_row(kind: str, name: str, count: int, key_group: int = 0, body: bytes = b"") -> PackedRow:
+    """A row that reports a count: records in of a stream, or keys of a step in a key group."""
+    told = msgspec.msgpack.encode((kind, name, key_group, count, body))
+    return PackedRow(COUNTS, key_group, 0, name, 0, told)
+
+
+def time_row(step: str, key_group: int, time: StepTime) -> PackedRow:
+    """A row that reports how far the event time of a slot of a step is, and what holds it."""
+    return counts_row(TIME, step, 0, key_group, msgspec.msgpack.encode(time))
+
+
+def time_of(body: bytes) -> StepTime:
+    """What `time_row` was given."""
+    return _times.decode(body)
+
+
+def reports_row(
+    step: str, key_group: int, at: dt.datetime, reports: Sequence[Report], applied: Sequence[Applied] = ()
+) -> PackedRow:
+    """A row that reports what a slot of a step did with commands in the micro-batch of that time."""
+    return PackedRow(REPORTS, key_group, 0, step, 0, msgspec.msgpack.encode((at, reports, applied)))
+
+
+def reports_of(body: bytes) -> tuple[dt.datetime, list[Report], list[Applied]]:
+    """What `reports_row` was given."""
+    return _reports.decode(body)
+
+
+def runs_bytes(runs: Sequence[StoryRun]) -> bytes:
+    """Stories as the body of a report."""
+    return msgspec.msgpack.encode(runs)
+
+
+def runs_of_bytes(body: bytes) -> list[StoryRun]:
+    """What `runs_bytes` was given."""
+    return _runs.decode(body)
+
+
+def watermark_rows(update: WatermarkUpdate, first_key_groups: Iterable[int]) -> Iterator[PackedRow]:
+    """A watermark update for every slot, which are named by their first key groups."""
+    body = msgspec.msgpack.encode(update)
+    for group in first_key_groups:
+        yield PackedRow(WATERMARKS, group, 0, update.origin, 0, body)
+
+
+def watermark_updates_of(rows: Iterable[PackedRow]) -> list[WatermarkUpdate]:
+    """What `watermark_rows` was given."""
+    return [_updates.decode(row.body) for row in rows]
+
+
+def packed_batches(rows: Iterable[PackedRow], slots: npt.NDArray[np.int32]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches for Spark; `slots` has the slot of each key group."""
+    waiting: list[PackedRow] = []
+    size = 0
+    for row in rows:
+        waiting.append(row)
+        size += len(row.body)
+        if size >= _BATCH_BYTES:
+            yield _as_batch(waiting, slots)
+            waiting, size = [], 0
+    if waiting:
+        yield _as_batch(waiting, slots)
+
+
+def _as_batch(rows: list[PackedRow], slots: npt.NDArray[np.int32]) -> pa.RecordBatch:
+    *columns, bodies = zip(*rows, strict=True)
+    fields = list(PACKED_SCHEMA)[1:]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=False)]
+    slot = pa.array(slots[arrays[1].to_numpy()])
+    return pa.RecordBatch.from_arrays([slot, *arrays, _binary(bodies)], schema=PACKED_SCHEMA)
+
+
+def _binary(bodies: Sequence[Any]) -> pa.Array:
+    """A binary column of buffers, with one copy of each."""
+    offsets = np.zeros(len(bodies) + 1, np.int32)
+    np.cumsum([len(body) for body in bodies], out=offsets[1:])
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(bodies), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(bodies))]
+    )
+
+
+def split_by_key_group(
+    batch: pa.RecordBatch, groups: Any, count: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of each key group, in order within it, for the groups that have any."""
+    # NumPy sorts 16-bit integers by radix, so this is linear.
+    order = np.argsort(groups, kind="stable")
+    sizes = np.bincount(groups, minlength=count)
+    ends = np.cumsum(sizes)
+    ordered = batch.take(pa.array(order))
+    for group in np.flatnonzero(sizes):
+        yield int(group), ordered.slice(ends[group] - sizes[group], sizes[group])

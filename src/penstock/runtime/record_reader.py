@@ -1,0 +1,163 @@
+"""Record reader: chunks of a source become packed rows. Runs in workers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.operators.record_blocks import DeadLetter, Records
+from penstock.operators.watermarks import INGESTION_TIME, WatermarkUpdate
+from penstock.records.wire_formats import Format
+from penstock.runtime.packed_rows import PackedRow, counts_row, packed_batches, watermark_rows
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.router import Router, dead_letter_rows
+from penstock.runtime.watermark_tracker import Timing
+from penstock.sources.base import SourceChunk
+from penstock.streams.graph import Port, SourceNode
+
+__all__ = ["PLANNED", "StreamReader", "kafka_chunks", "planned_at"]
+
+PLANNED: Final = "planned_ms"
+"""A column of Kafka rows with the time at which their micro-batch was planned."""
+
+# A chunk of Kafka records is decoded and packed when it has this many records or bytes. Larger chunks make fatter
+# blocks, and blocks are what each key group pays for.
+_CHUNK_RECORDS: Final = 500_000
+_CHUNK_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class StreamReader:
+    """Turns the chunks of one source into packed rows.
+
+    `format` is None for sources that decode themselves; `lines` tells that raw values may end in a line end, which
+    is no part of the record.
+    """
+
+    plan: JobPlan
+    node: SourceNode
+    format: Format | None
+    lines: bool = False
+
+    @functools.cached_property
+    def _router(self) -> Router:
+        return Router(self.plan, Port(self.node.id))
+
+    def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The chunks' records, packed, as Arrow batches of PACKED_SCHEMA. `now_ms` is when they were planned."""
+        return packed_batches(self.rows(chunks, now_ms), self.plan.slots)
+
+    def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:
+        """The chunks' records, packed, and at the end how far their event time is, and how much there was."""
+        count = size = 0
+        timing = None
+        if self.node.watermarks is not None and self.node.time != INGESTION_TIME:
+            timing = Timing(self.node, now_ms, by_partition=self.node.name in self.plan.partitions)
+        for chunk in chunks:
+            records, letters = self._decode(chunk)
+            if timing is not None:
+                records, untimely = timing.take(records)
+                letters += untimely
+            count += len(chunk.offsets) + len(chunk.bad)
+            size += 0 if chunk.raw is None else chunk.raw.nbytes
+            yield from dead_letter_rows(letters, self.plan)
+            if len(records):
+                yield from self._router.route(records)
+        watermarks = {} if timing is None else timing.watermarks()
+        if watermarks:
+            yield from watermark_rows(WatermarkUpdate(self.node.id, watermarks), self.plan.first_key_groups)
+        if count:
+            yield counts_row("in", self.node.name, count)
+        if size:
+            yield counts_row("in_bytes", self.node.name, size)
+
+    def _decode(self, chunk: SourceChunk) -> tuple[Records, list[DeadLetter]]:
+        letters = [DeadLetter.of_bad_record(self.node.name, bad) for bad in chunk.bad]
+        if chunk.batch is not None:
+            return self._checked(chunk, chunk.batch, letters)
+        assert chunk.raw is not None
+        assert self.format is not None
+        decoded = self.format.decode(chunk.raw)
+        all_raw = _without_line_ends(chunk.raw) if self.lines else chunk.raw
+        for row, reason in decoded.bad:
+            raw = all_raw[row].as_py() or b""
+            offset = chunk.offsets[row].as_py()
+            letters.append(DeadLetter(reason, self.node.name, "", chunk.partition, offset, raw))
+        name, partition = self.node.name, chunk.partition
+        if decoded.rows is None:
+            return Records(decoded.batch, name, partition, chunk.offsets, all_raw, chunk.keys), letters
+        # The columns of all records are not there when some did not decode, so those of the others are given.
+        whole = Records(decoded.batch, name, partition, chunk.offsets, all_raw, chunk.keys)
+        return whole.take(decoded.rows, decoded.batch), letters
+
+    def _checked(
+        self, chunk: SourceChunk, batch: pa.RecordBatch, letters: list[DeadLetter]
+    ) -> tuple[Records, list[DeadLetter]]:
+        """Records of a source that decodes itself, without those that lack a value or hold NaN."""
+        records = Records(batch, self.node.name, chunk.partition, chunk.offsets, None, chunk.keys)
+        reasons = self.node.record_type.missing(batch, allow_nan=self.node.allow_nan)
+        if reasons is None:
+            return records, letters
+        letters += [
+            records.dead_letter(int(row), str(reasons[row]), self.node.record_type)
+            for row in np.flatnonzero(reasons != "")
+        ]
+        return records.take(np.flatnonzero(reasons == "")), letters
+
+
+def _without_line_ends(raw: pa.Array) -> pa.Array:
+    # The kernel wants text and strips bytes, so the same buffers are shown to it as text.
+    text = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers(), offset=raw.offset)
+    stripped = pc.ascii_rtrim(text, characters="\r\n")
+    return pa.Array.from_buffers(pa.binary(), len(stripped), stripped.buffers(), offset=stripped.offset)
+
+
+def planned_at(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, Iterator[pa.RecordBatch]]:
+    """When rows of Spark's Kafka source were planned, if they tell that, and all the rows."""
+    given = iter(batches)
+    first = next((batch for batch in given if batch.num_rows), None)
+    if first is None:
+        return None, given
+    now_ms = first.column(PLANNED)[0].as_py() if PLANNED in first.schema.names else None
+    return now_ms, itertools.chain([first], given)
+
+
+def kafka_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[SourceChunk]:
+    """Chunks of the rows of Spark's Kafka source: value, partition, offset and perhaps key."""
+    waiting: list[pa.RecordBatch] = []
+    records = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        records += batch.num_rows
+        size += batch.nbytes
+        if records >= _CHUNK_RECORDS or size >= _CHUNK_BYTES:
+            yield from _kafka_chunk(waiting)
+            waiting, records, size = [], 0, 0
+    if records:
+        yield from _kafka_chunk(waiting)
+
+
+def _kafka_chunk(waiting: list[pa.RecordBatch]) -> Iterator[SourceChunk]:
+    batch = waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+    partitions = batch.column("partition").to_numpy(zero_copy_only=False)
+    for start, end in _runs(partitions):
+        part = batch.slice(start, end - start)
+        keys: Any = part.column("key") if "key" in part.schema.names else None
+        name = f"{partitions[start]:05d}"
+        yield SourceChunk(name, part.column("offset"), raw=part.column("value"), keys=keys)
+
+
+def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """The ranges of equal neighbours."""
+    if not len(values):
+        return
+    cuts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
+    yield from itertools.pairwise(cuts)

@@ -1,0 +1,267 @@
+"""Routing: take records from a port through stateless functions to the steps and sinks behind it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import StrictModeError
+from penstock.operators.error_reasons import reason_of
+from penstock.operators.event_times import EVENT_TIME, times_column, untimed
+from penstock.operators.keys import KeySelector
+from penstock.operators.record_blocks import MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
+from penstock.operators.transforms import apply_transform
+from penstock.runtime.packed_rows import (
+    DEAD_LETTER_TYPE,
+    DEAD_LETTERS,
+    PackedRow,
+    place_text,
+    split_by_key_group,
+    to_bytes,
+)
+from penstock.runtime.plan import JobPlan
+from penstock.state.key_groups import key_groups
+from penstock.state.parts import part_keys, part_of
+from penstock.state.timeline import TIMERS
+from penstock.streams.graph import EventTimeNode, Port, ProcessNode, SinkNode, TransformNode, UnionNode
+from penstock.windows.window_state import WINDOWS
+
+__all__ = ["Router", "dead_letter_rows"]
+
+# What no record brings, by the stream that its dead letters name.
+_DUE: Final = {TIMERS: "timer", WINDOWS: "window"}
+
+
+def dead_letter_rows(letters: list[DeadLetter], plan: JobPlan) -> Iterator[PackedRow]:
+    """Dead letters as a row; in strict mode the first one ends the job."""
+    if not letters:
+        return
+    if plan.strict:
+        raise StrictModeError(describe(letters[0]))
+    first = letters[0]
+    body = to_bytes(DEAD_LETTER_TYPE.batch(letters))
+    yield PackedRow(DEAD_LETTERS, 0, 0, f"{first.stream}/{first.step}/{first.partition}", first.offset, body)
+
+
+def describe(letter: DeadLetter) -> str:
+    """A dead letter in a sentence."""
+    step = f" at step {letter.step!r}" if letter.step else ""
+    raw = letter.raw[:200].decode("utf-8", "backslashreplace")
+    if letter.stream in _DUE:
+        return f"The {_DUE[letter.stream]} {raw} could not be processed{step}: {letter.reason}"
+    where = f"record {letter.offset} of {letter.partition!r} in stream {letter.stream!r}"
+    return f"The {where} could not be processed{step}: {letter.reason} (record: {raw})"
+
+
+class Router:
+    """Routes the records of one port. Built once a task."""
+
+    def __init__(self, plan: JobPlan, port: Port) -> None:
+        self._plan: Final = plan
+        self._routes: Final = self._follow(port)
+
+    def _follow(self, port: Port, branch: str = "") -> list[Callable[[Records], Iterator[PackedRow]]]:
+        """What takes the records of a port on. `branch` tells by which inputs of unions they have come, last first."""
+        routes: list[Callable[[Records], Iterator[PackedRow]]] = []
+        for node, number in self._plan.graph.consumers(port):
+            if isinstance(node, ProcessNode):
+                routes.append(_ToStep(self._plan, node, number, branch))
+            elif isinstance(node, SinkNode):
+                routes.append(_ToSink(self._plan, node, branch))
+            elif isinstance(node, TransformNode):
+                routes.append(_Through(self._plan, node, self._follow(Port(node.id), branch)))
+            elif isinstance(node, EventTimeNode):
+                routes.append(_Timed(self._plan, node, self._follow(Port(node.id), branch)))
+            elif isinstance(node, UnionNode):
+                routes += self._follow(Port(node.id), f"{number:04d}{branch}")
+        return routes
+
+    def route(self, records: Records) -> Iterator[PackedRow]:
+        """The packed rows that come of some records."""
+        for route in self._routes:
+            if len(records):
+                yield from route(records)
+
+
+class _Through:
+    """Through a stateless function and on."""
+
+    def __init__(
+        self, plan: JobPlan, node: TransformNode, onwards: list[Callable[[Records], Iterator[PackedRow]]]
+    ) -> None:
+        self._plan = plan
+        self._node = node
+        self._onwards = onwards
+        self._begins_times = node.time is not None and plan.wants_times(Port(node.id))
+
+    def __call__(self, records: Records) -> Iterator[PackedRow]:
+        node = self._node
+        if self._begins_times:
+            assert node.time is not None
+            records = replace(records, times=times_column(records.batch.column(node.time)))
+        result, letters = apply_transform(
+            node.kind, node.function, records, node.input_type, node.record_type, node.id
+        )
+        yield from dead_letter_rows(letters, self._plan)
+        for route in self._onwards:
+            if len(result):
+                yield from route(result)
+
+
+class _Timed:
+    """On to where a field has the event time: without the records in which it is null."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        node: EventTimeNode,
+        onwards: list[Callable[[Records], Iterator[PackedRow]]],
+    ) -> None:
+        self._plan = plan
+        self._node = node
+        self._onwards = onwards
+
+    def __call__(self, records: Records) -> Iterator[PackedRow]:
+        node = self._node
+        is_missing = records.batch.column(node.time).is_null().to_numpy(zero_copy_only=False)
+        if is_missing.any():
+            reason, rows = untimed(node.time), np.flatnonzero(is_missing)
+            letters = [records.dead_letter(int(row), reason, node.record_type, node.id) for row in rows]
+            yield from dead_letter_rows(letters, self._plan)
+            records = records.take(np.flatnonzero(~is_missing))
+        for route in self._onwards:
+            if len(records):
+                yield from route(records)
+
+
+class _ToStep:
+    """To an input of a step: split by key group, as it is to one part, or as it is to every task."""
+
+    def __init__(self, plan: JobPlan, node: ProcessNode, number: int, branch: str) -> None:
+        self._plan = plan
+        self._node = node
+        self._number = number
+        self._branch = branch
+        self._edge = node.edges[number]
+        self._key: Final = self._edge.key
+        self._schema = plan.step_schema(node, number)
+
+    def __call__(self, records: Records) -> Iterator[PackedRow]:
+        if self._key is None:
+            yield from self._to_all(records)
+            return
+        if self._key.by_place:
+            yield self._to_part(records)
+            return
+        records, keys, letters = self._keyed(records, self._key)
+        yield from dead_letter_rows(letters, self._plan)
+        if not len(records):
+            return
+        batch = self._batch(records, keys if self._key.computed else None)
+        groups = key_groups(keys, self._plan.key_groups)
+        place = self._place(records)
+        for group, part in split_by_key_group(batch, groups, self._plan.key_groups):
+            first = part.column(OFFSET)[0].as_py()
+            yield PackedRow(self._node.id, group, self._number, place, first, to_bytes(part))
+
+    def _place(self, records: Records) -> str:
+        return place_text(self._branch, records.stream, records.partition)
+
+    def _to_part(self, records: Records) -> PackedRow:
+        """The records as they are, to the part of their source partition."""
+        count = self._plan.key_groups
+        part = part_of(records.stream, records.partition, count)
+        keys = pa.array(np.full(len(records), part_keys(count)[part]))
+        body, first = to_bytes(self._batch(records, keys)), records.offsets[0].as_py()
+        return PackedRow(self._node.id, part, self._number, self._place(records), first, body)
+
+    def _to_all(self, records: Records) -> Iterator[PackedRow]:
+        """The records as they are, to every task of the step."""
+        body, first = to_bytes(self._batch(records, None)), records.offsets[0].as_py()
+        place = self._place(records)
+        for group in self._plan.first_key_groups:
+            yield PackedRow(self._node.id, group, self._number, place, first, body)
+
+    def _batch(self, records: Records, keys: pa.Array | None) -> pa.RecordBatch:
+        columns = list(records.batch.select(list(self._edge.record_type.field_names)).columns)
+        columns.append(records.offsets)
+        if keys is not None:
+            columns.append(keys)
+        if RAW in self._schema.names:
+            columns.append(records.raw if records.raw is not None else pa.nulls(len(records), pa.binary()))
+        if EVENT_TIME in self._schema.names:
+            columns.append(records.times)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _keyed(self, records: Records, key: KeySelector) -> tuple[Records, pa.Array, list[DeadLetter]]:
+        """The records that have a key, and their keys."""
+        edge = self._edge
+        letters: list[DeadLetter] = []
+        try:
+            keys = key.column(records.batch)
+        except Exception:  # a user's key function may raise anything
+            records, letters = self._with_key(records, key)
+            if not len(records):
+                return records, pa.array([], key.key_type), letters
+            keys = key.column(records.batch)
+        missing = _missing(keys)
+        if missing is None:
+            return records, keys, letters
+        fields = key.fields
+        reason = f"the key {' and '.join(fields)} is null" if fields else "the key function gave no key"
+        for row in np.flatnonzero(missing):
+            letters.append(records.dead_letter(int(row), reason, edge.record_type, self._node.step))
+        present = np.flatnonzero(~missing)
+        return records.take(present), keys.take(pa.array(present)), letters
+
+    def _with_key(self, records: Records, key: KeySelector) -> tuple[Records, list[DeadLetter]]:
+        """The records for which the key function does not raise."""
+        good, letters = [], []
+        for row in range(len(records)):
+            try:
+                key.column(records.batch.slice(row, 1))
+                good.append(row)
+            except Exception as e:  # as above
+                reason = reason_of(e)
+                letters.append(records.dead_letter(row, reason, self._edge.record_type, self._node.step))
+        return records.take(np.array(good, np.int64)), letters
+
+
+def _missing(keys: pa.Array) -> Any:
+    """A mask of the keys that are null, or of which a part is null; None when there is none."""
+    parts = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
+    if not any(part.null_count for part in parts):
+        return None
+    mask = np.zeros(len(keys), bool)
+    for part in parts:
+        mask |= part.is_null().to_numpy(zero_copy_only=False)
+    return mask
+
+
+class _ToSink:
+    """To a sink, in the order in which records come."""
+
+    def __init__(self, plan: JobPlan, node: SinkNode, branch: str) -> None:
+        self._plan = plan
+        self._node = node
+        self._branch = branch
+        self._schema = plan.sink_schema(node)
+
+    def __call__(self, records: Records) -> Iterator[PackedRow]:
+        columns = list(records.batch.select(list(self._node.record_type.field_names)).columns)
+        if MESSAGE_KEY in self._schema.names:
+            keys = records.message_keys
+            columns.append(keys if keys is not None else pa.nulls(len(records), pa.binary()))
+            columns.append(records.offsets)
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        first = records.offsets[0].as_py()
+        partition = f"{records.stream}/{records.partition}"
+        # Spread over tasks where a keyed level lies between; the records of one partition stay together.
+        group = zlib.crc32(partition.encode()) % self._plan.key_groups
+        place = place_text(self._branch, records.stream, records.partition)
+        yield PackedRow(self._node.id, group, 0, place, first, to_bytes(batch))

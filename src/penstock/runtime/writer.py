@@ -1,0 +1,190 @@
+"""Writer: what steps emitted goes on to later steps, or into the sinks. Runs in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.control.stories import Batch, runs_of
+from penstock.engine.step import no_cyclic_collection
+from penstock.operators.event_times import EVENT_TIME
+from penstock.operators.record_blocks import KEY, MESSAGE_KEY, Records
+from penstock.records.types import RecordType
+from penstock.runtime.packed_rows import (
+    COUNTS,
+    DEAD_LETTERS,
+    REPORTS,
+    STORIES,
+    PackedRow,
+    from_bytes,
+    packed_batches,
+    reports_of,
+    reports_row,
+    runs_bytes,
+)
+from penstock.runtime.plan import JobPlan, emission_destination
+from penstock.runtime.rejected_records import rejected_letters, write_cut
+from penstock.runtime.router import Router, dead_letter_rows
+from penstock.sinks.base import RejectingTask, Sink, SinkTask, TaskContext
+from penstock.state.key_index import key_values
+from penstock.streams.graph import Port, ProcessNode, output_name
+
+__all__ = ["REPORT_DDL", "REPORT_SCHEMA", "Forwarder", "Writer"]
+
+REPORT_DDL: Final = "kind STRING, name STRING, partition INT, total BIGINT, body BINARY"
+REPORT_SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("partition", pa.int32()),
+        ("total", pa.int64()),
+        ("body", pa.binary()),
+    ]
+)
+
+
+class Forwarder:
+    """Routes what the steps before it emitted; all other rows pass."""
+
+    def __init__(self, plan: JobPlan, step_ids: Sequence[str]) -> None:
+        self._slots = plan.slots
+        self._routes: dict[str, tuple[ProcessNode, str, pa.Schema, Router]] = {}
+        for node in plan.graph.steps():
+            if node.id not in step_ids:
+                continue
+            for output in node.outputs:
+                destination = emission_destination(node.step, output)
+                router = Router(plan, Port(node.id, output))
+                self._routes[destination] = (node, output, plan.emission_schema(node, output), router)
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Packed rows in, packed rows out."""
+        return packed_batches(self.rows(batches), self._slots)
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
+        """The same, row by row."""
+        offsets: dict[str, int] = {}
+        for row in unpacked_rows(batches):
+            route = self._routes.get(row.destination)
+            if route is None:
+                yield row
+                continue
+            node, output, schema, router = route
+            batch = from_bytes(row.body, schema)
+            # Places count on through a key group's emissions, so that blocks behind the next shuffle sort.
+            place = f"{row.destination}/{row.partition}"
+            start = offsets.get(place, 0)
+            offsets[place] = start + batch.num_rows
+            stream = output_name(node.step, output)
+            yield from router.route(_emitted(node.outputs[output], batch, row.partition, stream, start))
+
+
+def _emitted(
+    record_type: RecordType, batch: pa.RecordBatch, partition: str, stream: str, start: int
+) -> Records:
+    names = batch.schema.names
+    keys = _message_keys(batch.column(KEY)) if KEY in names else None
+    times = batch.column(EVENT_TIME) if EVENT_TIME in names else None
+    batch = batch.select(list(record_type.field_names))
+    offsets = pa.array(np.arange(start, start + batch.num_rows))
+    return Records(batch, stream, partition, offsets, message_keys=keys, times=times)
+
+
+def _message_keys(keys: pa.Array) -> pa.Array:
+    """Keys as message keys: text and bytes as they are, numbers in decimal, several fields as a JSON list."""
+    if pa.types.is_struct(keys.type):
+        return pa.array([msgspec.json.encode(key) for key in key_values(keys)], pa.binary())
+    if not pa.types.is_binary(keys.type):
+        keys = keys.cast(pa.string())
+    return keys.cast(pa.binary())
+
+
+def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
+    """The rows of Arrow batches; bodies stay where they are in memory."""
+    for batch in batches:
+        *columns, bodies = batch.columns[1:]
+        for i, values in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
+            yield PackedRow._make((*values, bodies[i].as_buffer()))
+
+
+def _told(row: PackedRow, batch_id: int) -> Iterator[tuple[str, str, int, int, bytes]]:
+    """Reports of steps on commands: those that stand alone become stories here, the others where all come together."""
+    with no_cyclic_collection():
+        at, reports, applied = reports_of(bytes(row.body))
+        alone = [report for report in reports if report.alone]
+        runs = runs_of(alone, applied, Batch(batch_id, at))
+    if runs:
+        yield (STORIES, row.partition, row.key_group, 0, runs_bytes(runs))
+    if len(alone) < len(reports):
+        rest = [report for report in reports if not report.alone]
+        yield (REPORTS, row.partition, row.key_group, 0, reports_row(row.partition, 0, at, rest).body)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes the rows for sinks, and reports what was written and counted.
+
+    The first task that fails makes the batch fail, and Spark runs it again; so a sink's task either finishes all of
+    its records or is aborted.
+    """
+
+    plan: JobPlan
+    sinks: Mapping[str, tuple[Sink, RecordType, pa.Schema]]
+    lineage: str
+
+    @property
+    def commits_in_tasks(self) -> bool:
+        """Whether tasks make records visible once and for all, so that a replay must give each the same ones."""
+        return any(sink.commits_in_tasks for sink, _, _ in self.sinks.values())
+
+    def batches(
+        self, rows: Iterable[PackedRow], batch_id: int, partition: int, attempt: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Write the rows of one partition; gives the reports for the driver."""
+        context = TaskContext(batch_id, partition, attempt, self.lineage)
+        tasks: dict[str, SinkTask] = {}
+        counts: dict[str, int] = {}
+        reports: list[tuple[str, str, int, int, bytes]] = []
+        try:
+            for row in rows:
+                if row.destination == COUNTS:
+                    reports.append(tuple(msgspec.msgpack.decode(row.body)))
+                elif row.destination == REPORTS:
+                    reports += _told(row, batch_id)
+                else:
+                    self._write(row, tasks, counts, context)
+            for name, task in tasks.items():
+                reports.append(("out", name, partition, counts[name], task.finish()))
+        except BaseException:
+            for task in tasks.values():
+                task.abort()
+            raise
+        columns = zip(*reports, strict=True) if reports else [[]] * len(REPORT_SCHEMA)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, REPORT_SCHEMA, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=REPORT_SCHEMA)
+
+    def _write(
+        self, row: PackedRow, tasks: dict[str, SinkTask], counts: dict[str, int], context: TaskContext
+    ) -> None:
+        name = DEAD_LETTERS if row.destination == DEAD_LETTERS else row.destination.removeprefix("sink/")
+        sink, record_type, schema = self.sinks[name]
+        if name not in tasks:
+            tasks[name] = sink.task(context, record_type)
+            counts[name] = 0
+        batch = from_bytes(row.body, schema)
+        keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
+        task = tasks[name]
+        task.write(batch.select(list(record_type.field_names)), keys)
+        counts[name] += batch.num_rows
+        if isinstance(task, RejectingTask) and (rejections := task.rejections()):
+            if name == DEAD_LETTERS:
+                write_cut(task, rejections)
+                return
+            counts[name] -= len(rejections)
+            for letters in dead_letter_rows(rejected_letters(row, batch, rejections), self.plan):
+                self._write(letters, tasks, counts, context)

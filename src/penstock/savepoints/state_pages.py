@@ -1,0 +1,228 @@
+"""State pages: the keys that a step holds with their values, some at a time, after a committed micro-batch.
+
+Keys come in the order of their key groups, and within one in that of a digest of the key: the same in every
+micro-batch, so that who goes on behind a key sees each key that stays, once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.described_state import DescribedStep, JobState
+from penstock.errors import CheckpointError, UnknownIdError
+from penstock.snapshots.text_columns import json_texts
+from penstock.state.group_table import KEY_COLUMN
+from penstock.state.key_groups import key_groups
+from penstock.state.stored_blocks import Content
+from penstock.state.timeline import TIMERS
+from penstock.windows.window_state import WINDOWS
+
+if TYPE_CHECKING:
+    from penstock.spark.types import SparkSession
+
+__all__ = ["KeyPage", "KeysWanted", "StoredKey", "described_step", "key_of_text", "key_page", "parsed_place"]
+
+Place: TypeAlias = tuple[int, str]
+"""Where a key stands: its key group, and the digest by which it is sorted there."""
+
+_DIGEST: Final = 32
+_HIDDEN: Final = {TIMERS: "timers", WINDOWS: "windows"}
+
+
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key with what its step holds for it, as JSON values: states by name, its timers, and its open windows.
+
+    `values`, `timers` and `windows` are None when all together have more bytes of JSON than were wanted.
+    """
+
+    key: Any
+    key_group: int
+    bytes: int
+    values: dict[str, Any] | None
+    timers: Any = None
+    windows: Any = None
+
+
+class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some keys after a micro-batch, and the place behind which the others are; None when there are no others."""
+
+    batch: int
+    items: tuple[StoredKey, ...]
+    next: str | None
+
+
+class KeysWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which keys of which step are wanted: one by its text, or `most` of those behind a place, as `next` names it.
+
+    `contains` is what the JSON of a key must contain. What a key holds is told up to `most_bytes`.
+    """
+
+    step: str
+    key: str | None = None
+    after: str | None = None
+    contains: str = ""
+    most: int = 100
+    batch: int | None = None
+    most_bytes: int = 65536
+
+
+def described_step(state: JobState, name: str) -> DescribedStep:
+    """The step of that name. UnknownIdError when there is none."""
+    if name not in state.steps:
+        known = ", ".join(state.steps) or "none"
+        raise UnknownIdError(f"The job {state.job!r} has no step {name!r}; its steps are {known}.")
+    return state.steps[name]
+
+
+def parsed_place(after: str) -> Place:
+    """The place that `KeyPage.next` has told. CheckpointError for what it has not."""
+    group, _, digest = after.partition(".")
+    if not (group.isascii() and group.isdecimal() and len(group) < 9 and len(digest) == _DIGEST):
+        raise CheckpointError(f"after={after} is no `next` of a page of keys.")
+    return int(group), digest
+
+
+def key_page(session: SparkSession, checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyPage:
+    """The keys that are wanted. Raises UnknownIdError, CheckpointError."""
+    # PySpark comes with it, which those who only name what they want need not wait for.
+    from penstock.savepoints.snapshot_capture import committed, read_step
+
+    step = described_step(state, wanted.step)
+    lineage = checkpoint.known_lineage()
+    reader = _reader(step, state.key_groups, wanted)
+    number = committed(checkpoint, lineage, wanted.batch)
+    read = functools.partial(read_step, session, checkpoint, node=step.node, reader=reader)
+    try:
+        found = read(number - lineage.first_batch)
+    except CheckpointError:
+        newer = committed(checkpoint, lineage, wanted.batch)
+        if newer == number:
+            raise
+        # A quick job has gone on so far that the micro-batch is no longer kept.
+        number = newer
+        found = read(number - lineage.first_batch)
+    parts = [msgspec.msgpack.decode(body, type=list[_Found]) for body in found]
+    merged = list(heapq.merge(*parts, key=lambda one: one.place))
+    page = merged[: wanted.most]
+    return KeyPage(
+        batch=number,
+        items=tuple(_stored(one) for one in page),
+        next=f"{page[-1].place[0]}.{page[-1].place[1]}" if len(merged) > wanted.most else None,
+    )
+
+
+class _Found(msgspec.Struct, array_like=True):
+    """A key in a slot: its place, its JSON, and the JSON of what it holds, by column, unless it is too much."""
+
+    place: Place
+    key: str
+    bytes: int
+    values: dict[str, str] | None
+
+
+def _stored(found: _Found) -> StoredKey:
+    texts = found.values
+    key = msgspec.json.decode(found.key)
+    held = {} if texts is None else {name: msgspec.json.decode(text) for name, text in texts.items()}
+    hidden = {shown: held.pop(name, None) for name, shown in _HIDDEN.items()}
+    return StoredKey(
+        # Several fields are told as they are given: in a list.
+        key=list(key.values()) if isinstance(key, dict) else key,
+        key_group=found.place[0],
+        bytes=found.bytes,
+        values=None if texts is None else held,
+        **hidden,
+    )
+
+
+@dataclass(frozen=True)
+class _PageReader:
+    """Finds the next keys of one slot, in a worker. With `key` that one only."""
+
+    step: DescribedStep
+    wanted: KeysWanted
+    after: Place
+    key: Any = None
+    group: int = -1
+
+    def __call__(self, number: int, entries: Mapping[str, Content]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
+        from penstock.savepoints.snapshot_capture import FrozenEntries
+        from penstock.state.stored_runs import stored_runs, stored_table
+
+        stored = FrozenEntries(entries)
+        if self.group >= 0:
+            table = stored_table(self.step.schema, stored, self.group)
+            places = table.find(pa.array([self.key], self.step.schema.field(KEY_COLUMN).type))
+            rows = table.rows(places[places >= 0])
+            yield msgspec.msgpack.encode(self._found(self.group, rows))
+            return
+        found: list[_Found] = []
+        for run in stored_runs(self.step.schema, stored):
+            for group, table in sorted(run.items()):
+                if group >= self.after[0] and len(found) <= self.wanted.most:
+                    found += self._found(group, table.all_rows())
+            if len(found) > self.wanted.most:
+                break
+        yield msgspec.msgpack.encode(found[: self.wanted.most + 1])
+
+    def _found(self, group: int, rows: pa.RecordBatch) -> list[_Found]:
+        """The keys of a group that are wanted, in their order, and no more than are."""
+        keys = json_texts(rows.column(KEY_COLUMN)).to_pylist()
+        places = sorted(
+            (place, number)
+            for number, text in enumerate(keys)
+            if self.wanted.contains in text and (place := (group, _digest(text))) > self.after
+        )[: self.wanted.most + 1]
+        chosen = rows.take(pa.array([number for _, number in places], pa.int64()))
+        shown = [name for name in rows.schema.names if name in self.step.states and _is_shown(name)]
+        texts = [json_texts(chosen.column(name)).to_pylist() for name in shown]
+        found = []
+        for row, (place, number) in enumerate(places):
+            values = dict(zip(shown, (column[row] for column in texts), strict=True))
+            size = sum(map(len, values.values()))
+            told = values if size <= self.wanted.most_bytes else None
+            found.append(_Found(place, keys[number], size, told))
+        return found
+
+
+def _reader(step: DescribedStep, groups: int, wanted: KeysWanted) -> _PageReader:
+    after = (-1, "") if wanted.after is None else parsed_place(wanted.after)
+    if wanted.key is None:
+        return _PageReader(step, wanted, after)
+    key = key_of_text(wanted.key, step)
+    (group,) = key_groups(key, groups).tolist()
+    return _PageReader(step, wanted, after, key.to_pylist()[0], group)
+
+
+def _is_shown(name: str) -> bool:
+    return name in _HIDDEN or not name.startswith("__")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
+
+
+def key_of_text(text: str, step: DescribedStep) -> pa.Array:
+    """The key that a text names, as an array of one. Raises CheckpointError when it is none of the step's."""
+    from penstock.engine.command_validation import key_array
+
+    kind = step.schema.field(KEY_COLUMN).type
+    try:
+        value: Any = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        value = text
+    if pa.types.is_string(kind) and not isinstance(value, str):
+        value = text
+    try:
+        return key_array([value], kind)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException, msgspec.ValidationError) as e:
+        raise CheckpointError(f"{text!r} is no key of the step, whose keys are {kind}: {e}.") from None

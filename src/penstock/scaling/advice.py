@@ -1,0 +1,320 @@
+"""Advice: which parallelism, batch interval and number of cores a job wants, and why, from its figures.
+
+The method is that of DS2 (capacity.py names the paper): what arrives is held against what the job could process, and
+the number of tasks follows. It is exact when tasks share work evenly; since they do not quite, it is asked again after
+each rescale, and settles within three.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from penstock.metrics.batch_metrics import Figures
+from penstock.scaling.autoscale_decisions import is_gain, pressure, rate_with_backlog, rescales_of
+from penstock.scaling.capacity import (
+    HOT,
+    Bounds,
+    Load,
+    Measured,
+    load_at,
+    load_now,
+    measured,
+    tasks_for,
+    tasks_text,
+)
+from penstock.scaling.policy import ScalingPolicy
+
+__all__ = ["Advice", "Confidence", "Recommendation", "advise"]
+
+Confidence: TypeAlias = Literal["none", "low", "medium", "high"]
+
+_ENOUGH_BATCHES: Final = 20
+_FEW_BATCHES: Final = 8
+_STEADY: Final = 0.25
+_SURE: Final = 0.15
+# More tasks than this near to the best are of no use.
+_NEAR_BEST: Final = 1.05
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting: what it is, what it should be, why, on which figures, and what the change costs.
+
+    `now` is None when it is not known. Without a change `wanted` is `now`.
+    """
+
+    setting: Literal["parallelism", "batch-interval-ms", "cores"]
+    now: int | None
+    wanted: int | None
+    why: str
+    figures: dict[str, float]
+    cost: str = ""
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job wants, and how sure that is: `doubts` say what speaks against it."""
+
+    job: str
+    confidence: Confidence
+    doubts: list[str]
+    recommendations: list[Recommendation] = []
+    load: Load | None = None
+    measured: Measured | None = None
+
+
+def advise(policy: ScalingPolicy, found: Sequence[Figures], bounds: Bounds, window_s: float) -> Advice:
+    """What a job wants.
+
+    Args:
+        policy: the utilisation and the bounds of time that are wanted.
+        found: the figures of the job, oldest first; older ones than the window tell of skew and of rescales.
+        bounds: its key groups, and how many cores it has, if that is known.
+        window_s: over how long the rate of what arrives is taken, in seconds, until the newest figures.
+
+    """
+    job = found[-1].job if found else ""
+    state = measured(found, bounds, window_s)
+    if state is None:
+        return Advice(
+            job=job,
+            confidence="none",
+            doubts=[
+                "There are too few micro-batches since the start or the last rescale; wait for ten more."
+            ],
+        )
+    load = load_now(state, bounds, policy.longest_interval_s)
+    doubts = _doubts(policy, state, load)
+    why = pressure(policy, state, load, bounds)
+    tasks, parallelism = _parallelism(policy, found, state, load, bounds, why)
+    return Advice(
+        job=job,
+        confidence=_confidence(state, doubts),
+        doubts=doubts,
+        recommendations=[
+            parallelism,
+            _interval(policy, state, bounds, tasks),
+            _cores(policy, state, bounds, tasks, why),
+        ],
+        load=load,
+        measured=state,
+    )
+
+
+def _confidence(state: Measured, doubts: Sequence[str]) -> Confidence:
+    if len(doubts) > 1 or state.batches < _FEW_BATCHES:
+        return "low"
+    return "medium" if doubts else "high"
+
+
+def _doubts(policy: ScalingPolicy, state: Measured, load: Load) -> list[str]:
+    """What speaks against trusting the figures."""
+    found: list[str] = []
+    if state.batches < _ENOUGH_BATCHES:
+        found.append(f"There are only {state.batches} micro-batches in {state.seconds:.0f} s.")
+    if not state.cost.is_determined:
+        found.append(
+            "The micro-batches are too few or too much alike to tell what an empty one costs; all time is "
+            "counted as that of records."
+        )
+    elif load.high - load.low > 2 * _SURE:
+        found.append(f"The load is only known to be between {load.low:.2f} and {load.high:.2f}.")
+    if state.rate_change > _STEADY:
+        found.append(f"What arrives has changed by {state.rate_change:.0%} within {state.seconds:.0f} s.")
+    if state.lag_s is None and state.utilisation > policy.target_utilisation:
+        found.append("The sources do not tell how much waits; more may arrive than is read.")
+    if state.skew is not None and state.skew >= HOT and state.hot_share is None:
+        found.append(
+            f"The fullest task of {state.hot_step} has {state.skew:.1f} times the mean. If that is one key, more tasks "
+            "do not help; figures at another parallelism will tell."
+        )
+    return found
+
+
+def _parallelism(
+    policy: ScalingPolicy,
+    found: Sequence[Figures],
+    state: Measured,
+    load: Load,
+    bounds: Bounds,
+    why: str | None,
+) -> tuple[int, Recommendation]:
+    """How many tasks, and the advice about it."""
+    tasks = state.parallelism
+    rate, longest_s, target = (
+        rate_with_backlog(policy, state),
+        policy.longest_interval_s,
+        policy.target_utilisation,
+    )
+    wanted, text = tasks, f"The load is {load.likely:.2f}; that fits {tasks_text(tasks)}."
+    if why is not None:
+        needed = tasks_for(state, rate, bounds, longest_s, target)
+        if needed is None:
+            helpful = _as_far_as_it_helps(state, rate, bounds, longest_s)
+            wanted = helpful if is_gain(state, rate, bounds, longest_s, helpful) else tasks
+            text = f"{why} {_limit(policy, state, rate, bounds)}"
+        else:
+            wanted = max(tasks, needed)
+            backlog = ", what waits included," if rate > state.arriving else ""
+            text = f"{why} {rate:.0f} records/s{backlog} need {tasks_text(wanted)}."
+    elif load.high < policy.scale_in_below:
+        needed = tasks_for(state.at_most(), rate, bounds, longest_s, target)
+        if needed is not None and needed < tasks and needed * policy.least_factor <= tasks:
+            wanted = needed
+            text = f"The load is {load.likely:.2f}, below {policy.scale_in_below:g}; {tasks_text(wanted)} would do."
+    then = load_at(state, rate, wanted, bounds, longest_s)
+    figures = {
+        "arriving_per_s": state.arriving,
+        "processed_per_s": state.processed,
+        "load": load.likely,
+        "load_then": then,
+        "utilisation": state.utilisation,
+        "key_groups": bounds.key_groups,
+    }
+    known = {
+        "task_capacity_per_s": state.task_capacity,
+        "lag_s": state.lag_s,
+        "skew": state.skew,
+        "hot_share": state.hot_share,
+    }
+    figures |= {name: value for name, value in known.items() if value is not None}
+    return wanted, Recommendation(
+        setting="parallelism",
+        now=tasks,
+        wanted=wanted,
+        why=text,
+        figures=_rounded(figures),
+        cost="" if wanted == tasks else _cost_of_rescale(found, state),
+    )
+
+
+def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int) -> Recommendation:
+    """How far apart micro-batches should begin."""
+    period_s = state.seconds / state.batches
+    now_ms, longest_s = state.batch_interval_ms, policy.longest_interval_s
+    # What records take for themselves, however few micro-batches there are.
+    for_records = load_at(state, state.arriving, tasks, bounds, math.inf)
+    room = policy.target_utilisation - for_records
+    wanted_ms: int | None = now_ms
+    figures = {
+        "fixed_s": state.cost.fixed_s,
+        "load_of_records": for_records,
+        "utilisation": state.utilisation,
+        "period_s": period_s,
+    }
+    if not state.cost.is_determined:
+        text = "What an empty micro-batch costs is not known yet."
+    elif room <= 0:
+        text = f"Records alone take {for_records:.0%} of the time, which no interval changes."
+    else:
+        least_s = state.cost.fixed_s / room
+        figures["least_interval_s"] = least_s
+        empty = f"A micro-batch costs {state.cost.fixed_s:.2f} s however few records it has."
+        if least_s > longest_s:
+            text = f"{empty} To do with that, an interval would have to be {least_s:.1f} s, above {longest_s:g} s."
+        elif state.utilisation > policy.target_utilisation and least_s > 1.2 * period_s:
+            wanted_ms = _round_up(1000 * least_s)
+            text = (
+                f"{empty} Every {wanted_ms} ms the job would be at work for {policy.target_utilisation:.0%} of the "
+                "time, which leaves cores for others."
+            )
+        else:
+            text = f"{empty} An interval of {_round_up(1000 * least_s)} ms or more would do."
+    is_changed = wanted_ms != now_ms
+    return Recommendation(
+        setting="batch-interval-ms",
+        now=now_ms,
+        wanted=wanted_ms,
+        why=text,
+        figures=_rounded(figures),
+        cost=f"A restart with --batch-interval {wanted_ms}; records wait up to as long."
+        if is_changed
+        else "",
+    )
+
+
+def _cores(
+    policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int, why: str | None
+) -> Recommendation:
+    """How many cores the tasks can use."""
+    free = Bounds(bounds.key_groups)
+    wanted = min(tasks, bounds.key_groups)
+    text = f"No more than {tasks_text(wanted)} can be at work side by side."
+    if why is not None:
+        rate = rate_with_backlog(policy, state)
+        needed = tasks_for(state, rate, free, policy.longest_interval_s, policy.target_utilisation)
+        if needed is None:
+            needed = _as_far_as_it_helps(state, rate, free, policy.longest_interval_s)
+        if bounds.cores is not None and needed > bounds.cores:
+            wanted = needed
+            text = f"The job needs {tasks_text(needed)}, and {bounds.cores} cores carry no more than {bounds.cores}."
+    if bounds.cores is not None and bounds.cores > wanted:
+        text += f" Of {bounds.cores} cores {bounds.cores - wanted} have nothing to do for keyed steps."
+    return Recommendation(
+        setting="cores",
+        now=bounds.cores,
+        wanted=wanted,
+        why=text,
+        figures={"tasks": tasks, "key_groups": bounds.key_groups},
+        cost="" if bounds.cores in (None, wanted) else "A restart with the master or the executors changed.",
+    )
+
+
+def _as_far_as_it_helps(state: Measured, rate: float, bounds: Bounds, longest_s: float) -> int:
+    """The least number of tasks with which the load is about as low as it gets."""
+    best = load_at(state, rate, bounds.most, bounds, longest_s)
+    found = tasks_for(state, rate, bounds, longest_s, best * _NEAR_BEST)
+    assert found is not None
+    return found
+
+
+def _limit(policy: ScalingPolicy, state: Measured, rate: float, bounds: Bounds) -> str:
+    """Why no number of tasks is enough."""
+    cost = state.cost
+    fixed, driver = cost.fixed_s / policy.longest_interval_s, rate * cost.driver_s
+    if fixed + driver >= policy.target_utilisation:
+        if fixed >= driver:
+            return (
+                f"More tasks do not help: a micro-batch costs {cost.fixed_s:.2f} s however few records it has. Fewer "
+                "micro-batches do: a longer interval."
+            )
+        return (
+            f"More tasks do not help: the driver alone takes {1e6 * cost.driver_s:.0f} us for each record. Quicker "
+            "sinks or a second job on part of the data do."
+        )
+    if state.hot_share is not None:
+        return (
+            f"More tasks do not help: one key group has {state.hot_share:.0%} of the records of {state.hot_step}. "
+            "Split its key, or aggregate before it."
+        )
+    if bounds.cores is not None and bounds.cores < bounds.key_groups:
+        return f"More tasks do not help on {bounds.cores} cores; more cores do."
+    return (
+        f"More tasks do not help: there are {bounds.key_groups} key groups. A savepoint carries the job to more of "
+        "them."
+    )
+
+
+def _cost_of_rescale(found: Sequence[Figures], state: Measured) -> str:
+    """What a rescale costs: how long the job stood still for the last one, if there was one."""
+    past = rescales_of(found)
+    if not past:
+        stored = sum(step.state_bytes for step in found[-1].steps.values())
+        return f"A rescale, not measured here yet: {stored / 1e6:.1f} MB of state are written and read once."
+    stood_s = past[-1].downtime_s
+    return (
+        f"A rescale: the last one took {stood_s:.1f} s, in which {stood_s * state.arriving:.0f} records come."
+    )
+
+
+def _round_up(amount_ms: float) -> int:
+    """Up to two digits: nobody sets 1,234 ms."""
+    digits = len(str(math.ceil(amount_ms)))
+    step = int(10 ** max(0, digits - 2))
+    return math.ceil(amount_ms / step) * step
+
+
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in figures.items()}

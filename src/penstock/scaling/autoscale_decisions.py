@@ -1,0 +1,364 @@
+"""Autoscale decisions: whether a job is to be rescaled now, by a policy, from its figures and what was done before.
+
+Nothing is carried out here. Who carries decisions out tells of each rescale with `Rescale`, of those that failed too,
+and of those that a dry run has only told.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from penstock.metrics.batch_metrics import Figures
+from penstock.scaling.capacity import (
+    Bounds,
+    Load,
+    Measured,
+    highest_rate,
+    load_at,
+    load_now,
+    measured,
+    tasks_for,
+    tasks_text,
+)
+from penstock.scaling.policy import ScalingPolicy
+
+__all__ = [
+    "Action",
+    "Cause",
+    "Decision",
+    "Rescale",
+    "decide",
+    "is_gain",
+    "pressure",
+    "rate_with_backlog",
+    "rescales_of",
+]
+
+Action: TypeAlias = Literal["none", "rescale"]
+
+Cause: TypeAlias = Literal[
+    "more",
+    "fewer",
+    "outside-limits",
+    "fits",
+    "at-least",
+    "not-long-enough",
+    "too-few-figures",
+    "no-micro-batches",
+    "cool-down",
+    "too-many-rescales",
+    "at-most",
+    "not-the-tasks",
+    "no-gain",
+    "in-vain",
+    "did-not-do",
+]
+"""Why a decision is as it is, in a word; its reason has the numbers."""
+
+_REFUSALS: Final[frozenset[Cause]] = frozenset(
+    {"too-many-rescales", "at-most", "not-the-tasks", "no-gain", "in-vain", "did-not-do"}
+)
+
+_HOUR: Final = dt.timedelta(hours=1)
+# A scale-out that has brought less than this was in vain.
+_LEAST_GAIN: Final = 1.1
+_SAME_RATE: Final = 0.9
+
+
+class Rescale(msgspec.Struct, frozen=True, kw_only=True):
+    """A rescale that was carried out: when it ended, from how many tasks to how many, and how long the job stood still.
+
+    `rate` and `capacity` are those of its decision. Of one that failed `after` is `before`.
+    """
+
+    at: dt.datetime
+    before: int
+    after: int
+    downtime_s: float = 0.0
+    rate: float | None = None
+    capacity: float | None = None
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done: nothing, or a rescale from `before` to `tasks`, which are the same when it is nothing.
+
+    `cause` is `reason` in a word. `rate` is what arrives, in records per second, `capacity` how many of them the job
+    could process at most; None when there are too few figures.
+    """
+
+    action: Action
+    cause: Cause
+    before: int
+    tasks: int
+    reason: str
+    dry_run: bool = False
+    load: Load | None = None
+    rate: float | None = None
+    capacity: float | None = None
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the load wants other tasks, and the policy or the job does not let it have them."""
+        return self.cause in _REFUSALS
+
+
+def decide(
+    policy: ScalingPolicy,
+    past: Sequence[Rescale],
+    found: Sequence[Figures],
+    bounds: Bounds,
+    now: dt.datetime,
+) -> Decision | None:
+    """What is to be done with a job now; None of a job without figures.
+
+    Args:
+        policy: how it is to be scaled.
+        past: its rescales, oldest first; those of the last hour at least, and the last of all.
+        found: its figures, oldest first; those since the last rescale, or of `scale_in_after_s`.
+        bounds: its key groups and, where they are known, cores.
+        now: the time.
+
+    """
+    if not found:
+        return None
+    tasks = found[-1].parallelism
+    most = min(bounds.most, bounds.key_groups if policy.most_tasks is None else policy.most_tasks)
+    limits = (min(policy.least_tasks, most), most)
+    wait = _waits(policy, past, now)
+    if wait is not None:
+        return _nothing(tasks, *wait)
+    if not limits[0] <= tasks <= limits[1]:
+        return Decision(
+            action="rescale",
+            cause="outside-limits",
+            before=tasks,
+            tasks=min(max(tasks, limits[0]), limits[1]),
+            reason=f"{tasks_text(tasks)}: that is outside of the limits, {limits[0]} to {limits[1]}.",
+            dry_run=policy.dry_run,
+        )
+    fresh = [figures for figures in found if figures.ended <= now]
+    state = measured(fresh, bounds, policy.window_s)
+    age_s = (now - found[-1].ended).total_seconds()
+    if state is None:
+        return _nothing(
+            tasks, "too-few-figures", "There are too few micro-batches since the start or the last rescale."
+        )
+    if age_s > max(policy.window_s, 3 * policy.longest_interval_s):
+        return _nothing(tasks, "no-micro-batches", f"No micro-batch has ended for {age_s:.0f} s.")
+    load = load_now(state, bounds, policy.longest_interval_s)
+    wanted, cause, reason = _wanted(policy, past, fresh, bounds, limits, state, load)
+    return Decision(
+        action="none" if wanted == tasks else "rescale",
+        cause=cause,
+        before=tasks,
+        tasks=wanted,
+        reason=reason,
+        dry_run=policy.dry_run,
+        load=load,
+        rate=state.arriving,
+        capacity=_capacity(policy, state, bounds),
+    )
+
+
+def pressure(policy: ScalingPolicy, state: Measured, load: Load, bounds: Bounds) -> str | None:
+    """Why the job needs more than it has; None when it does not."""
+    if load.low > policy.scale_out_above:
+        return f"The load is {load.likely:.2f}, above {policy.scale_out_above:g}."
+    if state.lag_s is not None and state.lag_s > policy.longest_lag_s:
+        behind = state.lag_s * state.arriving
+        falls = state.processed - state.arriving
+        with_backlog = load_at(
+            state, rate_with_backlog(policy, state), state.parallelism, bounds, policy.longest_interval_s
+        )
+        # What the last seconds have shown, or what the costs say once they are known.
+        if falls * policy.catch_up_s < behind and not (state.cost.is_determined and with_backlog <= 1):
+            return (
+                f"Records wait for {state.lag_s:.0f} s, more than {policy.longest_lag_s:g} s, and would not be caught "
+                f"up with in {policy.catch_up_s:g} s."
+            )
+    if not state.cost.is_determined and state.batch_s > policy.longest_interval_s:
+        return f"A micro-batch takes {state.batch_s:.1f} s, more than {policy.longest_interval_s:g} s."
+    return None
+
+
+def rate_with_backlog(policy: ScalingPolicy, state: Measured) -> float:
+    """The rate at which what arrives and what waits too long would be processed in time.
+
+    It is at most twice of what arrives: otherwise a job would have so many tasks when it has caught up that it would be
+    rescaled again.
+    """
+    if state.lag_s is None or state.lag_s <= policy.longest_lag_s:
+        return state.arriving
+    return state.arriving * (1 + min(1.0, state.lag_s / policy.catch_up_s))
+
+
+def rescales_of(found: Sequence[Figures]) -> list[Rescale]:
+    """The rescales that figures show, oldest first: a run went on with another number of tasks."""
+    return [
+        Rescale(
+            at=after.started,
+            before=before.parallelism,
+            after=after.parallelism,
+            downtime_s=(after.started - before.ended).total_seconds(),
+        )
+        for before, after in itertools.pairwise(found)
+        if before.job_id == after.job_id and before.parallelism != after.parallelism
+    ]
+
+
+def _waits(policy: ScalingPolicy, past: Sequence[Rescale], now: dt.datetime) -> tuple[Cause, str] | None:
+    """Why there may be no rescale now."""
+    if past:
+        since_s = (now - past[-1].at).total_seconds()
+        if since_s < policy.cool_down_s:
+            return (
+                "cool-down",
+                f"The last rescale was {since_s:.0f} s ago; the cool-down is {policy.cool_down_s:g} s.",
+            )
+    lately = sum(now - rescale.at < _HOUR for rescale in past)
+    if lately >= policy.most_rescales_per_hour:
+        return (
+            "too-many-rescales",
+            f"There were {lately} rescales within the last hour, and that is the most.",
+        )
+    return None
+
+
+def _wanted(
+    policy: ScalingPolicy,
+    past: Sequence[Rescale],
+    found: Sequence[Figures],
+    bounds: Bounds,
+    limits: tuple[int, int],
+    state: Measured,
+    load: Load,
+) -> tuple[int, Cause, str]:
+    """How many tasks the job is to have, and why."""
+    why = pressure(policy, state, load, bounds)
+    if why is not None:
+        if load.high <= policy.target_utilisation:
+            return (
+                state.parallelism,
+                "not-the-tasks",
+                (
+                    f"{why} But it is at work for at most {load.high:.2f} of the time: what holds it back is how "
+                    "much a micro-batch may take, or how seldom one begins, and not the number of tasks."
+                ),
+            )
+        return _more(policy, past, bounds, limits[1], state, why)
+    highest = highest_rate(found, policy.window_s, policy.scale_in_after_s)
+    return _fewer(policy, past, bounds, limits[0], state, load, highest)
+
+
+def _more(
+    policy: ScalingPolicy, past: Sequence[Rescale], bounds: Bounds, most: int, state: Measured, why: str
+) -> tuple[int, Cause, str]:
+    tasks = state.parallelism
+    if tasks >= most:
+        return tasks, "at-most", f"{why} But {tasks_text(tasks)} is the most."
+    capacity = _capacity(policy, state, bounds)
+    before = past[-1] if past and past[-1].before < past[-1].after == tasks else None
+    if before is not None and _was_in_vain(before, capacity):
+        return (
+            tasks,
+            "in-vain",
+            (
+                f"{why} But {tasks_text(before.before)} could process {before.capacity:.0f} records/s, and {tasks} "
+                f"{capacity:.0f}: more do not help. penstock advise tells why."
+            ),
+        )
+    # When it has caught up, the target; until then all that it can.
+    enough = tasks_for(state, state.arriving, bounds, policy.longest_interval_s, policy.target_utilisation)
+    catching_up = tasks_for(
+        state, rate_with_backlog(policy, state), bounds, policy.longest_interval_s, policy.scale_out_above
+    )
+    needed = most if enough is None or catching_up is None else max(enough, catching_up)
+    if not state.cost.is_determined:
+        # Then they are known from above only, and may be far lower.
+        needed = tasks
+    wanted = min(most, max(needed, tasks + 1, round(tasks * policy.least_factor)))
+    if not is_gain(state, state.arriving, bounds, policy.longest_interval_s, wanted):
+        return (
+            tasks,
+            "no-gain",
+            f"{why} But {tasks_text(wanted)} would not help. penstock advise tells why.",
+        )
+    then = load_at(state, state.arriving, wanted, bounds, policy.longest_interval_s)
+    return wanted, "more", f"{why} With {tasks_text(wanted)} the load would be {then:.2f}."
+
+
+def is_gain(state: Measured, rate: float, bounds: Bounds, longest_interval_s: float, tasks: int) -> bool:
+    """Whether so many tasks, which are more than there are, would be of use."""
+    now = load_at(state, rate, state.parallelism, bounds, longest_interval_s)
+    return load_at(state, rate, tasks, bounds, longest_interval_s) * _LEAST_GAIN <= now
+
+
+def _was_in_vain(scale_out: Rescale, capacity: float | None) -> bool:
+    """Whether a scale-out has brought next to nothing."""
+    if capacity is None or scale_out.capacity is None:
+        return False
+    return capacity < _LEAST_GAIN * scale_out.capacity
+
+
+def _fewer(
+    policy: ScalingPolicy,
+    past: Sequence[Rescale],
+    bounds: Bounds,
+    least: int,
+    state: Measured,
+    load: Load,
+    highest: float | None,
+) -> tuple[int, Cause, str]:
+    tasks = state.parallelism
+    if load.high >= policy.scale_in_below:
+        return tasks, "fits", f"The load is {load.likely:.2f}; that fits."
+    if tasks <= least:
+        return tasks, "at-least", f"The load is {load.likely:.2f}, and {tasks_text(tasks)} is the least."
+    if highest is None:
+        return (
+            tasks,
+            "not-long-enough",
+            f"The load is {load.likely:.2f}, but it has not been seen for {policy.scale_in_after_s:g} s yet.",
+        )
+    # What is not known counts against fewer tasks.
+    dear = state.at_most()
+    needed = tasks_for(dear, highest, bounds, policy.longest_interval_s, policy.target_utilisation)
+    if needed is None or needed * policy.least_factor > tasks or needed >= tasks:
+        return tasks, "fits", f"The load is {load.likely:.2f}; not enough fewer tasks would do."
+    wanted = max(least, needed)
+    for rescale in past:
+        left = rescale.before < rescale.after and rescale.rate is not None and wanted <= rescale.before
+        if left and rescale.rate is not None and highest > _SAME_RATE * rescale.rate:
+            return (
+                tasks,
+                "did-not-do",
+                (
+                    f"The load is {load.likely:.2f}, but {tasks_text(rescale.before)} did not do for "
+                    f"{rescale.rate:.0f} records/s, and {highest:.0f} arrive."
+                ),
+            )
+    then = load_at(dear, highest, wanted, bounds, policy.longest_interval_s)
+    return (
+        wanted,
+        "fewer",
+        (
+            f"The load is {load.likely:.2f}, below {policy.scale_in_below:g}, and at most {highest:.0f} records/s came "
+            f"in {policy.scale_in_after_s:g} s; with {tasks_text(wanted)} it would be {then:.2f}."
+        ),
+    )
+
+
+def _nothing(tasks: int, cause: Cause, reason: str) -> Decision:
+    return Decision(action="none", cause=cause, before=tasks, tasks=tasks, reason=reason)
+
+
+def _capacity(policy: ScalingPolicy, state: Measured, bounds: Bounds) -> float | None:
+    """How many records per second the job can process when it does nothing else; None when that is not known."""
+    fixed = load_at(state, 0.0, state.parallelism, bounds, policy.longest_interval_s)
+    each = load_at(state, 1.0, state.parallelism, bounds, policy.longest_interval_s) - fixed
+    return max(0.0, 1 - fixed) / each if each > 0 else None

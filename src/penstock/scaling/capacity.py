@@ -1,0 +1,377 @@
+"""Capacity: what arrives at a job, and what its micro-batches cost, measured on their figures.
+
+As in DS2 (Kalavri et al., "Three steps is all you need: fast, accurate, automatic scaling decisions for distributed
+streaming dataflows", OSDI 2018) the rate of what arrives is held against what the job could process if it did nothing
+else. Since a micro-batch costs something even when it is empty, its time is taken apart first: the part that does not
+depend on records, that of the driver for each record, and that of the tasks for each record, which more tasks share.
+The slopes are medians over pairs of micro-batches (Sen, "Estimates of the regression coefficient based on Kendall's
+tau", 1968), which a few slow micro-batches do not move.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.metrics.batch_metrics import Figures
+
+__all__ = [
+    "HOT",
+    "Bounds",
+    "Cost",
+    "Load",
+    "Measured",
+    "highest_rate",
+    "load_at",
+    "load_now",
+    "measured",
+    "tasks_for",
+    "tasks_text",
+]
+
+HOT: Final = 1.5
+"""A step is uneven when the slot with the most records has this many times the mean."""
+
+_LEAST_BATCHES: Final = 3
+_LEAST_FITTED: Final = 8
+_MOST_FITTED: Final = 250
+_LEAST_SPREAD: Final = 0.05
+_GOOD_SPREAD: Final = 0.25
+# Fewer records than this for each task are uneven by chance.
+_RECORDS_FOR_SKEW: Final = 20
+_SIGMA_OF_MAD: Final = 1.4826
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What limits how many tasks are of use: the key groups of the job, and cores, if they are known."""
+
+    key_groups: int
+    cores: int | None = None
+
+    @property
+    def most(self) -> int:
+        """The largest number of tasks that can all be at work."""
+        return self.key_groups if self.cores is None else min(self.key_groups, self.cores)
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a micro-batch costs in seconds, at the parallelism at which it was measured.
+
+    `fixed_s` does not depend on records. `driver_s` is what one record costs where only one process works, `tasks_s`
+    what it costs where all tasks work side by side, with `error_s` as its standard error. When micro-batches were too
+    much alike to tell, `is_determined` is false, and all time is counted as that of records: `driver_s` and `tasks_s`
+    are upper bounds then.
+    """
+
+    fixed_s: float
+    driver_s: float
+    tasks_s: float
+    error_s: float = 0.0
+    is_determined: bool = True
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """A job over the last seconds, at one parallelism. Rates are records per second.
+
+    `batch_interval_ms` is the setting of the run.
+
+    `arriving` is what came, read or not; `processed` what was read. `batch_s` is how long the job was at work in a
+    micro-batch. Lag is what waited at the end; None when the sources do not tell. `skew` is that of the most uneven
+    step, `hot_step`, over all micro-batches with enough records, and `hot_share` the part of its records that the
+    fullest slot has however many tasks there are, when that is known: one key group has them. `rate_change` is by
+    which part of `arriving` the second half of the time differs from the first.
+    """
+
+    parallelism: int
+    batch_interval_ms: int
+    batches: int
+    seconds: float
+    arriving: float
+    processed: float
+    utilisation: float
+    batch_s: float
+    phases: dict[str, float]
+    lag_records: float | None
+    lag_s: float | None
+    skew: float | None
+    hot_step: str | None
+    hot_share: float | None
+    rate_change: float
+    cost: Cost
+
+    @property
+    def task_capacity(self) -> float | None:
+        """Records per second that one task processes while it is at work; None when it takes no time to speak of."""
+        return None if self.cost.tasks_s <= 0 else 1 / (self.cost.tasks_s * self.parallelism)
+
+    def at_most(self) -> Measured:
+        """The same with the highest costs that the figures allow for."""
+        cost = msgspec.structs.replace(self.cost, tasks_s=self.cost.tasks_s + 2 * self.cost.error_s)
+        return msgspec.structs.replace(self, cost=cost)
+
+
+class Load(msgspec.Struct, frozen=True):
+    """For which part of the time a job would be at work: at least, likely and at most. Above 1 it cannot keep up."""
+
+    low: float
+    likely: float
+    high: float
+
+
+def measured(found: Sequence[Figures], bounds: Bounds, window_s: float) -> Measured | None:
+    """The job over the last `window_s` seconds, from its figures, oldest first, some of which may be older.
+
+    Costs are taken from all micro-batches of the run at its parallelism, but for the first, which warms up. None when
+    there are fewer than three.
+    """
+    run = _newest_run(found)
+    if len(run) <= _LEAST_BATCHES:
+        return None
+    before, window = _window(run, window_s)
+    last = window[-1]
+    seconds = (last.ended - before.ended).total_seconds()
+    if seconds <= 0:
+        return None
+    batches = last.totals.batches - before.totals.batches
+    busy_s = last.totals.busy_seconds - before.totals.busy_seconds
+    processed = _processed(before, last) / seconds
+    arriving = _arriving(before, last)
+    lag_records, lag_s = _lag(last, arriving)
+    skew, hot_step = _skew(run[1:])
+    return Measured(
+        parallelism=last.parallelism,
+        batch_interval_ms=last.batch_interval_ms,
+        batches=batches,
+        seconds=seconds,
+        arriving=arriving,
+        processed=processed,
+        utilisation=min(1.0, busy_s / seconds),
+        batch_s=busy_s / batches,
+        phases={
+            name: (total - before.totals.phases.get(name, 0.0)) / batches
+            for name, total in last.totals.phases.items()
+        },
+        lag_records=lag_records,
+        lag_s=lag_s,
+        skew=skew,
+        hot_step=hot_step,
+        hot_share=_hot_share(found, bounds),
+        rate_change=_change(before, window, arriving),
+        cost=_cost(run[1:][-_MOST_FITTED:]),
+    )
+
+
+def highest_rate(found: Sequence[Figures], window_s: float, over_s: float) -> float | None:
+    """The highest rate of arrival in any window of the last `over_s` seconds.
+
+    None when the run has not gone on for that long at its parallelism.
+    """
+    run = _newest_run(found)
+    if len(run) <= _LEAST_BATCHES or (run[-1].ended - run[0].ended).total_seconds() < over_s:
+        return None
+    ages = [(run[-1].ended - figures.ended).total_seconds() for figures in run]
+    first = max(place for place, age in enumerate(ages) if age >= over_s)
+    highest, start = 0.0, len(run) - 1
+    for place in range(len(run) - 1, first, -1):
+        if ages[place - 1] - ages[start] >= window_s or place - 1 == first:
+            highest = max(highest, _arriving(run[place - 1], run[start]))
+            start = place - 1
+    return highest
+
+
+def load_at(found: Measured, rate: float, tasks: int, bounds: Bounds, longest_interval_s: float) -> float:
+    """The part of the time for which `tasks` would be at work on `rate` records per second, likely.
+
+    Micro-batches begin as far apart as they may, so that the fixed part weighs least. The fullest task sets the time:
+    twice the tasks take half of it as long as there are cores and key groups for them and no key group is hot.
+    """
+    cost = found.cost
+    part = _fullest(found, tasks, bounds) / _fullest(found, found.parallelism, bounds)
+    return cost.fixed_s / longest_interval_s + rate * (cost.driver_s + cost.tasks_s * part)
+
+
+def _fullest(found: Measured, tasks: int, bounds: Bounds) -> float:
+    """The part of the records that the fullest of so many tasks has."""
+    useful = min(tasks, bounds.most)
+    if useful == min(found.parallelism, bounds.most):
+        return min(1.0, max(found.skew or 1.0, 1.0) / useful)
+    if found.hot_share is not None:
+        return max(1 / useful, found.hot_share)
+    return min(1.0, max(found.skew or 1.0, 1.0) / useful)
+
+
+def load_now(found: Measured, bounds: Bounds, longest_interval_s: float) -> Load:
+    """The load of a job as it is, with what is known of the error."""
+    model = load_at(found, found.arriving, found.parallelism, bounds, longest_interval_s)
+    # At work it was measured to be for no longer than this, with micro-batches that began at least as often.
+    seen = found.utilisation * (found.arriving / found.processed if found.processed > 0 else 1.0)
+    likely = min(model, seen)
+    if not found.cost.is_determined:
+        return Load(0.0, likely, max(likely, seen))
+    error = 2 * found.arriving * found.cost.error_s
+    return Load(max(0.0, min(model - error, seen)), likely, min(model + error, max(likely, seen)))
+
+
+def tasks_for(
+    found: Measured, rate: float, bounds: Bounds, longest_interval_s: float, utilisation: float
+) -> int | None:
+    """The least number of tasks for which the load on `rate` is at most `utilisation`; None when none is enough."""
+    for tasks in range(1, bounds.most + 1):
+        if load_at(found, rate, tasks, bounds, longest_interval_s) <= utilisation:
+            return tasks
+    return None
+
+
+def tasks_text(tasks: int) -> str:
+    """A number of tasks in words.
+
+    >>> tasks_text(1)
+    '1 task'
+    """
+    return "1 task" if tasks == 1 else f"{tasks} tasks"
+
+
+def _newest_run(found: Sequence[Figures]) -> list[Figures]:
+    """The figures of the newest run at its present parallelism."""
+    run: list[Figures] = []
+    for figures in reversed(found):
+        if run and (figures.job_id, figures.parallelism) != (run[-1].job_id, run[-1].parallelism):
+            break
+        run.append(figures)
+    return run[::-1]
+
+
+def _window(run: list[Figures], window_s: float) -> tuple[Figures, list[Figures]]:
+    """The figures before a window that ends with the newest ones, and those in it."""
+    start = len(run) - _LEAST_BATCHES
+    while start > 1 and (run[-1].ended - run[start - 1].ended).total_seconds() < window_s:
+        start -= 1
+    return run[start - 1], run[start:]
+
+
+def _processed(before: Figures, last: Figures) -> float:
+    return sum(last.totals.records_in.values()) - sum(before.totals.records_in.values())
+
+
+def _arriving(before: Figures, last: Figures) -> float:
+    """Records per second that came between the ends of two micro-batches: what was read, and what lag has grown by.
+
+    Where lag is not known in records it is in seconds: what reads 0.8 s of a stream in each second is 0.2 s per second
+    further behind. Within one micro-batch what waits comes and goes, so that much does not count.
+    """
+    seconds = (last.ended - before.ended).total_seconds()
+    batch_s = seconds / max(1, last.totals.batches - before.totals.batches)
+    rate = 0.0
+    for stream, total in last.totals.records_in.items():
+        read = total - before.totals.records_in.get(stream, 0)
+        then, now = before.lag.get(stream), last.lag.get(stream)
+        if then is None or now is None:
+            rate += read / seconds
+        elif then.records is not None and now.records is not None:
+            rate += max(0.0, read + now.records - then.records) / seconds
+        elif then.seconds is not None and now.seconds is not None:
+            behind_s = now.seconds - then.seconds
+            behind_s -= math.copysign(min(batch_s, abs(behind_s)), behind_s)
+            rate += read / seconds / (1 - min(0.95, behind_s / seconds))
+        else:
+            rate += read / seconds
+    return rate
+
+
+def _change(before: Figures, window: list[Figures], arriving: float) -> float:
+    """By which part the rate differs between the two halves of a window."""
+    half = before.ended + (window[-1].ended - before.ended) / 2
+    middle = min(window[:-1], key=lambda figures: abs(figures.ended - half))
+    if arriving <= 0 or not before.ended < middle.ended < window[-1].ended:
+        return 0.0
+    return abs(_arriving(middle, window[-1]) - _arriving(before, middle)) / arriving
+
+
+def _lag(last: Figures, arriving: float) -> tuple[float | None, float | None]:
+    """What waits, in records and for how many seconds, as far as the sources tell."""
+    records = [lag.records for lag in last.lag.values() if lag.records is not None]
+    waits = [lag.seconds for lag in last.lag.values() if lag.seconds is not None]
+    if not waits and records and arriving > 0:
+        # Records leave in the order in which they came.
+        waits = [sum(records) / arriving]
+    return (float(sum(records)) if records else None), max(waits, default=None)
+
+
+def _skews(rows: Sequence[Figures]) -> dict[str, float]:
+    """The skew of each step that has a good part of the records, weighted by records."""
+    records: dict[str, int] = {}
+    weighted: dict[str, float] = {}
+    for figures in rows[-_MOST_FITTED:]:
+        for name, step in figures.steps.items():
+            if step.skew is not None and step.records >= _RECORDS_FOR_SKEW * figures.parallelism:
+                records[name] = records.get(name, 0) + step.records
+                weighted[name] = weighted.get(name, 0.0) + step.skew * step.records
+    most = max(records.values(), default=0)
+    return {name: weighted[name] / count for name, count in records.items() if count * 10 >= most}
+
+
+def _skew(rows: Sequence[Figures]) -> tuple[float | None, str | None]:
+    skews = _skews(rows)
+    if not skews:
+        return None, None
+    name = max(sorted(skews), key=lambda name: skews[name])
+    return skews[name], name
+
+
+def _hot_share(found: Sequence[Figures], bounds: Bounds) -> float | None:
+    """The part of a step's records that one key group has, as far as figures prove it.
+
+    They do when the fullest slot kept its part though there were more tasks, or has a single key group.
+    """
+    shares: dict[str, dict[int, float]] = {}
+    for (_, parallelism), group in itertools.groupby(found, key=lambda f: (f.job_id, f.parallelism)):
+        for name, skew in _skews(list(group)[1:]).items():
+            shares.setdefault(name, {})[parallelism] = skew / parallelism
+    proven: list[float] = []
+    for share_of in shares.values():
+        for tasks, share in share_of.items():
+            is_hot = share * tasks >= HOT
+            kept = any(fewer < tasks and share >= 0.9 * before for fewer, before in share_of.items())
+            if is_hot and (kept or tasks >= bounds.key_groups):
+                proven.append(share)
+    return max(proven, default=None)
+
+
+def _cost(rows: Sequence[Figures]) -> Cost:
+    """What micro-batches cost."""
+    records = np.array([sum(figures.records_in.values()) for figures in rows], dtype=float)
+    busy = np.array([figures.busy_s for figures in rows])
+    tasks = np.array([min(f.busy_s, f.phases.get("processing", f.busy_s)) for f in rows])
+    driver = busy - tasks
+    total, spread = float(records.sum()), float(records.std())
+    if len(rows) >= _LEAST_FITTED and spread >= _LEAST_SPREAD * float(records.mean()) and total:
+        tasks_fixed_s, tasks_s, error_s = _line(records, tasks)
+        driver_fixed_s, driver_s, _ = _line(records, driver)
+        # Of micro-batches of nearly one size noise may hide what records cost, or make all of it look fixed.
+        if spread >= _GOOD_SPREAD * float(records.mean()) or tasks_s > 2 * error_s:
+            return Cost(tasks_fixed_s + driver_fixed_s, driver_s, tasks_s, error_s)
+    driver_s, tasks_s = (float(part.sum()) / total if total else 0.0 for part in (driver, tasks))
+    return Cost(0.0, driver_s, tasks_s, is_determined=False)
+
+
+def _line(x: _Floats, y: _Floats) -> tuple[float, float, float]:
+    """The start and the slope of a line through points, neither of them negative, and the slope's standard error."""
+    one, other = np.triu_indices(len(x), 1)
+    apart = x[other] - x[one]
+    is_pair = apart != 0
+    slope = max(0.0, float(np.median((y[other] - y[one])[is_pair] / apart[is_pair])))
+    start = float(np.median(y - slope * x))
+    if start < 0:
+        start, slope = 0.0, float(y.sum() / x.sum())
+    rest = y - start - slope * x
+    sigma = _SIGMA_OF_MAD * float(np.median(np.abs(rest - np.median(rest))))
+    return start, slope, sigma / (float(x.std()) * len(x) ** 0.5)

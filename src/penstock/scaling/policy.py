@@ -1,0 +1,159 @@
+"""The policy of autoscaling: its fields, and how it is read from text. docs/scaling.md describes every field."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from penstock.base.durations import milliseconds
+from penstock.errors import JobDefinitionError
+
+__all__ = ["DEFAULT_POLICY", "ScalingPolicy", "parse_policy", "policy_of"]
+
+_MOST_TASKS: Final = 32768
+_REMEDY: Final = "docs/scaling.md lists the fields."
+# The fields that are durations, with the least that they may be, in seconds.
+_DURATIONS: Final = {
+    "window": 1.0,
+    "scale_in_after": 1.0,
+    "cool_down": 0.0,
+    "longest_interval": 0.001,
+    "longest_lag": 0.001,
+    "catch_up": 1.0,
+}
+
+
+class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job is to be scaled.
+
+    Args:
+        target_utilisation: the part of the time in which the job should be at work, from 0 to 1.
+        scale_out_above: the job gets more tasks when it is at work for more of the time than this.
+        scale_in_below: the job gets fewer tasks when it is at work for less of the time than this.
+        least_tasks, most_tasks: the limits of the parallelism; None is the number of key groups.
+        least_factor: a rescale multiplies or divides the number of tasks by at least this.
+        window_s: over how long the rate of what arrives is taken, in seconds.
+        scale_in_after_s: for how long fewer tasks must have been enough, in seconds.
+        cool_down_s: how long after a rescale there is no other, in seconds.
+        most_rescales_per_hour: after so many within an hour there is no other.
+        longest_interval_s: how long the time from one micro-batch to the next may be, in seconds.
+        longest_lag_s: how long records may wait before they are read, in seconds.
+        catch_up_s: within how long a backlog is to be processed, in seconds.
+        dry_run: decisions are told, and not carried out.
+
+    Raises JobDefinitionError when a value, or the order of two, makes no sense.
+
+    """
+
+    target_utilisation: float = 0.7
+    scale_out_above: float = 0.85
+    scale_in_below: float = 0.45
+    least_tasks: int = 1
+    most_tasks: int | None = None
+    least_factor: float = 2.0
+    window_s: float = 60.0
+    scale_in_after_s: float = 300.0
+    cool_down_s: float = 180.0
+    most_rescales_per_hour: int = 4
+    longest_interval_s: float = 10.0
+    longest_lag_s: float = 30.0
+    catch_up_s: float = 300.0
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale_in_below < self.target_utilisation < self.scale_out_above <= 1:
+            raise JobDefinitionError(
+                f"The scaling policy has scale_in_below {self.scale_in_below:g}, target_utilisation "
+                f"{self.target_utilisation:g} and scale_out_above {self.scale_out_above:g}; they must rise in this "
+                "order, from above 0 to at most 1."
+            )
+        most = _MOST_TASKS if self.most_tasks is None else self.most_tasks
+        if not 1 <= self.least_tasks <= most <= _MOST_TASKS:
+            raise JobDefinitionError(
+                f"The scaling policy has least_tasks {self.least_tasks} and most_tasks {self.most_tasks}; they must be "
+                f"from 1 to {_MOST_TASKS}, and the least not above the most."
+            )
+        if not 1 <= self.least_factor <= 100:
+            raise JobDefinitionError(
+                f"The scaling policy has least_factor {self.least_factor:g}; it must be from 1 to 100."
+            )
+        if self.most_rescales_per_hour < 1:
+            raise JobDefinitionError(
+                f"The scaling policy has most_rescales_per_hour {self.most_rescales_per_hour}; it must be at least 1. "
+                "For none at all use dry_run: true."
+            )
+        for name, least_s in _DURATIONS.items():
+            value_s = getattr(self, f"{name}_s")
+            if not least_s <= value_s < math.inf:
+                raise JobDefinitionError(
+                    f"The scaling policy has {name} {value_s:g} s; it must be at least {least_s:g} s."
+                )
+        if self.scale_in_after_s < self.window_s:
+            raise JobDefinitionError(
+                f"The scaling policy has scale_in_after {self.scale_in_after_s:g} s and window {self.window_s:g} s; "
+                "scale_in_after must not be the shorter one."
+            )
+
+
+DEFAULT_POLICY: Final = ScalingPolicy()
+"""The policy without a file."""
+
+
+def parse_policy(text: str) -> ScalingPolicy:
+    r"""The policy that a text in YAML or JSON describes: an object of fields, durations as "500ms", "5s", "3m" or "1h".
+
+    Raises JobDefinitionError, which names the field.
+
+    >>> parse_policy("most_tasks: 8\ncool_down: 5m").cool_down_s
+    300.0
+    """
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise JobDefinitionError(f"The scaling policy is neither YAML nor JSON: {_one_line(e)}.") from e
+    return policy_of({} if found is None else found)
+
+
+def policy_of(found: Any) -> ScalingPolicy:
+    """The policy of an object of fields, as a definition of a job has it.
+
+    Raises JobDefinitionError, which names the field.
+
+    >>> policy_of({"most_tasks": 8, "cool_down": "5m"}).most_tasks
+    8
+    """
+    if not isinstance(found, dict):
+        raise JobDefinitionError(
+            f"The scaling policy is {type(found).__name__}; it must be an object. {_REMEDY}"
+        )
+    values: dict[str, Any] = {}
+    known = _names()
+    for name, value in found.items():
+        if name not in known:
+            raise JobDefinitionError(
+                f"The scaling policy has the field {name!r}, which is not known. The fields are: {', '.join(known)}."
+            )
+        if name in _DURATIONS:
+            what = f"The field {name} of the scaling policy"
+            values[f"{name}_s"] = milliseconds(value, what) / 1000
+        else:
+            values[name] = value
+    try:
+        return msgspec.convert(values, ScalingPolicy)
+    except msgspec.ValidationError as e:
+        raise JobDefinitionError(f"The scaling policy does not fit: {e}. {_REMEDY}") from e
+
+
+def _names() -> list[str]:
+    """The fields as a text has them: durations say their unit themselves."""
+    return [
+        name.removesuffix("_s") if name.removesuffix("_s") in _DURATIONS else name
+        for name in ScalingPolicy.__struct_fields__
+    ]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,71 @@
+"""Event streams: server-sent events for as long as somebody listens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any, Final
+
+from fastapi import Query, Request
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from penstock.server.api.context import Context, context_of
+
+__all__ = ["EVENT_STREAM", "Seconds", "event_stream", "message"]
+
+_POLL_S: Final = 0.5
+_HEARTBEAT_S: Final = 10.0
+_MOST_STREAMS: Final = 50
+
+EVENT_STREAM: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "description": "Server-sent events.",
+    }
+}
+"""The response of a route that streams, as the API's description has it."""
+
+Seconds = Annotated[int, Query(ge=1, le=3600, description="For how long; a browser asks again by itself.")]
+
+
+def event_stream(
+    request: Request, news: Callable[[], list[str]], seconds: int, first: list[str]
+) -> StreamingResponse:
+    """A response with `first`, and then with what `news` gives each time that it is asked."""
+    context = context_of(request)
+    if request.app.state.streams >= _MOST_STREAMS:
+        raise HTTPException(
+            503, f"{_MOST_STREAMS} streams are open, which is the most there may be.", {"Retry-After": "5"}
+        )
+    return StreamingResponse(_told(request, context, news, seconds, first), media_type="text/event-stream")
+
+
+async def _told(
+    request: Request, context: Context, news: Callable[[], list[str]], seconds: int, first: list[str]
+) -> AsyncIterator[str]:
+    """Messages until the time is over, or the server ends; a client that is gone ends it with what it is told next."""
+    request.app.state.streams += 1
+    try:
+        ends_s = time.monotonic() + seconds
+        spoken_s = time.monotonic()
+        yield "retry: 2000\n\n" + "".join(first)
+        while time.monotonic() < ends_s and not context.stopping.is_set():
+            await asyncio.sleep(_POLL_S)
+            messages = await run_in_threadpool(news)
+            if messages:
+                yield "".join(messages)
+                spoken_s = time.monotonic()
+            elif time.monotonic() - spoken_s >= _HEARTBEAT_S:
+                yield ": still here\n\n"
+                spoken_s = time.monotonic()
+    finally:
+        request.app.state.streams -= 1
+
+
+def message(kind: str, data: str, number: int | None = None) -> str:
+    """One message. JSON has no line breaks of its own."""
+    place = "" if number is None else f"id: {number}\n"
+    return f"{place}event: {kind}\ndata: {data}\n\n"

@@ -1,0 +1,99 @@
+"""The routes of what happens: operations, events, and streams of both for as long as somebody listens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import Header, Path, Query, Request
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from penstock.server.api.access import Role
+from penstock.server.api.context import Service
+from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, message
+from penstock.server.api.models import ID_PATTERN, Event, Job, Operation, Page
+from penstock.server.api.routes import JobId, Limit, needs, new_router
+
+__all__ = ["router"]
+
+_MOST_EVENTS: Final = 500
+_LARGEST_ID: Final = (1 << 63) - 1
+
+router = new_router("events")
+
+EventId = Annotated[int, Query(ge=0, le=_LARGEST_ID, description="The id of an event: only those behind it.")]
+OfJob = Annotated[str | None, Query(pattern=ID_PATTERN, description="Only what happened to this job.")]
+
+
+@router.get("/operations/{operation_id}", summary="Get an operation", openapi_extra=needs(Role.VIEWER))
+def get_operation(
+    operation_id: Annotated[str, Path(pattern=ID_PATTERN, description="The id of an operation.")],
+    service: Service,
+) -> Operation:
+    """What was asked for, and what came of it."""
+    return Operation.model_validate(service.operation(operation_id))
+
+
+@router.get("/events", summary="List events", openapi_extra=needs(Role.VIEWER))
+def list_events(service: Service, job: OfJob = None, limit: Limit = 100, after: EventId = 0) -> Page[Event]:
+    """Who did what, when: the audit log, oldest first. `next` is there even at its end, to go on from later."""
+    found = service.events(job, after, limit)
+    return Page(
+        items=[Event.model_validate(event) for event in found], next=str(found[-1].id if found else after)
+    )
+
+
+@router.get(
+    "/events/stream",
+    summary="Follow events",
+    response_class=StreamingResponse,
+    responses=EVENT_STREAM,
+    openapi_extra=needs(Role.VIEWER),
+)
+async def stream_events(
+    request: Request,
+    service: Service,
+    job: OfJob = None,
+    after: EventId = 0,
+    seconds: Seconds = 3600,
+    last_event_id: Annotated[int | None, Header(ge=0, le=_LARGEST_ID)] = None,
+) -> StreamingResponse:
+    """Events as they happen, as server-sent events: `id`, `event: event` and `data`, a JSON object as in the list."""
+    place = after if last_event_id is None else last_event_id
+
+    def news() -> list[str]:
+        nonlocal place
+        told = []
+        for event in service.events(job, place, _MOST_EVENTS):
+            place = event.id
+            told.append(message("event", Event.model_validate(event).model_dump_json(), event.id))
+        return told
+
+    # A job that there is not is told as a problem, while there is no response yet.
+    first = await run_in_threadpool(news)
+    return event_stream(request, news, seconds, first)
+
+
+@router.get(
+    "/jobs/{job_id}/stream",
+    summary="Follow a job",
+    response_class=StreamingResponse,
+    responses=EVENT_STREAM,
+    openapi_extra=needs(Role.VIEWER),
+)
+async def stream_job(
+    request: Request, job_id: JobId, service: Service, seconds: Seconds = 3600
+) -> StreamingResponse:
+    """A job with its progress, whenever either changes, as server-sent events: `event: job` and `data`."""
+    shown = ""
+
+    def news() -> list[str]:
+        nonlocal shown
+        now = Job.model_validate(service.get(job_id)).model_dump_json()
+        if now == shown:
+            return []
+        shown = now
+        return [message("job", now)]
+
+    first = await run_in_threadpool(news)
+    return event_stream(request, news, seconds, first)

@@ -1,0 +1,33 @@
+"""The route that deletes jobs which are over."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from penstock.server.api.access import Role
+from penstock.server.api.context import Service
+from penstock.server.api.routes import Asker, JobId, needs, new_router
+
+__all__ = ["router"]
+
+router = new_router("jobs")
+
+
+@router.delete(
+    "/jobs/{job_id}",
+    status_code=204,
+    summary="Delete a job that is over",
+    openapi_extra=needs(Role.ADMIN),
+)
+def delete_job(
+    job_id: JobId,
+    service: Service,
+    asker: Asker,
+    checkpoint: Annotated[
+        bool, Query(description="Delete its checkpoint too: its state, which then no job can continue.")
+    ] = False,
+) -> None:
+    """Delete a job that is over, with its runs and operations. Its events stay, and its savepoints."""
+    service.delete(job_id, asker.name, checkpoint=checkpoint)

@@ -1,0 +1,116 @@
+"""CLI equivalents: what does on a terminal what a button does here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "SentControl",
+    "cancel_job",
+    "list_jobs",
+    "pause_job",
+    "rescale_job",
+    "resume_job",
+    "send_control",
+    "show_commands",
+    "show_events",
+    "show_job",
+    "show_metrics",
+    "stop_job",
+    "submit_job",
+    "take_savepoint",
+]
+
+
+@dataclass(frozen=True)
+class SentControl:
+    """What is said of a command that is sent; the payload is JSON."""
+
+    kind: str
+    target: str
+    payload: str | None = None
+    version: int | None = None
+    expires_in_s: int | None = None
+
+
+def list_jobs() -> str:
+    """List the jobs."""
+    return _said("list", "--all")
+
+
+def show_job(job_id: str) -> str:
+    """Show a job."""
+    return _said("info", job_id)
+
+
+def show_metrics(job_id: str) -> str:
+    """Show what a job does, anew each second."""
+    return _said("metrics", job_id, "--watch")
+
+
+def submit_job(definition: str, changes: Mapping[str, Any]) -> str:
+    """Submit a job by its definition, with settings by their names."""
+    return _said("run", "--detached", definition, *_options(changes))
+
+
+def pause_job(job_id: str) -> str:
+    """Pause a job."""
+    return _said("pause", job_id)
+
+
+def resume_job(job_id: str) -> str:
+    """Resume a job."""
+    return _said("resume", job_id)
+
+
+def stop_job(job_id: str, *, savepoint: bool, drain: bool) -> str:
+    """Stop a job."""
+    return _said("stop", job_id, *(["--savepoint"] if savepoint else []), *(["--drain"] if drain else []))
+
+
+def cancel_job(job_id: str) -> str:
+    """Cancel a job."""
+    return _said("cancel", job_id)
+
+
+def rescale_job(job_id: str, parallelism: int) -> str:
+    """Rescale a job."""
+    return _said("rescale", job_id, "--parallelism", str(parallelism))
+
+
+def take_savepoint(job_id: str) -> str:
+    """Take a savepoint of a job."""
+    return _said("savepoint", job_id)
+
+
+def show_events(job_id: str | None) -> str:
+    """Show the events of a job, or of all."""
+    return _said("events", *([] if job_id is None else [job_id]))
+
+
+def show_commands(job_id: str) -> str:
+    """List the commands that a job has read."""
+    return _said("control", "history", job_id)
+
+
+def send_control(job_id: str, sent: SentControl) -> str:
+    """Send a command to a job."""
+    options = ["--kind", sent.kind, "--target", sent.target]
+    if sent.payload is not None:
+        options += ["--json", sent.payload]
+    if sent.version is not None:
+        options += ["--version", str(sent.version)]
+    if sent.expires_in_s is not None:
+        options += ["--expires-in", str(sent.expires_in_s)]
+    return _said("control", "send", job_id, *options)
+
+
+def _options(changes: Mapping[str, Any]) -> list[str]:
+    return [text for name, value in changes.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def _said(*words: str) -> str:
+    return shlex.join(["penstock", *words])

@@ -1,0 +1,252 @@
+"""Components that pages share: cards, tables, buttons with the command that does the same, and dialogs that ask."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nicegui import ui
+from nicegui.elements.mixins.text_element import TextElement
+
+from penstock.server.api.access import Role
+from penstock.server.api.guard import DASHBOARD
+from penstock.server.dashboard.page_session import Visit
+
+__all__ = [
+    "CHOOSE_SLOT",
+    "HEALTH_SLOT",
+    "JOB_SLOT",
+    "WRAP_SLOT",
+    "Column",
+    "Table",
+    "action_button",
+    "ask",
+    "card",
+    "command_line",
+    "empty",
+    "form_buttons",
+    "form_dialog",
+    "heading",
+    "name_target",
+    "same",
+    "text",
+    "tile",
+]
+
+_COPY: Final = "(e) => window.penstock.copy(e)"
+
+
+@contextlib.contextmanager
+def card(title: str, *, about: str = "") -> Iterator[ui.element]:
+    """A card with a heading."""
+    with ui.element("section").classes("p-card") as made:
+        if title:
+            with ui.element("div").classes("p-card-head"):
+                text(title, "h2").classes("p-card-title")
+                if about:
+                    ui.label(about).classes("p-muted")
+        yield made
+
+
+def text(content: str, tag: str = "div") -> TextElement:
+    """Text in an element of any tag."""
+    return TextElement(tag=tag, text=content)
+
+
+def heading(title: str) -> None:
+    """The heading of a page."""
+    text(title, "h1").classes("p-title")
+
+
+def command_line(command: str) -> TextElement:
+    """The command that does the same on a terminal, with a button that copies it. `set_text` changes it."""
+    with ui.element("div").classes("p-command"):
+        ui.label("$").classes("p-prompt").props("aria-hidden=true")
+        shown = text(command, "code").classes("p-command-text")
+        copy = ui.button(icon="content_copy", color=None).props('flat dense round size=sm aria-label="Copy"')
+        copy.on("click", js_handler=_COPY)
+    return shown
+
+
+def action_button(
+    visit: Visit,
+    label: str,
+    icon: str,
+    role: Role,
+    act: Callable[[], Awaitable[object]] | None,
+    *,
+    primary: bool = False,
+    danger: bool = False,
+) -> ui.button:
+    """A button for those with a role; for others it is disabled, and says why."""
+    made = (
+        ui.button(label, icon=icon, on_click=act, color=None).props("no-caps unelevated").classes("p-button")
+    )
+    if danger:
+        made.classes("p-danger")
+    elif not primary:
+        made.classes("p-plain")
+    if not visit.may(role):
+        made.disable()
+        made.props(f'title="This needs the role {role}"')
+    return made
+
+
+async def ask(
+    title: str, about: str, *, command: str, confirm: str, target: str, danger: bool = True
+) -> bool:
+    """Ask before something is done, naming its target. Escape and Cancel mean no."""
+    with _dialog(title) as dialog:
+        ui.label(about).classes("p-dialog-text")
+        name_target(target)
+        same(command)
+        with ui.element("div").classes("p-dialog-buttons"):
+            ui.button("Keep as it is", on_click=dialog.close, color=None).props(
+                "no-caps flat autofocus"
+            ).classes("p-button p-plain")
+            sure = ui.button(confirm, on_click=lambda: dialog.submit(True), color=None).props(
+                "no-caps unelevated"
+            )
+            sure.classes("p-button p-danger" if danger else "p-button")
+    answered = await dialog
+    dialog.delete()
+    return answered is True
+
+
+def name_target(target: str) -> None:
+    """What a dialog is about, as it is called."""
+    text(target, "code").classes("p-target")
+
+
+@contextlib.contextmanager
+def form_dialog(title: str) -> Iterator[ui.dialog]:
+    """A dialog with fields, which the caller fills, ends with `form_buttons`, and awaits."""
+    with _dialog(title) as dialog, ui.element("form").classes("p-form"):
+        yield dialog
+
+
+def form_buttons(dialog: ui.dialog, confirm: str, values: Callable[[], Any]) -> None:
+    """The last row of a form: no, and yes with the values of its fields, by the button or Enter."""
+    ui.context.slot.parent.on("submit.prevent", lambda: dialog.submit(values()))
+    with ui.element("div").classes("p-dialog-buttons"):
+        ui.button("Close", on_click=dialog.close, color=None).props("no-caps flat type=button").classes(
+            "p-button p-plain"
+        )
+        ui.button(confirm, color=None).props("no-caps unelevated type=submit").classes("p-button")
+
+
+def same(command: str) -> TextElement:
+    """The command that does the same, with a word before it."""
+    with ui.element("div").classes("p-same"):
+        ui.label("The same on a terminal").classes("p-muted p-small")
+        return command_line(command)
+
+
+@contextlib.contextmanager
+def _dialog(title: str) -> Iterator[ui.dialog]:
+    with ui.dialog() as dialog, ui.element("div").classes("p-dialog"):
+        dialog.props(f'aria-label="{_attribute(title)}"')
+        text(title, "h2").classes("p-dialog-title")
+        yield dialog
+
+
+def _attribute(content: str) -> str:
+    return content.replace("\\", "").replace('"', "'")
+
+
+def tile(title: str) -> TextElement:
+    """A number with its title, as one of a row within `p-tiles`."""
+    with ui.element("div").classes("p-tile"):
+        ui.label(title).classes("p-muted p-small")
+        return text("-").classes("p-number")
+
+
+def empty(icon: str, about: str) -> ui.element:
+    """What stands where there is nothing yet."""
+    with ui.element("div").classes("p-empty") as made:
+        ui.icon(icon).props("aria-hidden=true")
+        ui.label(about)
+    return made
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: the field of the rows, and its heading. `slot` is how its cells are shown, as a template.
+
+    A template is text of this program only; it shows what is in a row by `props.row`.
+    """
+
+    field: str
+    title: str
+    number: bool = False
+    slot: str | None = None
+    sort: str | None = None
+
+
+class Table:
+    """A table that is updated only when its rows change."""
+
+    def __init__(
+        self, columns: Sequence[Column], *, key: str, page_rows: int = 50, nothing: str = "Nothing yet"
+    ) -> None:
+        self._table: Final = ui.table(
+            columns=[
+                {
+                    "name": column.field,
+                    "field": column.sort or column.field,
+                    "label": column.title,
+                    "align": "right" if column.number else "left",
+                    "sortable": column.sort is not None or column.slot is None,
+                }
+                for column in columns
+            ],
+            rows=[],
+            row_key=key,
+            pagination={"rowsPerPage": page_rows},
+        )
+        self._table.classes("p-table").props(
+            f'flat hide-selected-banner no-data-label="{_attribute(nothing)}"'
+        )
+        self._page_rows: Final = page_rows
+        self._table.props("hide-pagination")
+        for column in columns:
+            if column.slot is not None:
+                self._table.add_slot(
+                    f"body-cell-{column.field}", f'<q-td :props="props">{column.slot}</q-td>'
+                )
+
+    def on_choose(self, choose: Callable[[str], object]) -> None:
+        """Call something with what a button of `CHOOSE_SLOT` says."""
+        self._table.on("choose", lambda event: choose(str(event.args)))
+
+    def show(self, rows: list[dict[str, Any]]) -> None:
+        """Show rows."""
+        if rows == self._table.rows:
+            return
+        if (len(rows) > self._page_rows > 0) == bool(self._table.props.get("hide-pagination")):
+            if len(rows) > self._page_rows > 0:
+                self._table.props(remove="hide-pagination")
+            else:
+                self._table.props("hide-pagination")
+        self._table.rows = rows
+
+
+JOB_SLOT: Final = f"""
+<a v-if="props.row.job" class="p-job" :href="'{DASHBOARD}/jobs/' + props.row.job">{{{{ props.row.job }}}}</a>"""
+"""How a column shows the id of a job, from the field job."""
+
+WRAP_SLOT: Final = '<div class="p-wrap">{{ props.value }}</div>'
+"""How a column shows text that may be long."""
+
+CHOOSE_SLOT: Final = """
+<button type="button" class="p-choose" @click="() => $parent.$emit('choose', props.row.{field})">
+  {{{{ props.row.{field} }}}}</button>"""
+"""How a column shows a field that can be chosen, for `Table.on_choose`; formatted with the name of the field."""
+
+HEALTH_SLOT: Final = """
+<span class="p-health" :class="'p-' + props.row.level" :title="props.row.why">
+  <q-icon :name="props.row.icon" aria-hidden="true" />{{ props.row.health }}
+</span>"""
+"""How a column shows the health of a job, from the fields level, icon, health and why."""

@@ -1,0 +1,149 @@
+"""The page with what went wrong in a job: records that it could not process, and runs that failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from nicegui import ui
+
+from penstock.base.sizes import bytes_text
+from penstock.jobs.dead_letters import FoundLetter, readable
+from penstock.server.api.access import Role
+from penstock.server.dashboard import components
+from penstock.server.dashboard.display_texts import amount, clock_time
+from penstock.server.dashboard.page_session import JobVisit
+from penstock.server.dashboard.registry import job_tab
+from penstock.server.service.service import RunRow
+
+__all__ = ["letter_rows", "letters", "reason_rows"]
+
+_MOST: Final = 100
+_SAMPLE_BYTES: Final = 200
+_WHOLE_BYTES: Final = 4096
+_EVERY_S: Final = 3.0
+_SAMPLE_SLOT: Final = '<code class="p-detail">{{ props.row.sample }}</code>'
+_WHY_SLOT: Final = '<div class="p-wrap">{{ props.row.reason }}</div>'
+_FAILED: Final = frozenset({"failed", "killed", "refused"})
+
+
+@job_tab("errors", "Errors", icon="report", role=Role.OPERATOR)
+def letters(visit: JobVisit) -> None:
+    """What went wrong."""
+    _LettersPage(visit)
+
+
+def reason_rows(found: list[FoundLetter]) -> list[dict[str, Any]]:
+    """Why records could not be processed, the most frequent first."""
+    counts = Counter((one.letter.reason, one.letter.step, one.letter.stream) for one in found)
+    return [
+        {
+            "row": f"{stream} {step} {reason}",
+            "reason": reason,
+            "step": step or "-",
+            "stream": stream,
+            "count": amount(count),
+        }
+        for (reason, step, stream), count in counts.most_common()
+    ]
+
+
+def letter_rows(found: list[FoundLetter]) -> list[dict[str, Any]]:
+    """Dead letters as rows of the table, the newest first."""
+    return [
+        {
+            "place": f"{one.letter.stream} {one.letter.partition} {one.letter.offset}",
+            "at": clock_time(one.at_ms),
+            "batch": "" if one.batch is None else one.batch,
+            "step": one.letter.step or "-",
+            "reason": one.letter.reason,
+            "sample": readable(one.letter.raw, _SAMPLE_BYTES)[1],
+            "size": bytes_text(len(one.letter.raw)),
+        }
+        for one in reversed(found)
+    ]
+
+
+class _LettersPage:
+    def __init__(self, visit: JobVisit) -> None:
+        self._known: list[FoundLetter] = []
+        with components.card("Runs that failed"):
+            runs = components.Table(
+                [
+                    components.Column("run", "Run"),
+                    components.Column("at", "Ended (UTC)"),
+                    components.Column("end", "End"),
+                    components.Column("reason", "Why", slot=_WHY_SLOT),
+                ],
+                key="run",
+                page_rows=10,
+                nothing="No run has failed",
+            )
+        with components.card("Reasons", about=f"of the newest {_MOST} dead letters"):
+            self._reasons = components.Table(
+                [
+                    components.Column("reason", "Reason", slot=_WHY_SLOT),
+                    components.Column("count", "Records", number=True),
+                    components.Column("step", "Step"),
+                    components.Column("stream", "Stream"),
+                ],
+                key="row",
+                page_rows=0,
+                nothing="Every record was processed",
+            )
+        with components.card("Dead letters", about="records that could not be processed, newest first"):
+            self._table = components.Table(
+                [
+                    components.Column("at", "Time (UTC)"),
+                    components.Column("batch", "Micro-batch", number=True),
+                    components.Column("place", "Record", slot=components.CHOOSE_SLOT.format(field="place")),
+                    components.Column("step", "Step"),
+                    components.Column("reason", "Reason", slot=_WHY_SLOT),
+                    components.Column("sample", "Sample", slot=_SAMPLE_SLOT),
+                    components.Column("size", "Size", number=True),
+                ],
+                key="place",
+                page_rows=20,
+                nothing="Every record was processed",
+            )
+            self._table.on_choose(self._choose)
+            with ui.element("div").classes("p-body"):
+                self._whole = components.text("", "pre").classes("p-detail p-whole")
+                self._whole.set_visibility(False)
+
+        def show_runs(found: list[RunRow]) -> None:
+            runs.show(
+                [
+                    {
+                        "run": run.epoch,
+                        "at": clock_time(run.ended_ms),
+                        "end": (run.end_kind or "").capitalize(),
+                        "reason": run.why or "",
+                    }
+                    for run in found
+                    if (run.end_kind or "").lower() in _FAILED
+                ]
+            )
+
+        visit.poll(lambda: visit.service.runs(visit.job_id), show_runs, key=("runs", visit.job_id))
+        visit.poll(
+            lambda: visit.service.reader.dead_letters(visit.job_id, _MOST),
+            self._show,
+            key=("dead letters", visit.job_id),
+            every_s=_EVERY_S,
+        )
+
+    def _show(self, found: list[FoundLetter]) -> None:
+        self._known = found
+        self._reasons.show(reason_rows(found))
+        self._table.show(letter_rows(found))
+
+    def _choose(self, place: str) -> None:
+        """Show a record, up to a bound."""
+        for one, row in zip(reversed(self._known), letter_rows(self._known), strict=True):
+            if row["place"] == place:
+                form, raw = readable(one.letter.raw, _WHOLE_BYTES)
+                said = "" if form == "text" else "In base64, for it is no text:\n"
+                self._whole.set_text(f"{place}\n{one.letter.reason}\n\n{said}{raw}")
+                self._whole.set_visibility(True)
+                return

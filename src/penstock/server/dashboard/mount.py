@@ -1,0 +1,262 @@
+"""Mount: NiceGUI behind the guard, with its pages, its files and its socket, and nothing else of it."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import re
+import secrets
+import urllib.parse
+from collections.abc import AsyncIterator, Iterable, MutableMapping
+from pathlib import Path
+from typing import Any, Final
+
+import nicegui
+from fastapi import FastAPI
+from jinja2 import BaseLoader, Environment
+from nicegui import Client, core
+from nicegui import client as nicegui_client
+from socketio.exceptions import ConnectionRefusedError as SocketRefused
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Message, Receive, Scope, Send
+
+from penstock.server.api.access import Role
+from penstock.server.api.context import Context
+from penstock.server.api.guard import DASHBOARD, SOCKET_PATH, cookies_in, headers_of
+from penstock.server.api.problems import problem
+from penstock.server.api.routes import ROLE_FIELD, DeclaringMount, UndeclaredRouteError
+from penstock.server.dashboard import pages
+from penstock.server.dashboard.page_session import Readings, end_page, principal_of
+
+__all__ = ["DashboardMount", "check_pages", "dashboard_lifespan"]
+
+_log: Final = logging.getLogger(__name__)
+_ASSETS: Final = Path(__file__).parent / "assets"
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_INTERNAL: Final = f"/_nicegui/{nicegui.__version__}/"
+_FILES: Final = re.compile(
+    rf"{re.escape(_INTERNAL)}(?:static|libraries|components|resources|esm)/[A-Za-z0-9_./-]+"
+)
+_CACHED: Final = b"private, max-age=86400"
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'none'"
+)
+_EVENTS: Final = ("handshake", "event", "javascript_response", "ack")
+_MOST_SAID: Final = 300
+_configured = False
+
+
+class DashboardMount(DeclaringMount):
+    """The dashboard as one route of the app, that says which pages it has and which role each needs."""
+
+    def __init__(self, context: Context) -> None:
+        _configure()
+        self._context: Final = context
+        self._readings: Final = Readings()
+        self._assets: Final = {
+            f"/assets/{path.name}": (path.read_bytes(), _TYPES[path.suffix]) for path in _ASSETS.iterdir()
+        }
+        self._pages: Final = [
+            (route, role) for route in nicegui.app.routes if (role := _declared(route)) is not None
+        ]
+        super().__init__(DASHBOARD, app=self._answer)
+
+    def page_roles(self) -> dict[str, Role]:
+        """The roles that its pages need, by their whole paths."""
+        return {f"{DASHBOARD}{getattr(route, 'path', '')}": role for route, role in self._pages}
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"].removeprefix(DASHBOARD)
+        inner = {**scope, "state": {**scope["state"], "context": self._context, "readings": self._readings}}
+        # What a proxy may say of itself is not for everybody to say.
+        inner["headers"] = [pair for pair in scope["headers"] if not pair[0].startswith(b"x-forwarded")]
+        if scope["type"] == "websocket":
+            if scope["path"] == SOCKET_PATH:
+                await nicegui.app(inner, receive, send)
+            else:
+                await receive()
+                await send({"type": "websocket.close", "code": 1008})
+            return
+        response = self._refusal(inner, path)
+        if response is None and path in self._assets:
+            content, kind = self._assets[path]
+            response = Response(content, media_type=kind, headers={"Cache-Control": _CACHED.decode()})
+        if response is not None:
+            await response(scope, receive, send)
+            return
+        inner["state"]["nonce"] = nonce = secrets.token_urlsafe(16)
+        is_file = _FILES.fullmatch(path) is not None
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {b"cache-control": _CACHED if is_file else b"no-store"}
+                if not is_file:
+                    own[b"content-security-policy"] = _POLICY.format(nonce=nonce).encode()
+                kept = [pair for pair in message["headers"] if pair[0].lower() not in own]
+                message["headers"] = [*kept, *own.items()]
+            await send(message)
+
+        await nicegui.app(inner, receive, sending)
+
+    def _refusal(self, scope: Scope, path: str) -> Response | None:
+        """What is answered to who may not see a page, or asks for what is neither page nor file."""
+        if scope["method"] not in ("GET", "HEAD"):
+            return problem(
+                405, "method-not-allowed", "Pages can only be looked at.", headers={"Allow": "GET, HEAD"}
+            )
+        if path in self._assets or _FILES.fullmatch(path):
+            return None
+        for route, role in self._pages:
+            if route.matches(scope)[0] is not Match.NONE:
+                principal = scope["state"]["principal"]
+                if not principal.role.covers(role):
+                    return problem(
+                        403,
+                        "forbidden",
+                        f"This needs the role {role}, and {principal.name} has the role {principal.role}.",
+                    )
+                return None
+        return problem(404, "not-found", "There is no such page.")
+
+
+@contextlib.asynccontextmanager
+async def dashboard_lifespan(_: FastAPI) -> AsyncIterator[None]:
+    """What NiceGUI needs while the server runs."""
+    async with nicegui.app.router.lifespan_context(nicegui.app):
+        yield
+
+
+def _declared(route: BaseRoute) -> Role | None:
+    declared = (getattr(route, "openapi_extra", None) or {}).get(ROLE_FIELD)
+    return None if declared is None else Role(declared)
+
+
+def _configure() -> None:
+    """Set NiceGUI up, once for the process. Raises UndeclaredRouteError for a route that is not one of its own."""
+    global _configured  # NiceGUI is one for the process as well
+    if _configured:
+        return
+    nicegui.app.config.add_run_config(
+        reload=False,
+        title="penstock",
+        viewport="width=device-width, initial-scale=1",
+        favicon=(_ASSETS / "mark.svg").read_text(),
+        dark=None,
+        language="en-US",
+        binding_refresh_interval=None,
+        reconnect_timeout=5.0,
+        message_history_length=200,
+        tailwind=False,
+        unocss=None,
+        prod_js=True,
+        show_welcome_message=False,
+        markdown=False,
+    )
+    # A request that asks for news again and again would be one that guards nothing more than the first.
+    nicegui.app.config.socket_io_js_transports = ["websocket"]
+    core.sio.eio.transports = ["websocket"]
+    environment = nicegui_client.templates.env
+    assert environment.loader is not None
+    environment.loader = _WithNonces(environment.loader)
+    logging.getLogger("nicegui").addFilter(_without_messages)
+    _guard_sockets()
+    pages.install()
+    check_pages(nicegui.app.routes)
+    _configured = True
+
+
+def check_pages(routes: Iterable[BaseRoute]) -> None:
+    """Raise UndeclaredRouteError unless each route is a page that declares its role, or one of the framework."""
+    for route in routes:
+        path = getattr(route, "path", "")
+        if _declared(route) is None and not path.startswith(("/_nicegui/", "/_nicegui_ws")):
+            raise UndeclaredRouteError(f"The page {path} does not declare a role.")
+
+
+class _WithNonces(BaseLoader):
+    """Templates whose scripts carry the nonce of the answer, so that no other script in it is run."""
+
+    def __init__(self, loader: BaseLoader) -> None:
+        self._loader: Final = loader
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, Any]:
+        source, name, is_fresh = self._loader.get_source(environment, template)
+        return re.sub(r"<script\b", '<script nonce="{{ request.state.nonce }}"', source), name, is_fresh
+
+
+def _without_messages(record: logging.LogRecord) -> bool:
+    """Where a mistake happened is for the log, and what it says for nobody: it may hold a secret."""
+    if record.exc_info and record.exc_info[0] is not None:
+        kind, _, trace = record.exc_info
+        last = trace
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        where = "" if last is None else f" ({last.tb_frame.f_code.co_filename}:{last.tb_lineno})"
+        record.msg, record.args, record.exc_info = f"A mistake in penstock, {kind.__name__}{where}", (), None
+        record.exc_text = None
+    return True
+
+
+def _guard_sockets() -> None:
+    """A socket speaks for the pages of its own session, and no longer than that lasts."""
+    sio = core.sio
+    known = sio.handlers["/"]
+    connect = known["connect"]
+
+    async def guarded_connect(sid: str, environ: MutableMapping[str, Any], auth: Any = None) -> None:
+        asked = urllib.parse.parse_qs(environ.get("QUERY_STRING", "")).get("client_id", [""])
+        page = Client.instances.get(asked[0])
+        if page is not None and not _speaks_for(sid, page):
+            raise SocketRefused("The session has ended.")
+        await connect(sid, environ, auth)
+
+    def guarded(event: str) -> Any:
+        handle = known[event]
+
+        async def answer(sid: str, said: Any = None, *_: Any) -> Any:
+            if not _is_own(sid, said):
+                return False
+            try:
+                result = handle(sid, said)
+                return await result if inspect.isawaitable(result) else result
+            except (KeyError, TypeError, ValueError, AttributeError) as e:
+                _log.warning("A browser has sent a %s that cannot be read (%s).", event, type(e).__name__)
+                return False
+
+        return answer
+
+    def told(sid: str, said: Any = None, *_: Any) -> None:
+        if _is_own(sid, said):
+            _log.warning("A browser says: %r", str(said.get("message"))[:_MOST_SAID])
+
+    sio.on("connect", guarded_connect)
+    for event in _EVENTS:
+        sio.on(event, guarded(event))
+    sio.on("log", told)
+
+
+def _is_own(sid: str, said: Any) -> bool:
+    """Whether what a socket says is about a page of its own session."""
+    page = Client.instances.get(str(said.get("client_id"))) if isinstance(said, dict) else None
+    return page is not None and _speaks_for(sid, page)
+
+
+def _speaks_for(sid: str, page: Client) -> bool:
+    """Whether a socket has the session of a page. A page whose session has ended is ended."""
+    socket = core.sio.get_environ(sid)["asgi.scope"]
+    if _shown(socket) != _shown(page.request.scope):
+        return False
+    if principal_of(socket) is None:
+        end_page(page)
+        return False
+    return True
+
+
+def _shown(scope: Scope) -> tuple[list[tuple[str, str]], list[str]]:
+    """By what a session is known."""
+    headers = headers_of(scope)
+    return cookies_in(headers), headers.get("authorization", [])

@@ -1,0 +1,228 @@
+"""Page sessions: an opened page, who has opened it, what it reads again and again, what its buttons may do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from nicegui import Client, ui
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.types import Scope
+
+from penstock.errors import PenstockError
+from penstock.server.api.access import Principal, Role
+from penstock.server.api.context import Context
+from penstock.server.api.guard import headers_of
+from penstock.server.service.job_info import OperationInfo
+from penstock.server.service.service import JobService
+
+__all__ = ["POLL_S", "JobVisit", "Readings", "SessionOverError", "Visit", "end_page", "principal_of"]
+
+POLL_S: Final = 1.0
+"""How often an open page looks for news, in seconds."""
+
+_FRESH_S: Final = 0.8
+_FORGOTTEN_S: Final = 30.0
+_MOST_WAIT_S: Final = 120.0
+
+_T = TypeVar("_T")
+_ended: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
+
+
+class SessionOverError(PenstockError):
+    """The session of an open page has ended."""
+
+
+class RoleTooLowError(PenstockError):
+    """Somebody asks for what the role does not allow."""
+
+
+def principal_of(scope: Scope) -> Principal | None:
+    """Who a request or socket belongs to now; None when the session has ended meanwhile."""
+    context: Context = scope["state"]["context"]
+    return context.door.who(headers_of(scope))
+
+
+def end_page(client: Client) -> None:
+    """Show the login in place of a page whose session has ended."""
+    # Said once, since saying it again would make the browser begin anew.
+    if client not in _ended:
+        _ended.add(client)
+        client.run_javascript("window.location.replace('/login')")
+
+
+@dataclass
+class _Reading:
+    at_s: float = float("-inf")
+    used_s: float = 0.0
+    value: Any = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Readings:
+    """What open pages read, so that all that show the same read it once. Nothing is read that nobody asks for."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s: Final = clock_s
+        self._known: dict[Hashable, _Reading] = {}
+
+    async def get(self, key: Hashable, read: Callable[[], _T]) -> _T:
+        """What `read` gives, in a thread, unless it was read under this key just now."""
+        self._forget()
+        reading = self._known.setdefault(key, _Reading())
+        reading.used_s = self._clock_s()
+        async with reading.lock:
+            if self._clock_s() - reading.at_s > _FRESH_S:
+                reading.value = await run_in_threadpool(read)
+                reading.at_s = self._clock_s()
+            value: _T = reading.value
+            return value
+
+    def keep(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What `make` has made under a key, which is kept while it is asked for."""
+        reading = self._known.get(key)
+        if reading is None:
+            reading = self._known[key] = _Reading(value=make())
+        reading.used_s = self._clock_s()
+        value: _T = reading.value
+        return value
+
+    def _forget(self) -> None:
+        now_s = self._clock_s()
+        for key in [
+            k for k, r in self._known.items() if now_s - r.used_s > _FORGOTTEN_S and not r.lock.locked()
+        ]:
+            del self._known[key]
+
+
+class Visit:
+    """One opened page.
+
+    Args:
+        request: the request that opened it, which the guard has let in.
+
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request: Final = request
+        self.context: Final[Context] = request.scope["state"]["context"]
+        self.readings: Final[Readings] = request.scope["state"]["readings"]
+        self._problem: ui.label | None = None
+
+    @property
+    def service(self) -> JobService:
+        """What pages ask of the job manager."""
+        return self.context.service
+
+    @property
+    def principal(self) -> Principal:
+        """Who looks at the page. Raises SessionOverError when the session has ended."""
+        found = principal_of(self.request.scope)
+        if found is None:
+            raise SessionOverError("The session has ended. Open the URL that penstock serve has printed.")
+        return found
+
+    def may(self, role: Role) -> bool:
+        """Whether who looks at the page may do what needs a role."""
+        return self.principal.role.covers(role)
+
+    def show_problems_in(self, label: ui.label) -> None:
+        """Where it is said that what the page shows cannot be read."""
+        self._problem = label
+
+    def poll(
+        self,
+        read: Callable[[], _T],
+        show: Callable[[_T], object],
+        *,
+        key: Hashable = None,
+        every_s: float = POLL_S,
+    ) -> ui.timer:
+        """Read and show, at once and again and again while the page is open.
+
+        `read` is called in a thread. With a `key` all open pages with that key share what is read. A PenstockError is
+        shown, and what was there before stays.
+        """
+
+        async def look() -> None:
+            if principal_of(self.request.scope) is None:
+                end_page(ui.context.client)
+                return
+            try:
+                found = await (run_in_threadpool(read) if key is None else self.readings.get(key, read))
+            except PenstockError as e:
+                self._tell(str(e))
+                return
+            self._tell("")
+            show(found)
+
+        return ui.timer(every_s, look)
+
+    def _tell(self, problem: str) -> None:
+        if self._problem is not None and self._problem.text != problem:
+            self._problem.set_text(problem)
+            self._problem.set_visibility(bool(problem))
+
+    async def act(self, role: Role, do: Callable[[str], _T]) -> _T | None:
+        """Do something for who looks at the page, in a thread, if the role allows it now; `do` gets the name.
+
+        A PenstockError is shown, and gives None.
+        """
+        client = ui.context.client
+        try:
+            principal = self.principal
+            if not principal.role.covers(role):
+                raise RoleTooLowError(
+                    f"This needs the role {role}, and {principal.name} has the role {principal.role}."
+                )
+            done = await run_in_threadpool(do, principal.name)
+        except SessionOverError:
+            end_page(client)
+            return None
+        except PenstockError as e:
+            ui.notify(str(e), type="negative", multi_line=True, timeout=10_000, close_button="Close")
+            return None
+        self.context.wake()
+        return done
+
+    async def follow(self, operation: OperationInfo, doing: str) -> OperationInfo | None:
+        """Show an operation until it is over. None when it takes too long, or the page is closed."""
+        shown = ui.notification(f"{doing} ...", spinner=True, timeout=None, close_button="Hide")
+        ends_s = time.monotonic() + _MOST_WAIT_S
+        client = ui.context.client
+        while operation.state in ("PENDING", "RUNNING") and time.monotonic() < ends_s:
+            await asyncio.sleep(0.3)
+            if client.is_deleted:
+                return None
+            with contextlib.suppress(PenstockError):  # a busy store answers the next time
+                operation = await run_in_threadpool(self.service.operation, operation.id)
+        shown.spinner = False
+        shown.timeout = 10
+        if operation.state == "DONE":
+            shown.type, shown.message = "positive", f"{doing}: done."
+        elif operation.state == "FAILED":
+            shown.type, shown.message = "negative", f"{doing} failed: {operation.error}"
+        else:
+            shown.type, shown.message = "warning", f"{doing} goes on."
+        return operation
+
+    async def carry_out(
+        self, role: Role, doing: str, ask: Callable[[str], OperationInfo]
+    ) -> OperationInfo | None:
+        """Ask for an operation as `act` does, and follow it."""
+        operation = await self.act(role, ask)
+        return None if operation is None else await self.follow(operation, doing)
+
+
+class JobVisit(Visit):
+    """One opened page on a job."""
+
+    def __init__(self, request: Request, job_id: str) -> None:
+        super().__init__(request)
+        self.job_id: Final = job_id

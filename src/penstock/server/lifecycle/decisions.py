@@ -1,0 +1,251 @@
+"""Decisions: what becomes of a job, and what is done about it, from what users want and what is seen of its driver.
+
+Nothing here has an effect. The manager records a decision first, and acts then; what it could not do any more is
+decided again by the next look. So every effect must be harmless when it happens twice.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.server.lifecycle.restarts import (
+    NO_FAILURES,
+    NoRestart,
+    RestartHistory,
+    RestartStrategy,
+    after_failure,
+)
+from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, Desired, JobStatus
+
+__all__ = [
+    "GRACE_MS",
+    "HINDERED_MS",
+    "Decision",
+    "Driver",
+    "DriverState",
+    "Effect",
+    "End",
+    "EndKind",
+    "JobFacts",
+    "decide",
+    "may_want",
+    "settled",
+]
+
+GRACE_MS: Final = 5000
+"""How long a driver that was told to terminate has before it is killed."""
+
+
+HINDERED_MS: Final = 10_000
+"""How long a job waits that the system has hindered."""
+
+
+class DriverState(enum.Enum):
+    """What is seen of the newest run of a job."""
+
+    NONE = "there is no run"
+    UNLAUNCHED = "its process was never started"
+    ALIVE = "its process lives"
+    ENDED = "its process has ended, or will never start"
+    UNKNOWN = "it cannot be seen"
+
+
+class EndKind(enum.Enum):
+    """How a run ended."""
+
+    FINISHED = "the input is done"
+    STOPPED = "in order, since it was told to"
+    FAILED = "with an error, which may not come again"
+    REFUSED = "with an error that would come again"
+    HINDERED = "by the system beneath it, a full disk, say"
+    KILLED = "without a last word"
+    VOIDED = "before its process was started"
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a run: how, and why.
+
+    `stop_done` says that the run has answered the job's stop, with `details`, or with an error, when it has stopped but
+    could not do all that it was asked.
+    """
+
+    kind: EndKind
+    why: str
+    stop_done: bool = False
+    stop_error: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What is seen of a job's newest run. `working` says that its query has begun; `end` is there when it has ended."""
+
+    state: DriverState
+    working: bool = False
+    end: End | None = None
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What is recorded of a job.
+
+    `since_ms` is when it got its status, `delay_ms` how long it waits in RESTARTING, `signalled_ms` when its driver was
+    told to terminate. `stop_needs_driver` says that it is to be stopped with a savepoint, or when it is drained.
+    """
+
+    id: str
+    status: JobStatus
+    desired: Desired
+    strategy: RestartStrategy
+    history: RestartHistory = NO_FAILURES
+    since_ms: int = 0
+    delay_ms: int = 0
+    signalled_ms: int | None = None
+    stop_needs_driver: bool = False
+
+
+class Effect(enum.Enum):
+    """What is done about a run, after the decision is recorded."""
+
+    LAUNCH = "start its process, unless that was done before"
+    VOID = "see to it that its process is never started"
+    ASK_STOP = "ask its driver to stop between two micro-batches"
+    TERMINATE = "tell its driver to end"
+    KILL = "kill all of its processes"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is recorded, and then done.
+
+    A status of None leaves the status; STARTING begins a new run. `history` and `delay_ms` go with RESTARTING. With
+    `signals` the time is recorded as that of the signal. `wait_ms` is when to look again, if nothing else happens.
+    """
+
+    status: JobStatus | None = None
+    effect: Effect | None = None
+    reason: str = ""
+    history: RestartHistory | None = None
+    delay_ms: int = 0
+    signals: bool = False
+    wait_ms: int | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to record."""
+        return self.status is not None or self.signals
+
+
+_NOTHING: Final = Decision()
+
+
+def decide(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
+    """What becomes of a job, and what is done about it. Defined for all that can be recorded and seen."""
+    if driver.state is DriverState.UNKNOWN:
+        return _NOTHING
+    if job.status not in WITH_DRIVER:
+        if driver.state is DriverState.ALIVE:
+            return Decision(effect=Effect.KILL)
+        if driver.state is DriverState.UNLAUNCHED:
+            return Decision(effect=Effect.VOID)
+        return _NOTHING if job.status in ENDED else _without_driver(job, now_ms)
+    if driver.state is DriverState.UNLAUNCHED:
+        launches = job.status is JobStatus.STARTING and _wants_driver(job)
+        return Decision(effect=Effect.LAUNCH if launches else Effect.VOID)
+    if driver.state is DriverState.ALIVE:
+        return _with_driver(job, driver, now_ms)
+    return _after_end(job, driver.end or End(EndKind.KILLED, "nothing is left of its driver"), now_ms)
+
+
+def may_want(before: Desired, after: Desired) -> bool:
+    """Whether a user may want something else of a job: a cancel outdoes a stop, and neither is taken back."""
+    if before in (Desired.RUNNING, Desired.PAUSED):
+        return True
+    return after is Desired.CANCELED and before is Desired.FINISHED
+
+
+def settled(kind: str, status: JobStatus, *, stop_done: bool) -> tuple[bool, str] | None:
+    """Whether an operation on a job is over now that the job has a status: done, or not and why; None while it lasts.
+
+    `stop_done` says that the job's stop has got what it asked for.
+    """
+    aims = {"cancel": JobStatus.CANCELED, "stop": JobStatus.FINISHED, "pause": JobStatus.PAUSED}
+    aim = aims.get(kind, JobStatus.RUNNING)
+    if kind == "stop" and status is aim and not stop_done:
+        return False, "The job has FINISHED by itself, before it could be stopped as it was asked to."
+    if kind in (*aims, "resume") and status is aim:
+        return True, ""
+    if kind not in ("savepoint", "dump") and status in ENDED:
+        return False, f"The job has {status} before that was done."
+    return None
+
+
+def _wants_driver(job: JobFacts) -> bool:
+    return job.desired is Desired.RUNNING or (job.desired is Desired.FINISHED and job.stop_needs_driver)
+
+
+def _without_driver(job: JobFacts, now_ms: int) -> Decision:
+    if not _wants_driver(job):
+        return (
+            _NOTHING
+            if job.status is job.desired.status
+            else Decision(job.desired.status, reason="as a user wants")
+        )
+    if job.status is JobStatus.RESTARTING:
+        waits_ms = _left_ms(job.since_ms, job.delay_ms, now_ms)
+        if waits_ms > 0:
+            return Decision(wait_ms=waits_ms)
+        return Decision(JobStatus.STARTING, reason="its delay is over")
+    return Decision(JobStatus.STARTING, reason="as a user wants")
+
+
+def _with_driver(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
+    if job.desired is Desired.CANCELED:
+        if job.status is not JobStatus.STOPPING:
+            return Decision(JobStatus.STOPPING, reason="a user cancels it")
+        if job.signalled_ms is None:
+            return Decision(effect=Effect.TERMINATE, signals=True, wait_ms=GRACE_MS)
+        waits_ms = _left_ms(job.signalled_ms, GRACE_MS, now_ms)
+        return Decision(wait_ms=waits_ms) if waits_ms > 0 else Decision(effect=Effect.KILL)
+    if job.status is JobStatus.STOPPING:
+        # Also when a user has resumed the job meanwhile: it is started again then.
+        return Decision(effect=Effect.ASK_STOP)
+    if job.status is JobStatus.STARTING:
+        # A driver takes no requests before its query runs.
+        return Decision(JobStatus.RUNNING, reason="its query runs") if driver.working else _NOTHING
+    if job.desired is Desired.RUNNING:
+        return _NOTHING
+    what = "pauses" if job.desired is Desired.PAUSED else "stops"
+    return Decision(JobStatus.STOPPING, reason=f"a user {what} it")
+
+
+def _after_end(job: JobFacts, end: End, now_ms: int) -> Decision:
+    if end.kind is EndKind.FINISHED:
+        return Decision(JobStatus.FINISHED, reason=end.why)
+    if job.desired in (Desired.CANCELED, Desired.PAUSED):
+        return Decision(job.desired.status, reason=end.why)
+    if job.desired is Desired.FINISHED and (end.stop_done or not job.stop_needs_driver):
+        return Decision(JobStatus.FINISHED, reason=end.why)
+    if end.kind is EndKind.REFUSED:
+        return Decision(JobStatus.FAILED, reason=end.why)
+    if end.kind is EndKind.HINDERED and not isinstance(job.strategy, NoRestart):
+        # It is no failure of the job, and as many may come as it takes until there is room, say.
+        reason = f"{end.why} (it is tried again in {HINDERED_MS / 1000:g} s)"
+        return Decision(JobStatus.RESTARTING, reason=reason, history=job.history, delay_ms=HINDERED_MS)
+    resumed = job.status is JobStatus.STOPPING and job.desired is Desired.RUNNING
+    if end.kind is EndKind.VOIDED or (resumed and end.kind is EndKind.STOPPED):
+        return Decision(JobStatus.RESTARTING, reason=end.why, history=job.history)
+    restart = after_failure(job.strategy, job.history, job.id, now_ms)
+    reason = f"{end.why} ({restart.reason})"
+    if restart.delay_ms is None:
+        return Decision(JobStatus.FAILED, reason=reason, history=restart.history)
+    return Decision(JobStatus.RESTARTING, reason=reason, history=restart.history, delay_ms=restart.delay_ms)
+
+
+def _left_ms(since_ms: int, span_ms: int, now_ms: int) -> int:
+    """How much of a span is left. One that began in the future is over: the clock went back, by nobody knows what."""
+    return max(since_ms + span_ms - now_ms, 0) if now_ms >= since_ms else 0

@@ -1,0 +1,1 @@
+"""Manager: looks at jobs and their drivers, decides, records, acts."""

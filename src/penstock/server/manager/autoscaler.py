@@ -1,0 +1,156 @@
+"""The autoscaler: looks at the figures of jobs that have a scaling policy, decides, and asks for rescales.
+
+What was decided before is read from the store each time, so that the next manager goes on where one was killed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.base.durable import write_atomically
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.errors import (
+    JobChangedError,
+    LeadershipLostError,
+    PenstockError,
+    StoreError,
+    UnknownIdError,
+)
+from penstock.metrics.batch_metrics import Figures, NewFigures
+from penstock.scaling.autoscale_decisions import decide, rescales_of
+from penstock.scaling.capacity import Bounds
+from penstock.scaling.policy import ScalingPolicy
+from penstock.server.manager.scaling_state import (
+    AUTOSCALER,
+    ScalingDecision,
+    arguments_of,
+    event_of,
+    is_scalable,
+    past_rescales,
+    policy_for,
+)
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.store.requests import Asked
+from penstock.server.store.row_types import JobRow
+from penstock.server.store.store import Store
+
+__all__ = ["Autoscaler"]
+
+_log: Final = logging.getLogger(__name__)
+# What is kept of figures, beside what a policy looks back for, so that a rescale before it shows.
+_MARGIN_S: Final = 600.0
+_MOST_KEPT: Final = 20_000
+
+
+class Autoscaler:
+    """Carries the scaling policies of jobs out.
+
+    It works beside the manager's loop, since figures are on the disks of checkpoints, which may be slow.
+
+    Args:
+        store: where jobs and their rescales are.
+        home: the folder of the manager.
+        now_ms: the clock.
+
+    """
+
+    def __init__(self, store: Store, home: ServerDirectory, now_ms: Callable[[], int] | None = None) -> None:
+        self._store: Final = store
+        self._home: Final = home
+        self._now_ms: Final = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._seen: dict[str, _Seen] = {}
+
+    def look(self, leader: int) -> bool:
+        """Look at all jobs once; gives whether a rescale was asked for.
+
+        Raises StoreError, and LeadershipLostError when another manager leads.
+        """
+        jobs = [job for job in self._store.live_jobs() if job.settings.get("scaling") is not None]
+        for job_id in self._seen.keys() - {job.id for job in jobs}:
+            del self._seen[job_id]
+        # All of them are looked at, whatever becomes of the first.
+        asked = [self._look_at(leader, job) for job in jobs]
+        return any(asked)
+
+    def _look_at(self, leader: int, job: JobRow) -> bool:
+        if not is_scalable(job, self._store.unfinished_of(job.id)):
+            return False
+        try:
+            return self._scale(leader, job)
+        except (JobChangedError, UnknownIdError):
+            # A user wants something else since.
+            return False
+        except (LeadershipLostError, StoreError):
+            raise
+        except (PenstockError, OSError) as e:
+            _log.warning("The figures of the job %s cannot be looked at: %s", job.id, e)
+        return False
+
+    def _scale(self, leader: int, job: JobRow) -> bool:
+        policy = policy_for(job.settings)
+        assert policy is not None
+        now_ms = self._now_ms()
+        seen = self._seen_of(job, policy, now_ms)
+        # A run that has died has left figures as well.
+        if not seen.figures or seen.figures[-1].ended.timestamp() * 1000 < job.since_ms:
+            return False
+        events = self._store.events_by(job.id, AUTOSCALER)
+        past = past_rescales(self._store.rescales(job.id), events, rescales_of(seen.figures))
+        now = dt.datetime.fromtimestamp(now_ms / 1000, dt.UTC)
+        decision = decide(policy, past, seen.figures, seen.bounds, now)
+        assert decision is not None
+        asked = decision.action == "rescale" and not decision.dry_run
+        if asked:
+            asks = Asked(AUTOSCALER, "rescale", arguments_of(decision))
+            self._store.begin_if_unchanged(leader, job, asks)
+            _log.info(
+                "%s: %d tasks in place of %d: %s", job.id, decision.tasks, decision.before, decision.reason
+            )
+        elif (what := event_of(decision, events)) is not None:
+            self._store.add_event_of_leader(leader, job.id, AUTOSCALER, what, arguments_of(decision))
+        self._tell(job, ScalingDecision(now_ms, decision))
+        return asked
+
+    def _seen_of(self, job: JobRow, policy: ScalingPolicy, now_ms: int) -> _Seen:
+        if job.id not in self._seen:
+            self._seen[job.id] = _Seen(Path(job.checkpoint))
+        seen = self._seen[job.id]
+        seen.look(now_ms / 1000 - policy.window_s - policy.scale_in_after_s - _MARGIN_S)
+        return seen
+
+    def _tell(self, job: JobRow, made: ScalingDecision) -> None:
+        """Leave the decision for those who look at the job."""
+        path = self._home.scaling(job.id)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, msgspec.json.encode(made), durable=False)
+
+
+class _Seen:
+    """The figures of a job that were read, and its bounds."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint: Final = checkpoint
+        self._new: Final = NewFigures(checkpoint, from_start=True)
+        self._key_groups: int | None = None
+        self.figures: list[Figures] = []
+
+    def look(self, since_s: float) -> None:
+        """Read what is new, and forget what ended before a time."""
+        found = [*self.figures, *self._new.read()][-_MOST_KEPT:]
+        since = dt.datetime.fromtimestamp(since_s, dt.UTC)
+        self.figures = [figures for figures in found if figures.ended > since]
+
+    @property
+    def bounds(self) -> Bounds:
+        """The key groups, which a checkpoint has for its life, and the cores of the newest micro-batch."""
+        if self._key_groups is None:
+            self._key_groups = Checkpoint(self._checkpoint).known_lineage().key_groups
+        # Figures have 0 where Spark does not tell.
+        return Bounds(self._key_groups, self.figures[-1].cores or None)

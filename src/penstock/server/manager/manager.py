@@ -1,0 +1,419 @@
+"""The manager: looks at jobs and their drivers, decides, records, acts. One of several leads at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.errors import (
+    CheckpointMissingError,
+    JobChangedError,
+    LeadershipLostError,
+    PenstockError,
+    StoreError,
+    UnknownIdError,
+    system_error_of,
+)
+from penstock.jobs.requests import Request, answer_to, post
+from penstock.server.lifecycle.decisions import Decision, Driver, DriverState, Effect, decide
+from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, JobStatus
+from penstock.server.manager.autoscaler import Autoscaler
+from penstock.server.manager.operations import OperationWorker
+from penstock.server.manager.recurring_failures import RecurringFailures
+from penstock.server.runs.definitions import Catalog, JobSettings
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.runs.driver import Launch
+from penstock.server.runs.leases import Lease, LeaseWatch, lease_of, offer, revoke
+from penstock.server.runs.processes import (
+    Processes,
+    begun_in,
+    end_unbegun,
+    kill_all,
+    look_at,
+    refuse,
+    terminate,
+    void,
+)
+from penstock.server.runs.retention import Kept, keep_within
+from penstock.server.store.requests import MANAGER
+from penstock.server.store.row_types import JobRow
+from penstock.server.store.store import Store
+
+__all__ = ["Manager", "ManagerSettings"]
+
+_log: Final = logging.getLogger(__name__)
+_DRIVER: Final = (sys.executable, "-P", "-m", "penstock.server.runs.driver")
+# A job takes a few steps from one status to the next that needs waiting.
+_MOST_STEPS: Final = 8
+_KEEP_S: Final = 10.0
+_ALL: Final = "The manager cannot do all that there is to do"
+
+
+@dataclass(frozen=True)
+class ManagerSettings:
+    """How a manager works.
+
+    `poll_s` is how often it looks at the jobs, `scaling_s` how often at the figures of those with a scaling policy. It
+    leads for `lease_s`, and asks for it again in time; another manager waits as long when it has died. A run that
+    another machine started, and of which nothing is heard for `run_lease_s`, has died. What is left of runs and
+    operations is within `kept`. `job_umask` is the umask of jobs, whose outputs are for others too; with -1 that of the
+    manager.
+    """
+
+    poll_s: float = 0.5
+    lease_s: float = 10.0
+    run_lease_s: float = 30.0
+    scaling_s: float = 5.0
+    kept: Kept = field(default_factory=Kept)
+    job_umask: int = -1
+
+
+class Manager:
+    """Brings about what users want of jobs.
+
+    Args:
+        store: where it stands what they want.
+        catalog: the definitions of jobs.
+        home: the folder of this manager. Managers of one machine that share it find each other's drivers by locks,
+            others by leases beside the checkpoints.
+        settings: how it works.
+        now_ms: the clock.
+        on_lead: called when it comes to lead.
+        host: the name of this machine.
+
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        home: ServerDirectory,
+        settings: ManagerSettings = ManagerSettings(),  # it is frozen
+        now_ms: Callable[[], int] | None = None,
+        on_lead: Callable[[], None] | None = None,
+        host: str | None = None,
+    ) -> None:
+        self._store: Final = store
+        self._catalog: Final = catalog
+        self._home: Final = home
+        self._settings: Final = settings
+        self._now_ms: Final = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._on_lead: Final = on_lead or (lambda: None)
+        self._host: Final = host or os.uname().nodename
+        self.name: Final = f"{self._host}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._leases: Final = LeaseWatch(settings.run_lease_s)
+        # Which runs this machine has started from this folder.
+        self._here: dict[tuple[str, int], bool] = {}
+        self._processes: Final = Processes(settings.job_umask)
+        self._operator: Final = OperationWorker(store, home, Processes(settings.job_umask))
+        self._autoscaler: Final = Autoscaler(store, home, now_ms)
+        self._exit_codes: dict[Path, int] = {}
+        self._failures: Final = RecurringFailures(_log)
+        # What need not be done twice by one manager, though it would do no harm.
+        self._noted: set[tuple[str, int]] = set()
+        self._asked: set[str] = set()
+        # Jobs, and after which run, that are not started while their checkpoint is away.
+        self._waiting: set[tuple[str, int]] = set()
+        self._leader: int | None = None
+        self._lead_again_s = 0.0
+        self._keep_again_s = 0.0
+        self._wakes: Final = threading.Event()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this manager led when it looked last."""
+        return self._leader is not None
+
+    def wake(self) -> None:
+        """Look at once: a user wants something."""
+        self._wakes.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop` is set. Jobs go on then; the next manager finds them."""
+        scaling = threading.Thread(target=self._scale, args=(stop,), name="penstock-autoscaler", daemon=True)
+        scaling.start()
+        try:
+            while not stop.is_set():
+                wait_s = self.look()
+                self._wakes.wait(min(wait_s, self._settings.poll_s))
+                self._wakes.clear()
+        finally:
+            if self._leader is not None:
+                try:
+                    self._store.resign(self.name)
+                except StoreError as e:
+                    _log.warning("The leadership cannot be given back: %s", e)
+
+    def end_job(self, job_id: str, stop: threading.Event, timeout_s: float) -> None:
+        """Look after one job alone until it is over, `stop` is set, or the time is.
+
+        Another manager that leads meanwhile does it.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while time.monotonic() < deadline_s and self._store.job(job_id).status not in ENDED:
+                wait_s = self._look_at(self._store.job(job_id)) if self._leading() else self._settings.poll_s
+                stop.wait(min(wait_s, self._settings.poll_s))
+        finally:
+            if self._leader is not None:
+                self._store.resign(self.name)
+
+    def _scale(self, stop: threading.Event) -> None:
+        """Scale jobs until `stop` is set, beside the looks: figures are on disks that may be slow."""
+        while not stop.wait(self._settings.scaling_s):
+            leader = self._leader
+            if leader is None:
+                continue
+            try:
+                if self._autoscaler.look(leader):
+                    self.wake()
+            except (LeadershipLostError, StoreError) as e:
+                _log.warning("No job is scaled now: %s", e)
+            except Exception:
+                # Jobs go on as they are.
+                _log.exception("Jobs cannot be scaled")
+
+    def look(self) -> float:
+        """Look at all jobs once; gives in how many seconds to look again, at the latest."""
+        try:
+            if not self._leading():
+                return self._settings.poll_s
+            assert self._leader is not None
+            self._reap()
+            waits = [self._look_at(job) for job in self._store.live_jobs()]
+            self._operator.work(self._leader)
+            self._keep()
+        except LeadershipLostError as e:
+            _log.warning("%s", e)
+            self._leader = None
+            return self._settings.poll_s
+        except StoreError as e:
+            # Nothing is decided without the store; jobs go on by themselves.
+            self._failures.failed(_ALL, e)
+            return self._settings.poll_s
+        except Exception as e:
+            # A full disk, say: it is tried again, and the server goes on to take what users ask for.
+            self._failures.failed(_ALL, e)
+            return self._settings.poll_s
+        self._failures.succeeded(_ALL)
+        return min([self._settings.poll_s, *waits])
+
+    def _keep(self) -> None:
+        """Now and then, see to it that jobs do not fill the disk."""
+        now_s = time.monotonic()
+        if now_s >= self._keep_again_s:
+            self._keep_again_s = now_s + _KEEP_S
+            runs = [(job.id, job.epoch) for job in self._store.live_jobs() if job.epoch]
+            unfinished = {found.id for found in self._store.unfinished_operations(["savepoint", "rescale"])}
+            keep_within(self._home, self._settings.kept, runs, unfinished)
+
+    def _reap(self) -> None:
+        for folder, code in self._processes.reap().items():
+            self._exit_codes[folder] = code
+            # One that ended before it began would be started again and again. That of a deleted job has no folder.
+            if folder.exists():
+                end_unbegun(
+                    folder, f"Its process ended with code {code} before it began. See the output of the run."
+                )
+
+    def _leading(self) -> bool:
+        """Whether this manager leads. The lease is asked for again when a third of it is over."""
+        now_s = time.monotonic()
+        if self._leader is None or now_s >= self._lead_again_s:
+            leader = self._store.lead(self.name, int(self._settings.lease_s * 1000))
+            if leader is not None and leader != self._leader:
+                # It acts only when that is on record; else it asks for the same lease again.
+                self._store.add_event(None, "a manager leads", {"manager": self.name, "epoch": leader})
+                self._on_lead()
+            if leader is None and self._leader is not None:
+                _log.warning("Another manager leads; this one leads again when the other ends.")
+            self._leader = leader
+            self._lead_again_s = now_s + self._settings.lease_s / 3
+        return self._leader is not None
+
+    # One job
+
+    def _look_at(self, job: JobRow) -> float:
+        """Take a job as far as it goes now; gives in how many seconds to look again, at the latest."""
+        what = f"The job {job.id} cannot be looked after"
+        try:
+            for _ in range(_MOST_STEPS):
+                after, wait_s = self._step(job)
+                if after is None:
+                    self._failures.succeeded(what)
+                    return wait_s
+                job = after
+        except (JobChangedError, UnknownIdError):
+            # A user wants something else since.
+            return 0.0
+        except CheckpointMissingError as e:
+            self._wait_for_checkpoint(job, e)
+        except (LeadershipLostError, StoreError):
+            raise
+        except Exception as e:
+            # The others must not wait for it.
+            self._failures.failed(what, e)
+            return self._settings.poll_s
+        self._failures.succeeded(what)
+        return self._settings.poll_s
+
+    def _wait_for_checkpoint(self, job: JobRow, error: CheckpointMissingError) -> None:
+        """Tell once that a job is not started, since its checkpoint is away; it is when the checkpoint is back."""
+        if (job.id, job.epoch) not in self._waiting:
+            self._waiting.add((job.id, job.epoch))
+            assert self._leader is not None
+            _log.warning("The job %s is not started: %s", job.id, error)
+            told = {"reason": str(error)}
+            self._store.add_event_of_leader(self._leader, job.id, MANAGER, "waits for its checkpoint", told)
+
+    def _step(self, job: JobRow) -> tuple[JobRow | None, float]:
+        """Look, decide, record, act. Gives the job when it has changed, and how long to wait otherwise."""
+        folder = self._home.run(job.id, job.epoch)
+        driver = self._driver(job, folder)
+        decision = decide(job.facts, driver, self._now_ms())
+        after = self._record(job, driver, decision) if decision.changes else None
+        if decision.effect is not None:
+            self._act(decision.effect, after or job, folder)
+        wait_s = self._settings.poll_s if decision.wait_ms is None else decision.wait_ms / 1000
+        return (after if decision.status is not None else None), wait_s
+
+    def _driver(self, job: JobRow, folder: Path) -> Driver:
+        """What is seen of a job's newest run."""
+        if job.epoch == 0:
+            return Driver(DriverState.NONE)
+        is_here = self._is_here(job, folder)
+        driver = look_at(folder) if is_here else self._look_elsewhere(job)
+        if is_here and driver.state is DriverState.ALIVE and (job.id, job.epoch) not in self._noted:
+            begun = begun_in(folder)
+            if begun is not None:
+                assert self._leader is not None
+                run = self._store.run(job.id, job.epoch)
+                self._store.note_process(self._leader, run, begun.pid, begun.started_ticks, begun.boot)
+                self._noted.add((job.id, job.epoch))
+        if driver.end is None or job.status not in WITH_DRIVER:
+            return driver
+        answer = answer_to(Path(job.checkpoint), _stop_request(job).id)
+        if answer is None:
+            return driver
+        end = dataclasses.replace(driver.end, stop_done=True, stop_error=answer.error, details=answer.details)
+        return dataclasses.replace(driver, end=end)
+
+    def _is_here(self, job: JobRow, folder: Path) -> bool:
+        """Whether the newest run of a job was started by this machine, from this folder."""
+        run = (job.id, job.epoch)
+        if run not in self._here:
+            lease = lease_of(Path(job.checkpoint), *run)
+            host = self._store.run(*run).host if lease is None else lease.host
+            mine = host == self._host and (lease is None or lease.home == str(self._home.root))
+            self._here[run] = mine and folder.exists()
+        return self._here[run]
+
+    def _look_elsewhere(self, job: JobRow) -> Driver:
+        """What is seen of a run that another machine has started."""
+        driver = self._leases.look(Path(job.checkpoint), job.id, job.epoch)
+        if driver.state is DriverState.UNKNOWN and (job.id, job.epoch) not in self._noted:
+            self._noted.add((job.id, job.epoch))
+            _log.warning(
+                "The run %s of the job %s was started on another machine, and its checkpoint %s is not shared with "
+                "this one; only a manager there can look after it.",
+                *(job.epoch, job.id, job.checkpoint),
+            )
+        return driver
+
+    def _prepare_run(self, job: JobRow) -> None:
+        """Before the next run of a job is on record: by its folder and its lease all know whose it is."""
+        if self._store.has_run(job.checkpoint):
+            Checkpoint(Path(job.checkpoint)).check_there()
+        self._home.run(job.id, job.epoch + 1).mkdir(parents=True, exist_ok=True, mode=0o700)
+        lease = Lease(job.id, job.epoch + 1, self._host, str(self._home.root))
+        offer(Path(job.checkpoint), lease)
+
+    def _record(self, job: JobRow, driver: Driver, decision: Decision) -> JobRow:
+        assert self._leader is not None
+        if decision.status is JobStatus.STARTING:
+            self._store.check_leader(self._leader)
+            self._prepare_run(job)
+        if driver.end is not None and job.status in WITH_DRIVER:
+            folder = self._home.run(job.id, job.epoch)
+            self._processes.await_exit(folder)
+            self._reap()
+            code = self._exit_codes.pop(folder, None)
+            self._store.note_end(self._leader, self._store.run(job.id, job.epoch), driver.end, code)
+        after = self._store.record(self._leader, job, decision, host=self._host, end=driver.end)
+        if decision.status is not None:
+            _log.info("%s: %s -> %s: %s", job.id, job.status, after.status, after.reason)
+        return after
+
+    def _act(self, effect: Effect, job: JobRow, folder: Path) -> None:
+        # This process may have stood still since it looked.
+        assert self._leader is not None
+        self._store.check_leader(self._leader)
+        if effect is Effect.LAUNCH:
+            self._launch(job, folder)
+        elif effect is Effect.VOID:
+            void(folder)
+        elif effect is Effect.ASK_STOP:
+            self._ask_stop(job)
+        elif not self._is_here(job, folder):
+            revoke(Path(job.checkpoint), job.id, job.epoch, kill=effect is Effect.KILL)
+        else:
+            begun = begun_in(folder)
+            if begun is not None:
+                terminate(begun) if effect is Effect.TERMINATE else kill_all(begun)
+
+    def _launch(self, job: JobRow, folder: Path) -> None:
+        try:
+            definition = self._catalog.definition(job.definition)
+            settings = JobSettings.model_validate(job.settings).run_settings(job.checkpoint)
+            settings["must_continue"] = self._store.has_run(job.checkpoint)
+        except (PenstockError, ValueError) as e:
+            if system_error_of(e) is not None:
+                raise
+            refuse(folder, str(e))
+            return
+        lease = Lease(job.id, job.epoch, self._host, str(self._home.root))
+        launch = Launch(
+            job_id=job.id,
+            run=job.epoch,
+            lease=offer(Path(job.checkpoint), lease),
+            file=definition.file,
+            entry_point=definition.entry_point,
+            settings=settings,
+        )
+        # Where the disk is full, or there are too many processes, it is tried again with the next look.
+        self._processes.launch(
+            folder, (*_DRIVER, str(folder)), msgspec.json.encode(launch), Path(definition.folder)
+        )
+
+    def _ask_stop(self, job: JobRow) -> None:
+        request = _stop_request(job)
+        if request.id not in self._asked:
+            post(Path(job.checkpoint), request)
+            self._asked.add(request.id)
+
+
+def _stop_request(job: JobRow) -> Request:
+    """What is asked of the newest run of a job that is to stop. Each run has an id, and a savepoint, of its own."""
+    stop = job.stop
+    if stop is None:
+        return Request(id=f"pause-{job.epoch}", action="stop", run=job.epoch)
+    return Request(
+        id=f"{stop.operation}-{job.epoch}",
+        action="stop",
+        savepoint=None if stop.uri is None else f"{stop.uri}-{job.epoch}",
+        savepoint_id=None if stop.savepoint is None else f"{stop.savepoint}-{job.epoch}",
+        drain=stop.drain,
+        run=job.epoch,
+    )

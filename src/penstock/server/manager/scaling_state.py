@@ -1,0 +1,161 @@
+"""Scaling of managed jobs: by which policy, after which rescales, and which decisions are news. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.scaling.autoscale_decisions import Decision, Rescale
+from penstock.scaling.policy import ScalingPolicy, policy_of
+from penstock.server.lifecycle.statuses import Desired, JobStatus
+from penstock.server.store.row_types import EventRow, JobRow, OperationRow
+
+__all__ = [
+    "AUTOSCALER",
+    "REFUSED",
+    "WOULD_RESCALE",
+    "ScalingDecision",
+    "arguments_of",
+    "event_of",
+    "is_scalable",
+    "outdone_by_users",
+    "past_rescales",
+    "policy_for",
+]
+
+AUTOSCALER: Final = "autoscaler"
+"""The user in whose name a policy rescales jobs."""
+
+REFUSED: Final = "no rescale"
+"""The event of a decision not to do what the load wants."""
+WOULD_RESCALE: Final = "would rescale"
+"""The event of a decision of a dry run."""
+
+_SECOND: Final = dt.timedelta(seconds=1)
+# Between the end of an operation and the first micro-batch behind it, by which figures show the same rescale.
+_SAME_RESCALE: Final = 120 * _SECOND
+
+
+class ScalingDecision(msgspec.Struct, frozen=True):
+    """What was decided on a job last, and when, in milliseconds since 1970."""
+
+    at_ms: int
+    decision: Decision
+
+
+def policy_for(settings: Mapping[str, Any]) -> ScalingPolicy | None:
+    """The policy that the settings of a job have; None when it is not to be rescaled by itself."""
+    scaling = settings.get("scaling")
+    return None if scaling is None else policy_of(scaling)
+
+
+def is_scalable(job: JobRow, unfinished: Sequence[OperationRow]) -> bool:
+    """Whether a policy may rescale a job now: it runs, is to run on, and nobody has asked for anything."""
+    return job.status is JobStatus.RUNNING and job.desired is Desired.RUNNING and not unfinished
+
+
+def outdone_by_users(operation: OperationRow, job: JobRow, unfinished: Sequence[OperationRow]) -> str | None:
+    """Why a rescale of the autoscaler must give way to what users want; None when it need not."""
+    if operation.created_by != AUTOSCALER:
+        return None
+    if job.desired is not Desired.RUNNING:
+        return f"A user wants the job to be {job.desired} since."
+    other = next((found for found in unfinished if found.created_by != AUTOSCALER), None)
+    return None if other is None else f"A user has asked for something else since: {other.kind} ({other.id})."
+
+
+def past_rescales(
+    operations: Sequence[OperationRow], events: Sequence[EventRow], seen: Sequence[Rescale]
+) -> list[Rescale]:
+    """The rescales of a job, oldest first, from what is on record.
+
+    Args:
+        operations: its rescales, by whomever they were asked for. A failed one changed nothing, and counts.
+        events: those of the autoscaler; what a dry run would have done counts as done.
+        seen: what its figures show. What is no operation was done beside the manager.
+
+    """
+    found = [rescale for operation in operations if (rescale := _of_operation(operation)) is not None]
+    for rescale in seen:
+        twins = (
+            done
+            for done in found
+            if (done.before, done.after) == (rescale.before, rescale.after)
+            and abs(done.at - rescale.at) < _SAME_RESCALE
+        )
+        if next(twins, None) is None:
+            found.append(rescale)
+    found += [
+        Rescale(
+            at=_time(event.at_ms),
+            before=event.detail["before"],
+            after=event.detail["parallelism"],
+            rate=event.detail.get("rate"),
+            capacity=event.detail.get("capacity"),
+        )
+        for event in events
+        if event.what == WOULD_RESCALE
+    ]
+    return sorted(found, key=lambda rescale: rescale.at)
+
+
+def arguments_of(decision: Decision) -> dict[str, Any]:
+    """A decision as the arguments of an operation or the detail of an event, from which `past_rescales` reads."""
+    told = {
+        "parallelism": decision.tasks,
+        "before": decision.before,
+        "cause": decision.cause,
+        "reason": decision.reason,
+    }
+    rates = {"rate": decision.rate, "capacity": decision.capacity}
+    return told | {name: round(rate, 3) for name, rate in rates.items() if rate is not None}
+
+
+def event_of(decision: Decision, events: Sequence[EventRow]) -> str | None:
+    """The event that tells of a decision which changes nothing; None when there is nothing new to tell.
+
+    Args:
+        decision: what was decided.
+        events: those of the autoscaler on the job, oldest first.
+
+    """
+    if decision.action == "rescale" and decision.dry_run:
+        what = WOULD_RESCALE
+    elif decision.is_refusal:
+        what = REFUSED
+    else:
+        return None
+    last = events[-1] if events else None
+    if last is None or last.what != what:
+        return what
+    same = (last.detail.get("cause"), last.detail.get("before"), last.detail.get("parallelism"))
+    return None if same == (decision.cause, decision.before, decision.tasks) else what
+
+
+def _of_operation(operation: OperationRow) -> Rescale | None:
+    """An operation that has ended, as a rescale; None while it lasts, and of one that found nothing to do."""
+    if operation.ended_ms is None:
+        return None
+    result = operation.result or {}
+    # Who asks a job anew, since it died behind its answer, is told that nothing was to be done.
+    before = operation.arguments.get("before", result.get("before"))
+    if before is None:
+        return None
+    after = before if operation.error is not None else result.get("after", operation.arguments["parallelism"])
+    if before == after and operation.error is None:
+        return None
+    return Rescale(
+        at=_time(operation.ended_ms),
+        before=before,
+        after=after,
+        downtime_s=result.get("downtime_s", result.get("seconds", 0.0)),
+        rate=operation.arguments.get("rate"),
+        capacity=operation.arguments.get("capacity"),
+    )
+
+
+def _time(at_ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC)

@@ -1,0 +1,1 @@
+"""Runs: the processes of managed jobs, their folders and leases."""

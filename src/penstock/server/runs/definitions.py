@@ -1,0 +1,278 @@
+"""The catalog: which jobs may be run. Files in allow-listed folders say it; clients name them by their ids."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeVar
+
+import msgspec
+import pydantic
+import yaml
+
+from penstock.base.durations import milliseconds
+from penstock.errors import JobDefinitionError, PenstockError, UnknownIdError
+from penstock.jobs.settings import RunSettings
+from penstock.scaling.policy import policy_of
+from penstock.server.lifecycle.restarts import DEFAULT_STRATEGY, parse_strategy, strategy_text
+
+__all__ = ["Catalog", "Changes", "Definition", "JobSettings", "Problem", "changed"]
+
+_SUFFIXES: Final = (".yaml", ".yml")
+_ID: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_LARGEST_BYTES: Final = 1 << 20
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
+
+
+class JobSettings(pydantic.BaseModel):
+    """How a job is run: what a definition may say. The words are those of `penstock run`."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    bindings: dict[str, str] = {}
+    bounded: bool = False
+    parallelism: int | None = None
+    batch_interval: str = "0s"
+    master: str = "local[*]"
+    strict: bool = False
+    max_command_bytes: int = RunSettings.max_command_bytes
+    max_held_bytes: int = RunSettings.max_held_bytes
+    state_memory_mb: int = RunSettings.state_memory_mb
+    receipts_mb: int = RunSettings.receipts_mb
+    figures_mb: int = RunSettings.figures_mb
+    log_mb: int = RunSettings.log_mb
+    retained_batches: int = RunSettings.retained_batches
+    allow_read: list[str] = []
+    allow_write: list[str] = []
+    lock_timeout: str = "60s"
+    spark: dict[str, str] = {}
+    from_savepoint: str | None = None
+    from_dump: str | None = None
+    keep_positions: bool | None = None
+    allow_non_restored_state: bool = False
+    new_outputs_from: int | None = None
+    replan: int | None = None
+    restart: str = strategy_text(DEFAULT_STRATEGY)
+    scaling: dict[str, Any] | None = None
+
+    @pydantic.field_validator("restart", mode="before")
+    @classmethod
+    def _strategy(cls, given: Any) -> Any:
+        try:
+            return strategy_text(parse_strategy(given)) if isinstance(given, str | dict) else given
+        except JobDefinitionError as e:
+            raise ValueError(str(e)) from None
+
+    @pydantic.field_validator("scaling")
+    @classmethod
+    def _policy(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        try:
+            if given is not None:
+                policy_of(given)
+        except JobDefinitionError as e:
+            raise ValueError(str(e)) from None
+        return given
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        # What can be known before a run is said before it.
+        try:
+            RunSettings(**self.run_settings(checkpoint=""))
+        except JobDefinitionError as e:
+            raise ValueError(str(e)) from None
+        return self
+
+    def run_settings(self, checkpoint: str) -> dict[str, Any]:
+        """The fields of RunSettings for a run on a checkpoint."""
+        otherwise = {"batch_interval", "lock_timeout", "spark", "restart", "scaling"}
+        plain = self.model_dump(include=set(JobSettings.model_fields) - otherwise)
+        return {
+            **plain,
+            "batch_interval_ms": milliseconds(self.batch_interval, "batch_interval"),
+            "lock_timeout_s": milliseconds(self.lock_timeout, "lock_timeout") / 1000,
+            "spark_settings": dict(self.spark),
+            "checkpoint": checkpoint,
+        }
+
+
+class Changes(pydantic.BaseModel):
+    """What a client may set otherwise than the definition: numbers and words, but no places.
+
+    `scaling` off leaves the job with its tasks, whatever policy the definition has; dry-run only tells what the policy
+    decides.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    parallelism: int | None = None
+    batch_interval: str | None = None
+    restart: str | dict[str, Any] | None = None
+    keep_positions: bool | None = None
+    allow_non_restored_state: bool | None = None
+    new_outputs_from: int | None = None
+    replan: int | None = None
+    scaling: Literal["off", "dry-run"] | None = None
+
+
+class _File(JobSettings):
+    """A file that defines a job: `job: FILE[:ATTR]` in the same folder or below, or `entry_point: NAME`."""
+
+    job: str | None = None
+    entry_point: str | None = None
+    name: str | None = None
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that may be run. `file` is FILE[:ATTR], `folder` is where its relative paths begin."""
+
+    id: str
+    name: str
+    folder: str
+    file: str | None
+    entry_point: str | None
+    settings: dict[str, Any]
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A file in an allow-listed folder that should define a job, and why it does not."""
+
+    path: str
+    problem: str
+
+
+class Catalog:
+    """The definitions in some folders, looked for anew each time, so that a file that is added counts at once.
+
+    A file counts when it ends in .yaml or .yml and has `job` or `entry_point`. The id of its definition is its path in
+    the folder, with dots, without its ending. `built_in` are definitions beside them. No code of a job is run here.
+    """
+
+    def __init__(self, folders: Sequence[Path], built_in: Sequence[Definition] = ()) -> None:
+        self._built_in: Final = {definition.id: definition for definition in built_in}
+        self._folders: Final = tuple(folder.expanduser().resolve() for folder in folders)
+        for folder in self._folders:
+            if not folder.is_dir():
+                raise JobDefinitionError(f"There is no folder {folder} with definitions of jobs.")
+
+    def definitions(self) -> tuple[dict[str, Definition], list[Problem]]:
+        """The definitions by their ids, and what is wrong with others."""
+        found: dict[str, Definition] = dict(self._built_in)
+        twice: set[str] = set()
+        problems = []
+        for root in self._folders:
+            for path in _files(root):
+                try:
+                    definition = _defined(root, path)
+                except PenstockError as e:
+                    problems.append(Problem(str(path), str(e)))
+                    continue
+                if definition is None:
+                    continue
+                if definition.id in found:
+                    twice.add(definition.id)
+                    problems.append(
+                        Problem(str(path), f"Another file has the id {definition.id!r} too. Rename one.")
+                    )
+                found[definition.id] = definition
+        return {name: value for name, value in sorted(found.items()) if name not in twice}, problems
+
+    def definition(self, definition_id: str) -> Definition:
+        """The definition of an id. UnknownIdError when there is none, with the reason if a file is broken."""
+        found, problems = self.definitions()
+        if definition_id not in found:
+            broken = [problem for problem in problems if _id_of(problem.path, self._folders) == definition_id]
+            why = f" {broken[0].problem}" if broken else f" There are: {', '.join(found) or 'none'}."
+            raise UnknownIdError(f"There is no definition {definition_id!r}.{why}")
+        return found[definition_id]
+
+
+def changed(settings: Mapping[str, Any], changes: Changes) -> JobSettings:
+    """Settings of a definition with the changes of a client. JobDefinitionError when they do not go together."""
+    given = changes.model_dump(exclude_none=True)
+    scaling = given.pop("scaling", None)
+    if scaling == "off":
+        given["scaling"] = None
+    elif scaling == "dry-run":
+        given["scaling"] = {**(settings.get("scaling") or {}), "dry_run": True}
+    return _validated(JobSettings, {**settings, **given}, "The settings")
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for path in sorted(root.rglob("*")):
+        # Kubernetes mounts files of a ConfigMap as links to hidden folders, which have them a second time.
+        is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+        if path.suffix in _SUFFIXES and path.is_file() and not is_hidden:
+            yield path
+
+
+def _id_of(path: str, folders: Sequence[Path]) -> str | None:
+    for root in folders:
+        if Path(path).is_relative_to(root):
+            return ".".join(Path(path).relative_to(root).with_suffix("").parts)
+    return None
+
+
+def _defined(root: Path, path: Path) -> Definition | None:
+    _check_inside(root, path)
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            return None
+        content = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as e:
+        raise JobDefinitionError(f"{path.name} cannot be read: {' '.join(str(e).split())}") from e
+    if not isinstance(content, dict) or not {"job", "entry_point"} & content.keys():
+        return None
+    definition_id = _id_of(str(path), (root,)) or ""
+    if not _ID.fullmatch(definition_id):
+        raise JobDefinitionError(
+            f"The path of {path.name} is no id. Use letters, digits, - and _ in the names of folders and files."
+        )
+    found = _validated(_File, content, path.name)
+    if (found.job is None) == (found.entry_point is None):
+        raise JobDefinitionError(f"{path.name} must have either job or entry_point.")
+    settings = found.model_dump(exclude={"job", "entry_point", "name"})
+    return Definition(
+        id=definition_id,
+        name=found.name or definition_id,
+        folder=str(path.parent),
+        file=None if found.job is None else _job_file(root, path, found.job),
+        entry_point=found.entry_point,
+        settings=settings,
+    )
+
+
+def _job_file(root: Path, path: Path, named: str) -> str:
+    """The job file that a definition names, which must be in the same allow-listed folder."""
+    name, _, attribute = named.partition(":")
+    file = path.parent / name
+    _check_inside(root, file)
+    if not file.is_file():
+        raise JobDefinitionError(f"{path.name} names the job file {name}, which is not there.")
+    return f"{file.resolve()}{f':{attribute}' if attribute else ''}"
+
+
+def _check_inside(root: Path, path: Path) -> None:
+    if not path.resolve().is_relative_to(root):
+        raise JobDefinitionError(f"{path.name} leads out of the folder {root}, which is not allowed.")
+
+
+def _validated(model: type[_Model], content: Mapping[str, Any], what: str) -> _Model:
+    try:
+        return model.model_validate(dict(content))
+    except pydantic.ValidationError as e:
+        # Without what was given: it may hold a secret.
+        told = [
+            _told(model, error["type"], ".".join(map(str, error["loc"])), error["msg"])
+            for error in e.errors(include_input=False, include_url=False)
+        ]
+        raise JobDefinitionError(f"{what}: {'; '.join(told)}") from None
+
+
+def _told(model: type[pydantic.BaseModel], kind: str, field: str, message: str) -> str:
+    """What is wrong with a field, in words for who has written it."""
+    if kind != "extra_forbidden":
+        return f"{field}: {message}".removeprefix(": ")
+    near = difflib.get_close_matches(field, model.model_fields, 1)
+    return f"there is no field {field}{f'; perhaps {near[0]} is meant' if near else ''}"

@@ -1,0 +1,185 @@
+"""The driver: the program of one run of a job. It does what its launch file says, and leaves a last word.
+
+Started by the manager as `python -m penstock.server.runs.driver FOLDER`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.base.durable import write_atomically
+from penstock.errors import (
+    BindingError,
+    FencedError,
+    JobDefinitionError,
+    PenstockError,
+    fault_of,
+    is_retryable,
+    system_error_of,
+)
+from penstock.server.runs.leases import LeaseKeeper
+from penstock.server.runs.processes import (
+    ALIVE_VARIABLE,
+    BEGUN_FILE,
+    ENDED_FILE,
+    LAUNCH_FILE,
+    PROGRESS_FILE,
+    Ended,
+    EndedKind,
+    process_of,
+)
+
+__all__ = ["ENTRY_POINTS", "Launch", "main", "with_variables"]
+
+ENTRY_POINTS: Final = "penstock.jobs"
+"""The group of entry points by which installed packages offer jobs."""
+
+_PROGRESS_S: Final = 1.0
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver is to do: run the job of a file, `FILE[:ATTR]`, or of an entry point, with settings.
+
+    `settings` are the fields of RunSettings. `${NAME}` in a binding is a variable of the environment. `lease` is the
+    number of the run's lease on its checkpoint.
+    """
+
+    job_id: str
+    run: int
+    lease: int
+    file: str | None = None
+    entry_point: str | None = None
+    settings: dict[str, Any] = {}
+
+
+def main() -> None:
+    """Run the job."""
+    folder = Path(sys.argv[1])
+    # What this process starts must not keep the run alive when this one has died.
+    os.set_inheritable(int(os.environ.pop(ALIVE_VARIABLE)), False)
+    write_atomically(folder / BEGUN_FILE, msgspec.json.encode(process_of(os.getpid())))
+    launch = msgspec.json.decode((folder / LAUNCH_FILE).read_bytes(), type=Launch)
+    with LeaseKeeper(Path(launch.settings["checkpoint"]), launch.lease) as keeper:
+        code, ended = _run(folder, launch, keeper)
+        write_atomically(folder / ENDED_FILE, msgspec.json.encode(ended))
+        keeper.end(ended)
+    sys.exit(code)
+
+
+def _run(folder: Path, launch: Launch, keeper: LeaseKeeper) -> tuple[int, Ended]:
+    """Run the job to its end; gives the exit code and the last word."""
+    try:
+        summary = _run_job(folder, launch, keeper)
+    except PenstockError as e:
+        # It is in the manager's events as well; but whoever reads the output looks here.
+        _tell(f"Error: {e}")
+        return e.exit_code, Ended(_kind_of(e), str(e))
+    except Exception as e:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        kind: EndedKind = "failed" if system_error_of(e) is None else "hindered"
+        return 1, Ended(kind, f"{type(e).__name__}: {e}. See the output of the run.")
+    if summary.status == "finished":
+        return 0, Ended("finished", f"Its input is done; micro-batches of the run: {summary.batches}.")
+    return 0, Ended("stopped", f"Its driver stopped in order; micro-batches of the run: {summary.batches}.")
+
+
+def _kind_of(error: PenstockError) -> EndedKind:
+    if system_error_of(error) is not None:
+        return "hindered"
+    # Whoever fenced it was a run that should not have been: the newest one may go on.
+    refused = fault_of(error) == "user" and not is_retryable(error) and not isinstance(error, FencedError)
+    return "refused" if refused else "failed"
+
+
+def _tell(text: str) -> None:
+    """Write into the output of the run, which a full disk does not take, and without which the job goes on."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)  # noqa: T201
+
+
+def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
+    from penstock.jobs.settings import RunSettings
+    from penstock.jobs.worker_output import output_log
+
+    # What functions print reaches people with what the run says.
+    printed = logging.StreamHandler(sys.stdout)
+    printed.setFormatter(logging.Formatter("output: %(message)s"))
+    output_log.addHandler(printed)
+    output_log.setLevel(logging.INFO)
+    settings = dict(launch.settings)
+    settings["bindings"] = with_variables(settings.get("bindings", {}), os.environ)
+    checked = RunSettings(**settings)
+    job, code = _job(launch)
+    # Spark is loaded only now, so that mistakes show at once.
+    from penstock.jobs.runner import JobRunner, Progress
+
+    written_s = -_PROGRESS_S
+
+    def on_progress(progress: Progress) -> None:
+        nonlocal written_s
+        keeper.working = True
+        now_s = time.monotonic()
+        if now_s - written_s >= _PROGRESS_S:
+            written_s = now_s
+            told = {"at_ms": time.time_ns() // 1_000_000, **vars(progress)}
+            # Whoever looks at it sees that it is old.
+            with contextlib.suppress(OSError):
+                write_atomically(folder / PROGRESS_FILE, msgspec.json.encode(told), durable=False)
+
+    runner = JobRunner(job, checked, code, launch.run)
+    for note in runner.notes:
+        _tell(f"Note: {note}")
+    return runner.run(on_progress=on_progress, on_note=_tell)
+
+
+def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
+    from penstock.jobs.job_loader import load_job
+    from penstock.streams.job import Job
+
+    if launch.file is not None:
+        loaded = load_job(launch.file)
+        return loaded.job, loaded.code
+    import importlib.metadata
+
+    found = list(importlib.metadata.entry_points(group=ENTRY_POINTS, name=launch.entry_point or ""))
+    job = found[0].load() if found else None
+    if not isinstance(job, Job):
+        raise JobDefinitionError(
+            f"No installed package offers a job as the entry point {launch.entry_point!r} of {ENTRY_POINTS}."
+        )
+    return job, ()
+
+
+def with_variables(bindings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Bindings with the values of `${NAME}`. BindingError, which names the variable, when one is not set.
+
+    >>> with_variables({"hits": "kafka://${BROKER}/hits"}, {"BROKER": "127.0.0.1:9092"})
+    {'hits': 'kafka://127.0.0.1:9092/hits'}
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in environment:
+            raise BindingError(
+                f"A binding has ${{{name}}}, and the variable {name} is not set. Set it where the manager is started."
+            )
+        return environment[name]
+
+    return {name: _VARIABLE.sub(value, uri) for name, uri in bindings.items()}
+
+
+if __name__ == "__main__":
+    main()

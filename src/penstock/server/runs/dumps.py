@@ -1,0 +1,104 @@
+"""Dumps that the server has taken: in its folder, each by the id of its operation, until they are deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.base.durable import write_atomically
+from penstock.errors import PenstockError, UnknownIdError
+from penstock.savepoints.savepoints import dispose
+from penstock.server.runs.archives import zipped
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.store.row_types import OperationRow
+from penstock.snapshots.manifest import MANIFEST, Manifest
+from penstock.snapshots.snapshot_reader import read_manifest
+from penstock.snapshots.stores import open_store
+
+__all__ = ["DumpInfo", "archive_of_dump", "delete_dump", "dump_info", "list_dumps", "note_dump"]
+
+
+class DumpInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A dump of the state of a job, which may be gone. Its id is that of the operation that made it."""
+
+    id: str
+    job: str
+    job_name: str
+    batch: int
+    format: str
+    created_ms: int
+    created_by: str
+    rows: int
+    bytes: int
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What the files of a dump do not say: of which job it is, and who asked for it when."""
+
+    job: str
+    created_ms: int
+    created_by: str
+
+
+def note_dump(home: ServerDirectory, operation: OperationRow) -> None:
+    """Note that the dump of an operation is done. It outlives the operation, and the job."""
+    note = _Note(operation.job_id, operation.created_ms, operation.created_by)
+    write_atomically(home.dumps / f"{operation.id}.json", msgspec.json.encode(note))
+
+
+def list_dumps(home: ServerDirectory) -> list[DumpInfo]:
+    """The dumps that there are, in the order of their ids."""
+    found = []
+    for dump_id in _ids(home):
+        # What is damaged is no dump to take away.
+        with contextlib.suppress(PenstockError):
+            found.append(dump_info(home, dump_id))
+    return found
+
+
+def dump_info(home: ServerDirectory, dump_id: str) -> DumpInfo:
+    """A dump. UnknownIdError when there is none."""
+    manifest = _manifest(home, dump_id)
+    note = msgspec.json.decode((home.dumps / f"{dump_id}.json").read_bytes(), type=_Note)
+    return DumpInfo(
+        id=dump_id,
+        job=note.job,
+        job_name=manifest.job,
+        batch=manifest.batch,
+        format=manifest.format,
+        created_ms=note.created_ms,
+        created_by=note.created_by,
+        rows=sum(table.rows for table in manifest.tables if table.kind != "internal"),
+        bytes=sum(file.bytes for table in manifest.tables for file in table.files),
+    )
+
+
+def archive_of_dump(home: ServerDirectory, dump_id: str) -> Iterator[bytes]:
+    """The files of a dump as a zip archive, in pieces."""
+    manifest = _manifest(home, dump_id)
+    tables = [file.path for table in manifest.tables for file in (table.schema_file, *table.files)]
+    return zipped(home.dumps / dump_id, [MANIFEST, *tables])
+
+
+def delete_dump(home: ServerDirectory, dump_id: str) -> None:
+    """Delete a dump, the manifest first."""
+    _manifest(home, dump_id)
+    dispose(str(home.dumps / dump_id))
+    shutil.rmtree(home.dumps / dump_id, ignore_errors=True)
+    (home.dumps / f"{dump_id}.json").unlink(missing_ok=True)
+
+
+def _ids(home: ServerDirectory) -> list[str]:
+    if not home.dumps.exists():
+        return []
+    return sorted(path.stem for path in home.dumps.glob("*.json"))
+
+
+def _manifest(home: ServerDirectory, dump_id: str) -> Manifest:
+    # An id is looked up among those that there are, and no path is made of another text.
+    if dump_id not in _ids(home) or not (home.dumps / dump_id / MANIFEST).exists():
+        raise UnknownIdError(f"There is no dump {dump_id!r}.")
+    return read_manifest(open_store(str(home.dumps / dump_id)))

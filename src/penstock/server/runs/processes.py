@@ -1,0 +1,317 @@
+"""Processes of runs: started once, found again by whoever comes next, and ended.
+
+The life of a run is a lock. Whoever starts its process takes the lock of a file in the run's folder, and the process
+inherits the open file: the kernel holds the lock for as long as the process lives, whatever becomes of who started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, TypeAlias
+
+import msgspec
+
+from penstock.base.durable import write_atomically
+from penstock.server.lifecycle.decisions import Driver, DriverState, End, EndKind
+
+__all__ = [
+    "ALIVE_VARIABLE",
+    "BEGUN_FILE",
+    "ENDED_FILE",
+    "LAUNCH_FILE",
+    "OUTPUT_FILE",
+    "PROGRESS_FILE",
+    "DriverStarted",
+    "Ended",
+    "EndedKind",
+    "Processes",
+    "begun_in",
+    "end_session",
+    "end_unbegun",
+    "is_alive",
+    "job_environment",
+    "kill_all",
+    "launchable",
+    "look_at",
+    "process_of",
+    "refuse",
+    "terminate",
+    "void",
+]
+
+LAUNCH_FILE: Final = "launch.json"
+"""What the process is to do."""
+BEGUN_FILE: Final = "driver.json"
+"""The first thing that the process writes."""
+PROGRESS_FILE: Final = "progress.json"
+"""How the job is going; there when its query has begun."""
+ENDED_FILE: Final = "ended.json"
+"""The last thing that the process writes."""
+OUTPUT_FILE: Final = "output.log"
+"""What the process prints."""
+
+ALIVE_VARIABLE: Final = "PENSTOCK_ALIVE_FILE"
+"""The variable with the number of the open file by whose lock a process is known to live."""
+
+_LOCK_FILE: Final = "alive.lock"
+_VOID_FILE: Final = "void"
+_OWN_VARIABLES: Final = "PENSTOCK_SERVER_"
+_EXITS_WITHIN_S: Final = 1.0
+_SESSION_FIELD: Final = 3
+_START_FIELD: Final = 19
+
+
+class DriverStarted(msgspec.Struct, frozen=True):
+    """A process, known for sure: by its id, its start in ticks since the boot of that name, and its host."""
+
+    pid: int
+    started_ticks: int
+    boot: str
+    host: str
+
+
+EndedKind: TypeAlias = Literal["finished", "stopped", "failed", "refused", "hindered"]
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The last word of a process: how its run ended, and why."""
+
+    kind: EndedKind
+    why: str
+
+
+# The lock
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, how: int) -> Iterator[int | None]:
+    """The open file of a run's lock while it is held; None when somebody else holds it."""
+    file = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        yield None
+        return
+    try:
+        yield file
+    finally:
+        # The lock stays with a process that has inherited the file.
+        os.close(file)
+
+
+def is_alive(folder: Path) -> bool:
+    """Whether the process of a run lives, for those who may look at its folder."""
+    if not (folder / _LOCK_FILE).exists():
+        return False
+    # Shared, so that two who look do not take each other for a process.
+    with _lock(folder, fcntl.LOCK_SH) as file:
+        return file is None
+
+
+def launchable(folder: Path) -> bool:
+    """Whether the process of a run was never started, and may be."""
+    return not any((folder / name).exists() for name in (BEGUN_FILE, ENDED_FILE, _VOID_FILE))
+
+
+def void(folder: Path) -> None:
+    """See to it that the process of a run is never started, unless it was."""
+    _instead_of_launch(folder, _VOID_FILE, b"")
+
+
+def refuse(folder: Path, why: str) -> None:
+    """End a run whose process was not started, since it cannot be."""
+    _instead_of_launch(folder, ENDED_FILE, msgspec.json.encode(Ended("refused", why)))
+
+
+def end_unbegun(folder: Path, why: str) -> None:
+    """End a run whose process has ended before it made itself known; nothing is done about others."""
+    _instead_of_launch(folder, ENDED_FILE, msgspec.json.encode(Ended("failed", why)))
+
+
+def _instead_of_launch(folder: Path, name: str, content: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _lock(folder, fcntl.LOCK_EX) as file:
+        if file is not None and launchable(folder):
+            write_atomically(folder / name, content)
+
+
+# Starting
+
+
+class Processes:
+    """The processes that this one has started, which it must await.
+
+    `umask` is the one that they have; with -1 it is that of this process.
+    """
+
+    def __init__(self, umask: int = -1) -> None:
+        self._umask: Final = umask
+        self._started: dict[Path, subprocess.Popen[bytes]] = {}
+
+    def launch(self, folder: Path, command: Sequence[str], launch: bytes, cwd: Path | None = None) -> bool:
+        """Start the process of a run in a session of its own, unless that was done before; gives whether it did.
+
+        The number of the inherited file is in the environment. `launch` is what it is to do, as a file in the folder.
+        Raises OSError when it cannot be started.
+        """
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _lock(folder, fcntl.LOCK_EX) as file:
+            if file is None or not launchable(folder):
+                return False
+            # Bindings may hold secrets, and so may what the job prints.
+            with _private(folder / LAUNCH_FILE) as given:
+                given.write(launch)
+            with _private(folder / OUTPUT_FILE) as output:
+                self._started[folder] = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=cwd,
+                    env=_environment(file),
+                    pass_fds=(file,),
+                    umask=self._umask,
+                    start_new_session=True,
+                )
+        return True
+
+    def await_exit(self, folder: Path) -> None:
+        """Wait until the process of a run that is seen to have ended can be reaped; nothing is done about others.
+
+        The kernel lets go of its lock a moment before.
+        """
+        if folder in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._started[folder].wait(_EXITS_WITHIN_S)
+
+    def reap(self) -> dict[Path, int]:
+        """The exit codes of the processes that have ended since, by the folders of their runs."""
+        found = {
+            folder: code for folder, started in self._started.items() if (code := started.poll()) is not None
+        }
+        for folder in found:
+            del self._started[folder]
+        return found
+
+
+def _environment(file: int) -> dict[str, str]:
+    """The environment of a process: the manager's, without what is the manager's own."""
+    return {**job_environment(), ALIVE_VARIABLE: str(file)}
+
+
+def job_environment() -> dict[str, str]:
+    """What jobs may see of the manager's environment."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
+
+
+@contextlib.contextmanager
+def _private(path: Path) -> Iterator[BinaryIO]:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(file, "wb") as opened:
+        yield opened
+
+
+# Looking
+
+
+def look_at(folder: Path) -> Driver:
+    """What is seen of a run that has a folder."""
+    if is_alive(folder):
+        return Driver(DriverState.ALIVE, working=(folder / PROGRESS_FILE).exists())
+    if (folder / ENDED_FILE).exists():
+        ended = msgspec.json.decode((folder / ENDED_FILE).read_bytes(), type=Ended)
+        return Driver(DriverState.ENDED, end=End(EndKind[ended.kind.upper()], ended.why))
+    if (folder / BEGUN_FILE).exists():
+        why = "Its process ended without a last word; it was killed, or the machine was restarted."
+        return Driver(DriverState.ENDED, end=End(EndKind.KILLED, why))
+    if (folder / _VOID_FILE).exists():
+        return Driver(DriverState.ENDED, end=End(EndKind.VOIDED, "Its process was not started any more."))
+    return Driver(DriverState.UNLAUNCHED)
+
+
+def begun_in(folder: Path) -> DriverStarted | None:
+    """The process of a run, as it has made itself known; None when it has not."""
+    try:
+        return msgspec.json.decode((folder / BEGUN_FILE).read_bytes(), type=DriverStarted)
+    except FileNotFoundError:
+        return None
+
+
+def process_of(pid: int) -> DriverStarted | None:
+    """A process that lives now, None when there is none of the id."""
+    fields = _stat(pid)
+    if fields is None:
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return DriverStarted(pid, int(fields[_START_FIELD]), boot, os.uname().nodename)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the kernel tells of a process behind its name, which may hold anything. None for one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else fields
+
+
+# Ending
+
+
+def terminate(begun: DriverStarted) -> None:
+    """Tell a process to end, if it is still the same one."""
+    _signal(begun, signal.SIGTERM)
+
+
+def kill_all(begun: DriverStarted) -> None:
+    """Kill a process and all others of its session: Spark's JVM, and the workers."""
+    _signal(begun, signal.SIGKILL)
+    leader = process_of(begun.pid)
+    if leader is not None and leader.started_ticks != begun.started_ticks:
+        # The id is in use again, which it cannot be while anybody of the session lives.
+        return
+    _kill_session(begun)
+
+
+def end_session() -> None:
+    """Kill all other processes of this one's session, and then this one."""
+    begun = process_of(os.getpid())
+    assert begun is not None
+    if os.getsid(0) == begun.pid:
+        _kill_session(begun)
+    os.kill(begun.pid, signal.SIGKILL)
+
+
+def _kill_session(leader: DriverStarted) -> None:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or (fields := _stat(int(entry.name))) is None:
+            continue
+        if int(entry.name) != os.getpid() and _is_of_session(leader, fields):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def _is_of_session(leader: DriverStarted, fields: list[str]) -> bool:
+    return int(fields[_SESSION_FIELD]) == leader.pid and int(fields[_START_FIELD]) >= leader.started_ticks
+
+
+def _signal(begun: DriverStarted, number: signal.Signals) -> None:
+    """Send a signal. The handle is opened first, so that the id cannot change hands behind the comparison."""
+    try:
+        handle = os.pidfd_open(begun.pid)
+    except ProcessLookupError:
+        return
+    try:
+        found = process_of(begun.pid)
+        if found is not None and (found.started_ticks, found.boot) == (begun.started_ticks, begun.boot):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, number)
+    finally:
+        os.close(handle)

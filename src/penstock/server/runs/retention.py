@@ -1,0 +1,107 @@
+"""Retention: what is left on disk of runs and operations, within bounds, so that no job fills it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.server.runs.directory import ServerDirectory
+from penstock.server.runs.processes import OUTPUT_FILE, is_alive
+
+__all__ = ["Kept", "delete_job_files", "keep_within", "limit_output", "prune_operations", "prune_runs"]
+
+_log: Final = logging.getLogger(__name__)
+_BLOCK_BYTES: Final = 4096
+# FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE of Linux.
+_PUNCH_HOLE: Final = 0x01 | 0x02
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How much is kept.
+
+    Args:
+        runs: of each job, the newest ones.
+        operations: of all jobs, the newest ones that had a process of their own.
+        output_bytes: of what each run has printed; half of it goes when it is more.
+
+    """
+
+    runs: int = 10
+    operations: int = 100
+    output_bytes: int = 16 << 20
+
+
+def keep_within(
+    home: ServerDirectory, kept: Kept, runs: Iterable[tuple[str, int]], unfinished: Collection[str]
+) -> None:
+    """Delete what is beyond the bounds: of jobs, named with their newest runs, and of operations that are done."""
+    for job_id, newest in runs:
+        limit_output(home.run(job_id, newest) / OUTPUT_FILE, kept.output_bytes)
+        prune_runs(home, job_id, newest, kept.runs)
+    prune_operations(home, unfinished, kept.operations)
+
+
+def limit_output(path: Path, most_bytes: int) -> None:
+    """Give back the disk space of the beginning of a file that somebody writes, when it takes more than it may.
+
+    The file keeps its length, with a hole, so that whoever writes or follows it is not disturbed.
+    """
+    try:
+        found = path.stat()
+        if found.st_blocks * 512 <= most_bytes:
+            return
+        end = max(found.st_size - most_bytes // 2, 0) // _BLOCK_BYTES * _BLOCK_BYTES
+        with path.open("r+b") as file:
+            _punch_hole(file.fileno(), end)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        _log.warning("The output %s takes %s bytes and cannot be cut: %s", path, found.st_size, e.strerror)
+
+
+def _punch_hole(file: int, end: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if end and libc.fallocate(file, _PUNCH_HOLE, ctypes.c_int64(0), ctypes.c_int64(end)) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def prune_runs(home: ServerDirectory, job_id: str, newest: int, kept: int) -> None:
+    """Delete the folders of old runs of a job, but for those whose process lives still."""
+    for folder in _folders(home.run(job_id, newest).parent):
+        if folder.name.isdigit() and int(folder.name) <= newest - kept and not is_alive(folder):
+            shutil.rmtree(folder)
+
+
+def prune_operations(home: ServerDirectory, unfinished: Collection[str], kept: int) -> None:
+    """Delete the folders of old operations that are done."""
+    folders = sorted(_folders(home.operation("any").parent), key=lambda folder: folder.stat().st_mtime_ns)
+    for folder in folders[: max(len(folders) - kept, 0)]:
+        if folder.name not in unfinished and not is_alive(folder):
+            shutil.rmtree(folder)
+
+
+def delete_job_files(home: ServerDirectory, job_id: str, newest: int, checkpoint: Path | None) -> None:
+    """Delete what is kept of a job that is over, and its checkpoint if one is named. OSError when that fails."""
+    runs = home.run(job_id, newest).parent
+    # The checkpoint may be that of a job of before, so that its folder stays when it is not named.
+    found = (
+        [runs]
+        if checkpoint is None
+        else [runs, checkpoint, checkpoint.with_name(checkpoint.name + ".leases")]
+    )
+    for folder in found:
+        if folder.exists():
+            shutil.rmtree(folder)
+    home.scaling(job_id).unlink(missing_ok=True)
+
+
+def _folders(parent: Path) -> list[Path]:
+    return [path for path in parent.iterdir() if path.is_dir()] if parent.exists() else []

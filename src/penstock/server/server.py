@@ -1,0 +1,343 @@
+"""The server: one process with the loop of the manager and the web server, and their orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import uvicorn
+
+from penstock.base.durable import write_atomically
+from penstock.base.version import __version__
+from penstock.errors import ExternalSystemError, StoreError
+from penstock.server.api.access import (
+    AccessError,
+    Grant,
+    Principal,
+    Role,
+    TokenBook,
+    bind_address,
+    check_bind,
+    grants_of,
+    hash_of,
+    is_loopback,
+    new_token,
+)
+from penstock.server.api.app import create_app
+from penstock.server.api.context import Context
+from penstock.server.api.guard import Authenticator
+from penstock.server.api.models import ServerConfig
+from penstock.server.connection_limits import Bounded, CrowdLimits, protocol_for
+from penstock.server.dashboard.mount import DashboardMount, dashboard_lifespan
+from penstock.server.demo_job import demo_definition, hold, start_or_resume
+from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.manager.manager import Manager, ManagerSettings
+from penstock.server.runs.definitions import Catalog
+from penstock.server.runs.directory import ADDRESS_FILE, ServerDirectory, make_private
+from penstock.server.runs.processes import process_of
+from penstock.server.service.job_info import JobInfo
+from penstock.server.service.service import JobService
+from penstock.server.store.engine import sqlite_url
+from penstock.server.store.store import Store
+
+__all__ = ["TOKENS_VARIABLE", "Announcement", "ServeSettings", "Started", "serve"]
+
+TOKENS_VARIABLE: Final = "PENSTOCK_SERVER_TOKENS"
+"""The variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not get it."""
+
+_LAST_REQUESTS_S: Final = 5
+_OF_ONE_ADDRESS: Final = 50
+_MANAGER_ENDS_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How the server is started.
+
+    Args:
+        bind: HOST:PORT; port 0 takes a free one.
+        jobs: the folders with definitions of jobs.
+        home: the folder of the manager.
+        shared: where checkpoints and savepoints are, for managers on several machines; without it they are in the home.
+        store: the URL of the store; without one it is in the manager's folder.
+        tokens: a file with lines NAME ROLE TOKEN.
+        hosts: more names that requests may call the server by.
+        tls_certificate: a file with the certificate, in PEM; it and its key go together.
+        tls_key: a file with the key.
+        tls_proxy: a proxy in front of the server speaks TLS, so that browsers know it by https.
+        insecure_bind: let other machines reach the server without tokens or TLS.
+        demo: offer the demo job, and submit it in an empty home; without a word only where there are no folders.
+        manager: how the manager works.
+
+    """
+
+    bind: str = "127.0.0.1:8081"
+    jobs: Sequence[Path] = ()
+    home: Path = Path("~/.penstock")
+    shared: Path | None = None
+    store: str | None = None
+    tokens: Path | None = None
+    hosts: Sequence[str] = ()
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_proxy: bool = False
+    insecure_bind: bool = False
+    demo: bool | None = None
+    manager: ManagerSettings = field(default_factory=ManagerSettings)
+
+
+class Started(msgspec.Struct, frozen=True):
+    """Where the server is: its URL, the URL to open in a browser, and a token for programs of the same user.
+
+    `demo` is the id of the demo job, if it was submitted now.
+    """
+
+    url: str
+    login: str
+    token: str
+    pid: int
+    demo: str | None = None
+
+
+class _Server(uvicorn.Server):
+    """Ends streams of events first, since requests are waited for."""
+
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+        super().__init__(config)
+        self._stopping: Final = stopping
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """A signal came."""
+        self._stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def serve(
+    settings: ServeSettings,
+    environment: Mapping[str, str],
+    on_start: Callable[[Started], None],
+    on_end: Callable[[Sequence[JobInfo]], None] | None = None,
+) -> None:
+    """Serve until a signal comes, SIGTERM or SIGINT. Jobs go on then; the next server finds them.
+
+    The demo that it has started by itself stands still then. `on_end` is told of the jobs that go on.
+
+    Raises AccessError for an address that is not protected, HomeError for a home that is not, ExternalSystemError for
+    an address that cannot be had, StoreError, JobDefinitionError for folders that there are not.
+    """
+    host, port = bind_address(settings.bind)
+    tls = _tls(settings)
+    token = new_token()
+    given = _given_grants(settings, environment)
+    check_bind(host, tls=tls, tokens=bool(given), insecure=settings.insecure_bind)
+    shared = None if settings.shared is None else settings.shared.expanduser().absolute()
+    home = ServerDirectory(settings.home.expanduser().absolute(), shared)
+    offers_demo = not settings.jobs if settings.demo is None else settings.demo
+    catalog = Catalog(settings.jobs, [demo_definition()] if offers_demo else [])
+    with contextlib.ExitStack() as stack:
+        job_umask = stack.enter_context(_writes_privately())
+        make_private(home.root)
+        listening = stack.enter_context(_listening(host, port))
+        store = Store.open(settings.store or sqlite_url(home.store))
+        stack.callback(store.close)
+        service = JobService(store, catalog, home)
+        stack.callback(service.reader.close)
+        started = _started(host, listening.getsockname()[1], token, tls=tls)
+        if offers_demo:
+            started = msgspec.structs.replace(started, demo=start_or_resume(service))
+        door = Authenticator(
+            TokenBook([*given, Grant(Principal("owner", Role.ADMIN), hash_of(token))]),
+            _hosts(host, settings),
+            tls or settings.tls_proxy,
+            port=listening.getsockname()[1],
+        )
+        announcement = Announcement(home, started)
+        managing = dataclasses.replace(settings.manager, job_umask=job_umask)
+        manager = Manager(store, catalog, home, managing, on_lead=announcement.write)
+        context = Context(
+            service=service,
+            door=door,
+            config=_config(settings, started, door),
+            wake=manager.wake,
+        )
+        server = _Server(_uvicorn_config(context, settings), context.stopping)
+        stack.enter_context(_signals_end_the_server())
+        announcement.write_unless_another_lives()
+        stack.callback(announcement.remove)
+        on_start(started)
+        _serve(server, listening, manager, lambda: hold(service, manager.wake))
+        if on_end is not None:
+            # The store may be the reason of the end.
+            with contextlib.suppress(StoreError):
+                on_end(service.list_jobs([JobStatus.STARTING, JobStatus.RUNNING, JobStatus.RESTARTING]))
+
+
+def _serve(server: _Server, listening: socket.socket, manager: Manager, last: Callable[[], None]) -> None:
+    """Serve; `last` is done when nobody is served any more, and the manager works still."""
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def manage() -> None:
+        try:
+            manager.run(stop)
+        except BaseException as e:
+            # A server without its manager would take what users ask for, and do nothing about it.
+            failed.append(e)
+            server.should_exit = True
+
+    thread = threading.Thread(target=manage, name="penstock-manager", daemon=True)
+    thread.start()
+    try:
+        server.run(sockets=[listening])
+        with contextlib.suppress(StoreError):
+            last()
+    finally:
+        stop.set()
+        manager.wake()
+        thread.join(_MANAGER_ENDS_S)
+    if failed:
+        raise failed[0]
+
+
+class Announcement:
+    """The file by which programs of the same user find the server; of several on one folder the one that leads."""
+
+    def __init__(self, home: ServerDirectory, started: Started) -> None:
+        self._path: Final = home.root / ADDRESS_FILE
+        self._content: Final = msgspec.json.encode(started)
+
+    def write_unless_another_lives(self) -> None:
+        """Announce this server, unless one that is announced lives."""
+        try:
+            announced = msgspec.json.decode(self._path.read_bytes(), type=Started)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            self.write()
+            return
+        if process_of(announced.pid) is None:
+            self.write()
+
+    def write(self) -> None:
+        """Announce this server."""
+        # Whoever looks for the server meanwhile finds it. By the server's umask only its owner may read the file.
+        write_atomically(self._path, self._content, durable=False)
+
+    def remove(self) -> None:
+        """Announce this server no more."""
+        # Another server may have begun since.
+        if self._path.exists() and self._path.read_bytes() == self._content:
+            self._path.unlink()
+
+
+@contextlib.contextmanager
+def _writes_privately() -> Iterator[int]:
+    """What this process writes is for its user alone; gives the umask that it was started with."""
+    before = os.umask(0o077)
+    try:
+        yield before
+    finally:
+        os.umask(before)
+
+
+@contextlib.contextmanager
+def _signals_end_the_server() -> Iterator[None]:
+    """The server sends itself the signals again by which it ended; they have done what they are for."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config:
+    shared = settings.tls_proxy or is_loopback(bind_address(settings.bind)[0])
+    limits = CrowdLimits(waiting_of_one=None if shared else _OF_ONE_ADDRESS)
+    return uvicorn.Config(
+        Bounded(create_app(context, [DashboardMount(context)], dashboard_lifespan), limits.working),
+        log_config=None,
+        http=protocol_for(limits),
+        # Its lines would have the token of the login.
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        # Headers of proxies can be made up by whoever asks.
+        proxy_headers=False,
+        timeout_graceful_shutdown=_LAST_REQUESTS_S,
+        ssl_certfile=None if settings.tls_certificate is None else str(settings.tls_certificate),
+        ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
+    )
+
+
+def _tls(settings: ServeSettings) -> bool:
+    files = (settings.tls_certificate, settings.tls_key)
+    if (files[0] is None) != (files[1] is None):
+        raise AccessError("TLS needs a certificate and its key. Give both --tls-cert and --tls-key.")
+    for file in files:
+        if file is not None and not file.is_file():
+            raise AccessError(f"There is no file {file} for TLS.")
+    return files[0] is not None
+
+
+def _given_grants(settings: ServeSettings, environment: Mapping[str, str]) -> list[Grant]:
+    grants: list[Grant] = []
+    if settings.tokens is not None:
+        try:
+            lines = settings.tokens.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as e:
+            raise AccessError(f"The file of tokens {settings.tokens} cannot be read: {e}.") from None
+        grants += grants_of(lines, str(settings.tokens))
+    grants += grants_of(environment.get(TOKENS_VARIABLE, "").splitlines(), TOKENS_VARIABLE)
+    return grants
+
+
+def _hosts(host: str, settings: ServeSettings) -> frozenset[str]:
+    names = {_bracketed(host), *settings.hosts}
+    if is_loopback(host):
+        names |= {"localhost", "127.0.0.1", "[::1]"}
+    return frozenset(name.lower() for name in names)
+
+
+def _started(host: str, port: int, token: str, *, tls: bool) -> Started:
+    # Nobody can open the address that stands for all of a machine's.
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # it is not bound here
+    url = f"{'https' if tls else 'http'}://{_bracketed(shown)}:{port}"
+    return Started(url, f"{url}/login?token={token}", token, os.getpid())
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _config(settings: ServeSettings, started: Started, door: Authenticator) -> ServerConfig:
+    return ServerConfig(
+        version=__version__,
+        url=started.url,
+        tls=door.tls,
+        hosts=sorted(door.hosts),
+        store="postgresql" if (settings.store or "").startswith("postgresql") else "sqlite",
+        poll_s=settings.manager.poll_s,
+        most_body_bytes=door.most_body_bytes,
+    )
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as e:
+        raise ExternalSystemError(
+            f"The address {host}:{port} cannot be had: {e.strerror or e}. Choose another one with --bind, or end what "
+            "has it."
+        ) from None
+    with listening:
+        yield listening

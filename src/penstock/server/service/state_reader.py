@@ -1,0 +1,77 @@
+"""The state reader: a program that reads keys of jobs with a Spark of its own, and answers in lines of JSON.
+
+Started by the server as `python -m penstock.server.service.state_reader` when somebody looks at the state of a job;
+kept for a while, since its start takes some seconds. It ends with its input, so with the server, and when nobody asks
+for long.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.described_state import read_described
+from penstock.errors import PenstockError, UnknownIdError
+from penstock.savepoints.state_pages import KeyPage, KeysWanted, key_page
+
+__all__ = ["READY", "Answer", "Question", "main"]
+
+READY: Final = b"ready\n"
+"""The first line, when questions are answered without delay."""
+
+_IDLE_S: Final = 300.0
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Which keys of the job that has a checkpoint are wanted."""
+
+    checkpoint: str
+    wanted: KeysWanted
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The keys, or why there are none, and whether that is since something is unknown."""
+
+    page: KeyPage | None = None
+    error: str = ""
+    unknown: bool = False
+
+
+def main() -> None:
+    """Answer questions until the input ends."""
+    # What Spark prints must not be taken for an answer.
+    with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
+        os.dup2(2, 1)
+        _answer_all(answers)
+
+
+def _answer_all(answers: BinaryIO) -> None:
+    from penstock.spark.reading_session import reading_session
+
+    with reading_session() as session:
+        answers.write(READY)
+        for line in iter(_next_line, b""):
+            question = msgspec.json.decode(line, type=Question)
+            try:
+                checkpoint = Checkpoint(Path(question.checkpoint))
+                state = read_described(checkpoint.folder)
+                answer = Answer(key_page(session, checkpoint, state, question.wanted))
+            except PenstockError as e:
+                answer = Answer(error=str(e), unknown=isinstance(e, UnknownIdError))
+            answers.write(msgspec.json.encode(answer) + b"\n")
+
+
+def _next_line() -> bytes:
+    """The next question; nothing when the input has ended, or none came for long."""
+    ready, _, _ = select.select([sys.stdin.buffer], [], [], _IDLE_S)
+    return sys.stdin.buffer.readline() if ready else b""
+
+
+if __name__ == "__main__":
+    main()

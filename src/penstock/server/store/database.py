@@ -1,0 +1,114 @@
+"""Tables of the store. Times are milliseconds since 1970, in UTC."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from penstock.server.lifecycle.statuses import ENDED
+
+__all__ = ["METADATA", "events", "jobs", "leadership", "operations", "runs"]
+
+METADATA: Final = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+_LIVE: Final = sa.text(f"status NOT IN {tuple(sorted(status.value for status in ENDED))}")
+
+jobs: Final = sa.Table(
+    "jobs",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("definition", sa.Text, nullable=False),
+    sa.Column("settings", sa.JSON, nullable=False),
+    sa.Column("checkpoint", sa.Text, nullable=False),
+    sa.Column("restart", sa.Text, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("created_by", sa.Text, nullable=False),
+    # What users want. `stop` says how a job is to be stopped.
+    sa.Column("desired", sa.Text, nullable=False),
+    sa.Column("stop", sa.JSON(none_as_null=True)),
+    # What the leader has decided.
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("since_ms", sa.BigInteger, nullable=False),
+    sa.Column("delay_ms", sa.BigInteger, nullable=False),
+    sa.Column("signalled_ms", sa.BigInteger),
+    sa.Column("history", sa.JSON, nullable=False),
+    # The number of the newest run, and of all changes of the row.
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    # Two jobs that are not over never write to one checkpoint.
+    sa.Index(
+        "ix_jobs_live_checkpoint", "checkpoint", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
+    ),
+    sa.Index(None, "status"),
+)
+
+runs: Final = sa.Table(
+    "runs",
+    METADATA,
+    sa.Column("job_id", sa.Text, sa.ForeignKey(jobs.c.id), primary_key=True),
+    sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    # The process, once it was seen: its id, and its start in ticks since the boot of that name.
+    sa.Column("pid", sa.BigInteger),
+    sa.Column("started_ticks", sa.BigInteger),
+    sa.Column("boot", sa.Text),
+    sa.Column("ended_ms", sa.BigInteger),
+    sa.Column("end_kind", sa.Text),
+    sa.Column("exit_code", sa.Integer),
+    sa.Column("why", sa.Text),
+)
+
+operations: Final = sa.Table(
+    "operations",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("job_id", sa.Text, sa.ForeignKey(jobs.c.id), nullable=False),
+    sa.Column("arguments", sa.JSON, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("result", sa.JSON(none_as_null=True)),
+    sa.Column("error", sa.Text),
+    # Whoever repeats a request with the same key gets the same operation, and with another request an error.
+    sa.Column("idempotency_key", sa.Text),
+    sa.Column("request_digest", sa.Text, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("created_by", sa.Text, nullable=False),
+    sa.Column("ended_ms", sa.BigInteger),
+    sa.UniqueConstraint("created_by", "idempotency_key"),
+    sa.Index(None, "job_id", "state"),
+)
+
+events: Final = sa.Table(
+    "events",
+    METADATA,
+    # SQLite numbers rows by itself only in a column of this type.
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("at_ms", sa.BigInteger, nullable=False),
+    # No reference: an event outlives what it tells of.
+    sa.Column("job_id", sa.Text),
+    sa.Column("who", sa.Text, nullable=False),
+    sa.Column("what", sa.Text, nullable=False),
+    sa.Column("detail", sa.JSON, nullable=False),
+    sa.Index(None, "job_id", "id"),
+)
+
+leadership: Final = sa.Table(
+    "leadership",
+    METADATA,
+    # There is one row.
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("expires_ms", sa.BigInteger, nullable=False),
+)

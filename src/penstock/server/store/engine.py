@@ -1,0 +1,172 @@
+"""Engine: a store by its URL, with tables of this version."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+
+from penstock.errors import JobDefinitionError, StoreError
+
+__all__ = ["connect", "reading", "sqlite_url", "writing"]
+
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+_BUSY_MS: Final = 10_000
+_CONNECT_S: Final = 10
+# A manager that stands still, or whose machine is gone, must not keep the others waiting for what it has locked.
+_POSTGRESQL_SETTINGS: Final = {"idle_in_transaction_session_timeout": "4s", "lock_timeout": "10s"}
+# A database that is gone without a word is noticed.
+_CONNECTION_OPTIONS: Final = {
+    "connect_timeout": _CONNECT_S,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "application_name": "penstock",
+}
+_MIGRATION_LOCK: Final = 0x70656E73746F636B
+_WRITES: Final = "penstock_writes"
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a store in a file."""
+    return f"sqlite:///{path}"
+
+
+def connect(url: str) -> sa.Engine:
+    """An engine for a store, whose tables are made or migrated first. Safe for several processes at once.
+
+    The URL is `sqlite:///PATH`, or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`. Raises JobDefinitionError for any
+    other, StoreError when the store cannot be used.
+    """
+    engine = _engine(url)
+    try:
+        with writing(engine) as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+            config = Config()
+            config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except CommandError as e:
+        raise StoreError(
+            f"The store {_shown(engine)} was made by another version of penstock ({e}). Use the newest version that "
+            "has used it, or another store."
+        ) from e
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+@contextlib.contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction that may write; on SQLite it waits for others that do. StoreError when the store cannot do it."""
+    with (
+        _told(engine),
+        engine.connect().execution_options(**{_WRITES: True}) as connection,
+        connection.begin(),
+    ):
+        yield connection
+
+
+@contextlib.contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction that only reads. StoreError when the store cannot do it."""
+    with _told(engine), engine.begin() as connection:
+        yield connection
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        parsed = None
+    if parsed is not None and parsed.get_backend_name() == "sqlite" and parsed.database:
+        return _sqlite(parsed)
+    if parsed is not None and parsed.get_backend_name() == "postgresql" and parsed.database:
+        return _postgresql(parsed)
+    raise JobDefinitionError(
+        "The URL of the store must be sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
+    )
+
+
+def _sqlite(url: sa.URL) -> sa.Engine:
+    path = Path(str(url.database))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Bindings are in the store, and they may hold secrets; SQLite gives its other files the same rights.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as e:
+        raise StoreError(
+            f"The store {path} cannot be opened ({e.strerror}). Choose another place for it."
+        ) from e
+    engine = sa.create_engine(
+        url.set(drivername="sqlite+pysqlite"), connect_args={"timeout": _BUSY_MS / 1000}
+    )
+
+    def prepare(connection: Any, _: Any) -> None:
+        # Transactions are begun below, for Python's module would begin them late.
+        connection.isolation_level = None
+        for pragma in (
+            f"busy_timeout = {_BUSY_MS}",
+            "journal_mode = WAL",
+            # A change that was told must not be lost with the power.
+            "synchronous = FULL",
+            "foreign_keys = ON",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    def begin(connection: sa.Connection) -> None:
+        # One that read first and wrote then could fail when another has written meanwhile.
+        writes = connection.get_execution_options().get(_WRITES)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    sa.event.listen(engine, "connect", prepare)
+    sa.event.listen(engine, "begin", begin)
+    return engine
+
+
+def _postgresql(url: sa.URL) -> sa.Engine:
+    try:
+        engine = sa.create_engine(
+            url.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args=_CONNECTION_OPTIONS
+        )
+    except ModuleNotFoundError as e:
+        raise StoreError(
+            "A store on PostgreSQL needs psycopg, which is not installed. Run pip install 'penstock[postgresql]'."
+        ) from e
+
+    def prepare(connection: Any, _: Any) -> None:
+        for name, value in _POSTGRESQL_SETTINGS.items():
+            connection.execute(f"SET {name} = '{value}'")
+        connection.commit()
+
+    sa.event.listen(engine, "connect", prepare)
+    return engine
+
+
+def _shown(engine: sa.Engine) -> str:
+    return engine.url.set(drivername=engine.dialect.name).render_as_string(hide_password=True)
+
+
+@contextlib.contextmanager
+def _told(engine: sa.Engine) -> Iterator[None]:
+    """Errors of the database as sentences. A broken constraint is for the caller, who knows what it means."""
+    try:
+        yield
+    except sa.exc.IntegrityError:
+        raise
+    except sa.exc.DBAPIError as e:
+        raise StoreError(
+            f"The store {_shown(engine)} cannot be used: {str(e.orig).strip()}. See what there is before you try again."
+        ) from e
+    except sa.exc.TimeoutError as e:
+        raise StoreError(f"The store {_shown(engine)} is too busy: {e}. Try again.") from e

@@ -1,0 +1,57 @@
+"""Leadership: one manager at a time, by a lease with an epoch that fences all who led before."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from penstock.errors import LeadershipLostError
+from penstock.server.store.database import leadership
+
+__all__ = ["check_leader", "resign", "try_to_lead"]
+
+_ROW = 1
+
+
+def try_to_lead(connection: sa.Connection, holder: str, lease_ms: int, now_ms: int) -> int | None:
+    """The epoch with which a manager leads until the lease ends, or None while another leads.
+
+    On PostgreSQL the time is the database's, so that managers on several machines agree.
+    """
+    row = connection.execute(sa.select(leadership).with_for_update()).one_or_none()
+    # Behind the lock, for which it may have waited while another took or renewed the lease.
+    now_ms = _database_now_ms(connection, now_ms)
+    if row is None:
+        connection.execute(
+            leadership.insert().values(id=_ROW, holder=holder, epoch=1, expires_ms=now_ms + lease_ms)
+        )
+        return 1
+    # A lease that ends later than any could was given before the clock went back.
+    holds = now_ms < row.expires_ms <= now_ms + lease_ms
+    if row.holder != holder and holds:
+        return None
+    epoch: int = row.epoch if row.holder == holder else row.epoch + 1
+    connection.execute(leadership.update().values(holder=holder, epoch=epoch, expires_ms=now_ms + lease_ms))
+    return epoch
+
+
+def resign(connection: sa.Connection, holder: str) -> None:
+    """End the lease of a manager, if it has it, so that another need not wait."""
+    connection.execute(leadership.update().where(leadership.c.holder == holder).values(expires_ms=0))
+
+
+def check_leader(connection: sa.Connection, epoch: int) -> None:
+    """Raise LeadershipLostError unless the epoch leads; nobody else comes to lead within the transaction."""
+    query = sa.select(leadership.c.epoch).with_for_update(read=True)
+    found = connection.execute(query).scalar_one_or_none()
+    if found != epoch:
+        raise LeadershipLostError(
+            f"Another manager leads (its epoch is {found}, this one's {epoch}). This one has changed nothing, and "
+            "leads again when the other ends."
+        )
+
+
+def _database_now_ms(connection: sa.Connection, now_ms: int) -> int:
+    if connection.dialect.name != "postgresql":
+        return now_ms
+    seconds = sa.extract("epoch", sa.func.clock_timestamp())
+    return int(connection.execute(sa.select(sa.cast(seconds * 1000, sa.BigInteger))).scalar_one())

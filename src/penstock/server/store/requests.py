@@ -1,0 +1,175 @@
+"""Requests: what users ask for becomes operations and events, in the transactions of the store."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from penstock.errors import IdempotencyError
+from penstock.server.lifecycle.decisions import End, settled
+from penstock.server.store.database import events, operations
+from penstock.server.store.row_types import JobRow, OperationKind, OperationRow
+
+__all__ = [
+    "MANAGER",
+    "UNFINISHED",
+    "Asked",
+    "add_event",
+    "add_operation",
+    "as_id",
+    "end_operation",
+    "find_operations",
+    "new_operation_id",
+    "rows_of",
+    "same_request",
+    "settle",
+]
+
+MANAGER: Final = "manager"
+"""Who did what users did not."""
+
+UNFINISHED: Final = ("PENDING", "RUNNING")
+
+_TOLD_OF_RESCALES: Final = ("before", "after", "downtime_s")
+
+_Row = TypeVar("_Row")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user asks for: who, what, and the key by which a repeated request is known."""
+
+    who: str
+    kind: OperationKind
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+
+    def digest(self, job_id: str | None) -> str:
+        """What requests with the same key must have in common."""
+        return hashlib.sha256(
+            msgspec.json.encode((self.kind, job_id, self.arguments), order="deterministic")
+        ).hexdigest()
+
+
+def new_operation_id() -> str:
+    """An id for an operation."""
+    return f"op-{uuid.uuid4().hex[:16]}"
+
+
+def as_id(text: str) -> str:
+    """A text as an id to look for. PostgreSQL refuses a NUL, which no id has, and which a client may send."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def same_request(connection: sa.Connection, asked: Asked, job_id: str | None) -> OperationRow | None:
+    """The operation of a request that was made before. IdempotencyError when its key was that of another one."""
+    if asked.key is None:
+        return None
+    mine = (operations.c.created_by == asked.who, operations.c.idempotency_key == asked.key)
+    for found in find_operations(connection, *mine):
+        if found.request_digest != asked.digest(job_id):
+            raise IdempotencyError(
+                f"The idempotency key {asked.key!r} was used for another request (operation {found.id}). Use a new "
+                "key for each request."
+            )
+        return found
+    return None
+
+
+def add_operation(
+    connection: sa.Connection,
+    now_ms: int,
+    job_id: str,
+    asked: Asked,
+    *,
+    operation_id: str | None = None,
+    result: dict[str, Any] | None = None,
+) -> OperationRow:
+    """An operation, which is done when it has a result."""
+    added = OperationRow(
+        id=operation_id or new_operation_id(),
+        kind=asked.kind,
+        job_id=job_id,
+        arguments=dict(asked.arguments),
+        state="PENDING" if result is None else "DONE",
+        result=result,
+        error=None,
+        idempotency_key=asked.key,
+        # A job gets its id when it is submitted.
+        request_digest=asked.digest(None if asked.kind == "submit" else job_id),
+        created_ms=now_ms,
+        created_by=asked.who,
+        ended_ms=None if result is None else now_ms,
+    )
+    connection.execute(operations.insert().values(msgspec.to_builtins(added)))
+    detail = {"operation": added.id, **added.arguments}
+    add_event(connection, now_ms, job_id, asked.who, f"asked for: {asked.kind}", detail)
+    return added
+
+
+def end_operation(
+    connection: sa.Connection,
+    now_ms: int,
+    operation: OperationRow,
+    *,
+    result: dict[str, Any] | None = None,
+    error: str | None = None,
+) -> OperationRow:
+    """End an operation: with a result, or with an error. One that has ended stays as it is."""
+    state = "DONE" if error is None else "FAILED"
+    values = {"state": state, "result": result, "error": error, "ended_ms": now_ms}
+    mine = (operations.c.id == operation.id, operations.c.state.in_(UNFINISHED))
+    if connection.execute(operations.update().where(*mine).values(values)).rowcount == 1:
+        detail = {"operation": operation.id} | ({"error": error} if error else {})
+        if operation.kind == "rescale":
+            # How long the job stood still is asked for long after the operation is forgotten.
+            detail |= {name: (result or {})[name] for name in _TOLD_OF_RESCALES if name in (result or {})}
+        add_event(
+            connection, now_ms, operation.job_id, MANAGER, f"{operation.kind} is {state.lower()}", detail
+        )
+    return find_operations(connection, operations.c.id == operation.id)[0]
+
+
+def settle(connection: sa.Connection, now_ms: int, job: JobRow, end: End | None) -> None:
+    """End the operations that are over now that a job has its status; `end` is how its run has ended."""
+    needs_driver = job.stop is not None and job.stop.needs_driver
+    done = not needs_driver or (end is not None and end.stop_done)
+    mine = (operations.c.job_id == job.id, operations.c.state.in_(UNFINISHED))
+    for operation in find_operations(connection, *mine):
+        outcome = settled(operation.kind, job.status, stop_done=done)
+        if outcome is None:
+            continue
+        told = end if operation.kind == "stop" else None
+        ok, error = outcome
+        if ok and not (told is not None and told.stop_error):
+            end_operation(connection, now_ms, operation, result=dict(told.details) if told else {})
+        else:
+            end_operation(connection, now_ms, operation, error=error or (told.stop_error if told else ""))
+
+
+def add_event(
+    connection: sa.Connection, now_ms: int, job_id: str | None, who: str, what: str, detail: dict[str, Any]
+) -> None:
+    """Tell who did what."""
+    row = {"at_ms": now_ms, "job_id": job_id, "who": who, "what": what, "detail": detail}
+    connection.execute(events.insert().values(row))
+
+
+def find_operations(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[OperationRow]:
+    """The operations for which all conditions hold, oldest first."""
+    query = sa.select(operations).where(*conditions).order_by(operations.c.created_ms, operations.c.id)
+    return rows_of(connection.execute(query), OperationRow)
+
+
+def rows_of(result: sa.CursorResult[Any], kind: type[_Row]) -> list[_Row]:
+    """Rows as a type whose fields are the columns."""
+    # SQLAlchemy has its own kind of text for names, which msgspec does not take.
+    return [
+        msgspec.convert({str(name): value for name, value in row.items()}, kind) for row in result.mappings()
+    ]

@@ -1,0 +1,128 @@
+"""Rows of the store as typed values. Times are milliseconds since 1970, in UTC."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from penstock.server.lifecycle.decisions import JobFacts
+from penstock.server.lifecycle.restarts import RestartHistory, parse_strategy
+from penstock.server.lifecycle.statuses import Desired, JobStatus
+
+__all__ = [
+    "EventRow",
+    "JobRow",
+    "NewJob",
+    "OperationKind",
+    "OperationRow",
+    "OperationState",
+    "RunRow",
+    "Stop",
+]
+
+OperationKind: TypeAlias = Literal[
+    "submit", "cancel", "stop", "pause", "resume", "savepoint", "rescale", "dump"
+]
+OperationState: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "FAILED"]
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """How a job is to be stopped: for which operation, with which savepoint at which place, and whether drained."""
+
+    operation: str
+    savepoint: str | None = None
+    uri: str | None = None
+    drain: bool = False
+
+    @property
+    def needs_driver(self) -> bool:
+        """Whether only a running job can be stopped so."""
+        return self.savepoint is not None or self.drain
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is submitted."""
+
+    id: str
+    name: str
+    definition: str
+    settings: dict[str, Any]
+    checkpoint: str
+    restart: str
+
+
+class JobRow(NewJob, frozen=True, kw_only=True):
+    """A job."""
+
+    created_ms: int
+    created_by: str
+    desired: Desired
+    stop: Stop | None
+    status: JobStatus
+    reason: str
+    since_ms: int
+    delay_ms: int
+    signalled_ms: int | None
+    history: RestartHistory
+    epoch: int
+    version: int
+
+    @property
+    def facts(self) -> JobFacts:
+        """What a decision needs of the job."""
+        return JobFacts(
+            id=self.id,
+            status=self.status,
+            desired=self.desired,
+            strategy=parse_strategy(self.restart),
+            history=self.history,
+            since_ms=self.since_ms,
+            delay_ms=self.delay_ms,
+            signalled_ms=self.signalled_ms,
+            stop_needs_driver=self.stop is not None and self.stop.needs_driver,
+        )
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of a job: its process, by id and start in ticks since a boot, and its end."""
+
+    job_id: str
+    epoch: int
+    host: str
+    created_ms: int
+    pid: int | None
+    started_ticks: int | None
+    boot: str | None
+    ended_ms: int | None
+    end_kind: str | None
+    exit_code: int | None
+    why: str | None
+
+
+class OperationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user asked for, and what came of it."""
+
+    id: str
+    kind: OperationKind
+    job_id: str
+    arguments: dict[str, Any]
+    state: OperationState
+    result: dict[str, Any] | None
+    error: str | None
+    idempotency_key: str | None
+    request_digest: str
+    created_ms: int
+    created_by: str
+    ended_ms: int | None
+
+
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did what, when, to which job."""
+
+    id: int
+    at_ms: int
+    job_id: str | None
+    who: str
+    what: str
+    detail: dict[str, Any]

@@ -1,0 +1,225 @@
+"""Kafka sink: records to a topic, at least once or exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers.kafka_topics import check_topic
+from penstock.errors import ExternalSystemError
+from penstock.records.types import RecordType
+from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.kafka_groups import newest_batch
+from penstock.sinks.kafka_producers import (
+    PlainProducer,
+    TransactionalProducer,
+    TransactionLostError,
+    connection_settings,
+    forget,
+    transaction_timeout_s,
+)
+from penstock.sinks.message_sizes import MessageLimit, limit_of, oversized, with_limit
+from penstock.sinks.outgoing_messages import OutgoingMessages
+
+__all__ = ["Encoder", "KafkaSink"]
+
+_ATTEMPTS: Final = 3
+
+
+class Encoder(Protocol):
+    """What the sink needs of a format."""
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """The records as a binary column."""
+
+
+class KafkaSink:
+    """Writes each record as a message, with its key.
+
+    With `delivery=exactly-once` each sink partition writes a batch in one transaction, which also commits the
+    batch as the offset of a consumer group named like the transaction. A task that runs again, also beside an
+    older attempt that still lives, finds the batch there and writes nothing. A consumer with
+    `isolation.level=read_committed` sees every record once.
+    """
+
+    def __init__(self, binding: KafkaBinding, encoder: Encoder) -> None:
+        self._binding = binding
+        self._encoder = encoder
+        self._limit = MessageLimit()
+        self.exactly_once = binding.delivery == "exactly-once"
+        self.commits_in_tasks = self.exactly_once
+
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # Kafka keeps what is fixed
+        """The newest batch of a lineage that any sink partition has committed, while the broker remembers it."""
+        return newest_batch(self._binding, self._transactional_id(lineage, "")) if self.exactly_once else -1
+
+    def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # Kafka keeps what is fixed
+        """Check the topic, the client settings and, for exactly-once, that transactions work."""
+        connection = connection_settings(self._binding)
+        check_topic(self._binding, connection)
+        self._limit = limit_of(self._binding, connection)
+        self._binding = with_limit(self._binding, self._limit)
+        # Settings and transactions are tried here, where an error is a sentence and not a failed task.
+        if self.exactly_once:
+            forget(TransactionalProducer(self._binding, self._transactional_id(lineage, "start")))
+        else:
+            forget(PlainProducer(self._binding))
+
+    def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # the encoder knows
+        """A task that is done when its records are safe, or committed."""
+        if self.exactly_once:
+            transactional_id = self._transactional_id(context.lineage, str(context.partition))
+            outgoing = _Encoded(self._binding, self._encoder, self._limit)
+            return _TransactionTask(outgoing, transactional_id, context.batch_id)
+        return _PlainTask(_Encoded(self._binding, self._encoder, self._limit))
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
+        """Nothing to do: the tasks have made their records visible."""
+
+    def _transactional_id(self, lineage: str, partition: str) -> str:
+        return f"penstock-{lineage}-{self._binding.stream}-{partition}"
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """Records become messages; which of them are too large follows from a limit."""
+
+    binding: KafkaBinding
+    encoder: Encoder
+    limit: MessageLimit
+
+    def messages(
+        self, batch: pa.RecordBatch, keys: pa.Array | None
+    ) -> tuple[pa.Array, pa.Array | None, list[Rejection]]:
+        """The values and keys of the messages that are not too large, and the records of the others."""
+        values = self.encoder.encode(batch)
+        most_bytes = self.limit.most_bytes
+        sizes = oversized(values, keys, most_bytes)
+        if not sizes:
+            return values, keys, []
+        topic = self.binding.topic
+        rejections = [
+            Rejection(row, self.limit.reason(size, topic), values[row].as_py(), most_bytes)
+            for row, size in sizes.items()
+        ]
+        fits = pa.array([row not in sizes for row in range(len(values))])
+        return values.filter(fits), None if keys is None else keys.filter(fits), rejections
+
+
+class _PlainTask(RejectingTask):
+    """Sends while records come, and waits for the broker at the end."""
+
+    def __init__(self, encoded: _Encoded) -> None:
+        super().__init__()
+        self._encoded = encoded
+        self._producer = PlainProducer.of(encoded.binding)
+
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
+        if len(batch):
+            values, keys, self._rejections = self._encoded.messages(batch, keys)
+            self._producer.send(values, keys)
+
+    def finish(self) -> bytes:
+        self._producer.flush()
+        return b""
+
+    def abort(self) -> None:
+        with suppress(Exception):
+            forget(self._producer)
+
+
+class _TransactionTask(RejectingTask):
+    """Keeps the messages until the task has all of them, and then sends and commits them in one transaction.
+
+    The broker ends a transaction that stays open for long, so that none is open while user code still runs.
+    The producer that this process has kept may be fenced, by a worker that had the partition in between. Then
+    the first request fails, and a new producer finds out whether the batch is there already.
+
+    The limit of messages is committed with the batch: when it is there already, its replay leaves out the same records,
+    though the topic may take others by now.
+    """
+
+    def __init__(self, encoded: _Encoded, transactional_id: str, batch_id: int) -> None:
+        super().__init__()
+        self._encoded = encoded
+        self._binding = encoded.binding
+        self._id = transactional_id
+        self._batch_id = batch_id
+        self._messages = OutgoingMessages(self._binding.stream)
+        self._producer: TransactionalProducer | None = None
+
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
+        if not len(batch):
+            return
+        if self._producer is None:
+            self._producer = TransactionalProducer.of(self._binding, self._id)
+            self._encoded = replace(self._encoded, limit=self._limit(self._producer))
+        values, keys, self._rejections = self._encoded.messages(batch, keys)
+        self._messages.append(values, keys)
+
+    def finish(self) -> bytes:
+        if self._producer is not None:
+            self._send_and_commit()
+        self._messages.close()
+        return b""
+
+    def abort(self) -> None:
+        self._messages.close()
+        with suppress(Exception):
+            if self._producer is not None:
+                self._producer.abort()
+
+    def _limit(self, producer: TransactionalProducer) -> MessageLimit:
+        """The limit for the batch: that with which it was committed, if it was."""
+        if producer.done == self._batch_id and producer.note:
+            return msgspec.json.decode(producer.note, type=MessageLimit)
+        return self._encoded.limit
+
+    def _send_and_commit(self) -> None:
+        """Do it, with a new producer when the transaction is lost."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            begun_s = time.monotonic()
+            try:
+                self._attempt()
+                return
+            except TransactionLostError as e:
+                self._producer = None
+                took_s = time.monotonic() - begun_s
+                if took_s >= transaction_timeout_s(self._binding):
+                    raise self._too_slow(took_s, e) from e
+                if attempt == _ATTEMPTS:
+                    raise ExternalSystemError(
+                        f"Sink {self._binding.stream!r}: the transaction {self._id} on {self._binding.servers} "
+                        f"was lost {attempt} times ({e}). The batch will be written again."
+                    ) from e
+
+    def _attempt(self) -> None:
+        producer = self._producer = TransactionalProducer.of(self._binding, self._id)
+        # An earlier task of this process may have left a transaction open.
+        producer.abort()
+        if producer.done < self._batch_id:
+            for values, keys in self._messages.blocks():
+                producer.send(values, keys)
+            producer.commit(self._batch_id, msgspec.json.encode(self._encoded.limit).decode())
+        elif self._limit(producer) != self._encoded.limit:
+            raise ExternalSystemError(
+                f"Sink {self._binding.stream!r}: batch {self._batch_id} was written to {self._binding.topic!r} by a "
+                "task of an earlier run, under another limit of message sizes. The batch will be written again."
+            )
+
+    def _too_slow(self, took_s: float, cause: TransactionLostError) -> ExternalSystemError:
+        megabytes = self._messages.nbytes / (1 << 20)
+        return ExternalSystemError(
+            f"Sink {self._binding.stream!r}: the output of batch {self._batch_id} in one task, {megabytes:,.1f} MB, "
+            f"could not be sent to {self._binding.servers} within {took_s:.0f} s ({cause}), and its transaction may "
+            f"be open for {transaction_timeout_s(self._binding):g} s. Raise transaction.timeout.ms in the URI (the "
+            "broker allows at most its transaction.max.timeout.ms), or let a batch read less with "
+            "max_records_per_batch or max_files_per_batch."
+        )

@@ -1,0 +1,273 @@
+"""Snapshot reader: what a manifest lists, checked before use; what is wrong with a snapshot; edits of a dump."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import DamagedSnapshotError, NotThereError, SnapshotError
+from penstock.snapshots.digests import Digest, row_hashes
+from penstock.snapshots.manifest import (
+    BEFORE,
+    MANIFEST,
+    FileEntry,
+    Manifest,
+    TableEntry,
+    from_bytes,
+    snapshot_digest,
+    to_bytes,
+)
+from penstock.snapshots.snapshot_writer import file_entry
+from penstock.snapshots.stores import Store, open_store
+from penstock.snapshots.table_formats import SnapshotFormat, decode, json_rows, line_of_row
+from penstock.snapshots.text_rows import UnfitRowError
+
+__all__ = ["Defect", "Verified", "accept", "read_file", "read_manifest", "read_table", "verify"]
+
+
+def read_manifest(store: Store) -> Manifest:
+    """The manifest of a snapshot.
+
+    Raises NotThereError when there is no snapshot, DamagedSnapshotError when the manifest is not what was written,
+    SnapshotError when a newer penstock wrote it.
+    """
+    try:
+        data = store.read(MANIFEST)
+    except NotThereError:
+        raise NotThereError(
+            f"There is no snapshot in {store.uri!r}: {MANIFEST!r} is missing, which is written last. Check the place; "
+            "a snapshot that was not finished has to be taken again."
+        ) from None
+    return from_bytes(data, store.uri)
+
+
+def read_file(store: Store, file: FileEntry) -> pa.Buffer:
+    """The content of a listed file. Raises DamagedSnapshotError when it is not what was written."""
+    data, problem = _content(store, file)
+    if problem or data is None:
+        raise DamagedSnapshotError(
+            f"{file.path!r} in {store.uri!r} {problem}. Take it from a backup of the snapshot, or, if it is a dump "
+            "that was edited on purpose, accept it."
+        )
+    return data
+
+
+def _content(store: Store, file: FileEntry) -> tuple[pa.Buffer | None, str]:
+    """The content, and what is wrong with it."""
+    try:
+        data = store.open_input(file.path).read_buffer()
+    except NotThereError:
+        return None, "is missing"
+    if data.size != file.bytes:
+        return data, f"has {data.size} bytes instead of {file.bytes}"
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        return data, "was changed: its SHA-256 is another"
+    return data, ""
+
+
+def read_table(store: Store, manifest: Manifest, name: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a table, in the order of its files. Nothing of a file comes before all of it was checked.
+
+    Raises SnapshotError when there is no such table, DamagedSnapshotError when a file is not what was written.
+    """
+    table = manifest.table(name)
+    schema = table.arrow_schema
+    for file in table.files:
+        data = read_file(store, file)
+        with _named(file.path):
+            yield from decode(data, schema, manifest.format)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Errors of rows say in which file they are."""
+    try:
+        yield
+    except UnfitRowError as e:
+        e.path = path
+        raise
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One thing that is wrong: with a file, or with the table whose name stands for a path."""
+
+    path: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What `verify` found; `manifest` is None when there is none that can be used."""
+
+    uri: str
+    manifest: Manifest | None
+    defects: tuple[Defect, ...]
+    files: int
+    rows: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything is as it was written."""
+        return not self.defects
+
+
+def verify(uri: str) -> Verified:
+    """Read a whole snapshot and list every defect.
+
+    These are: no manifest or a damaged one, files that are missing, truncated, changed or not listed, tables whose
+    rows are not as many or not those that the manifest says. Raises errors only when the place cannot be read.
+    """
+    store = open_store(uri)
+    try:
+        manifest = read_manifest(store)
+    except SnapshotError as e:
+        return Verified(uri, None, (Defect(MANIFEST, str(e)),), 0, 0)
+    defects = [Defect(path, "is not listed in the manifest") for path in _unlisted(store, manifest)]
+    for file in (*manifest.files, *(table.schema_file for table in manifest.tables)):
+        _, problem = _content(store, file)
+        defects += [Defect(file.path, problem)] if problem else []
+    for table in manifest.tables:
+        defects += _table_defects(store, manifest, table)
+    if snapshot_digest(manifest.tables) != manifest.digest:
+        defects.append(Defect(MANIFEST, "has a digest that is not that of its tables"))
+    rows = sum(table.rows for table in manifest.tables)
+    return Verified(uri, manifest, tuple(defects), len(_listed(manifest)), rows)
+
+
+def _listed(manifest: Manifest) -> list[FileEntry]:
+    tables = manifest.tables
+    return [
+        *manifest.files,
+        *(table.schema_file for table in tables),
+        *(f for table in tables for f in table.files),
+    ]
+
+
+def _unlisted(store: Store, manifest: Manifest) -> list[str]:
+    known = {MANIFEST, BEFORE, *(file.path for file in _listed(manifest))}
+    return [path for path in store.list() if path not in known]
+
+
+def _table_defects(store: Store, manifest: Manifest, table: TableEntry) -> list[Defect]:
+    defects: list[Defect] = []
+    total = Digest()
+    for file in table.files:
+        data, problem = _content(store, file)
+        if data is not None and not problem:
+            try:
+                with _named(file.path):
+                    digest = Digest.of(decode(data, table.arrow_schema, manifest.format))
+                total += digest
+                if digest.rows != file.rows:
+                    problem = f"has {digest.rows} rows instead of {file.rows}"
+            except SnapshotError as e:
+                problem = f"cannot be read: {e}"
+        defects += [Defect(file.path, problem)] if problem else []
+    if not defects and total.rows != table.rows:
+        defects.append(Defect(table.name, f"has {total.rows} rows instead of {table.rows}"))
+    elif not defects and total.hex() != table.digest:
+        defects.append(Defect(table.name, "has other rows than the manifest says"))
+    return defects
+
+
+def accept(uri: str) -> Manifest:
+    """Take the tables of a dump as they were edited: check every row, then write a manifest that lists them.
+
+    The manifest before stays as `manifest.json.before`. Rows may be changed, added and removed inside of the files,
+    but not files themselves.
+
+    Raises UnfitRowError for the first row that does not fit its table's schema or has a key a second time,
+    SnapshotError for savepoints and for files that came or went, DamagedSnapshotError for files that are no tables.
+    """
+    store = open_store(uri)
+    manifest = read_manifest(store)
+    if manifest.kind != "dump":
+        raise SnapshotError(
+            f"{uri!r} is a savepoint, which is never edited. Edit a dump of the job, and start from that."
+        )
+    for path in _unlisted(store, manifest):
+        raise SnapshotError(
+            f"{path!r} in {uri!r} is not listed in the manifest. Delete it; rows that shall count belong into a listed "
+            "file of their table."
+        )
+    for file in (*manifest.files, *(table.schema_file for table in manifest.tables)):
+        read_file(store, file)
+    tables = tuple(_Edited(store, manifest.format, table).entry() for table in manifest.tables)
+    accepted = msgspec.structs.replace(manifest, tables=tables, digest=snapshot_digest(tables))
+    if accepted != manifest:
+        store.replace(BEFORE, store.read(MANIFEST))
+        store.replace(MANIFEST, to_bytes(accepted))
+    return accepted
+
+
+class _Edited:
+    """A table whose files may have been edited."""
+
+    def __init__(self, store: Store, format: SnapshotFormat, table: TableEntry) -> None:  # noqa: A002  # the one word for it
+        self._store = store
+        self._format = format
+        self._table = table
+        self._schema = table.arrow_schema
+
+    def entry(self) -> TableEntry:
+        """The entry of the table as it is now."""
+        files, keys, total = [], [], Digest()
+        for file in self._table.files:
+            data = self._data(file)
+            digest = Digest()
+            for batch in self._batches(file, data):
+                digest += Digest.of([batch])
+                if self._table.key:
+                    keys.append(row_hashes(batch.select(list(self._table.key))))
+            files.append(file_entry(file.path, data, digest.rows))
+            total += digest
+        if keys:
+            self._refuse_repeated([np.concatenate(lane) for lane in zip(*keys, strict=True)], files)
+        return msgspec.structs.replace(self._table, files=tuple(files), rows=total.rows, digest=total.hex())
+
+    def _data(self, file: FileEntry) -> pa.Buffer:
+        try:
+            return self._store.open_input(file.path).read_buffer()
+        except NotThereError:
+            raise SnapshotError(
+                f"{file.path!r} in {self._store.uri!r} is missing. Put it back; to remove all its rows, leave a file "
+                "without rows."
+            ) from None
+
+    def _batches(self, file: FileEntry, data: pa.Buffer) -> Iterator[pa.RecordBatch]:
+        with _named(file.path):
+            yield from decode(data, self._schema, self._format)
+
+    def _refuse_repeated(self, hashes: list[np.ndarray], files: list[FileEntry]) -> None:
+        first, second = hashes
+        # A stable sort, so that of equal keys the one that stands first comes first.
+        order = np.lexsort((second, first))
+        again = (first[order][1:] == first[order][:-1]) & (second[order][1:] == second[order][:-1])
+        if not again.any():
+            return
+        row = int(order[1:][again].min())
+        for file in files:
+            if row < file.rows:
+                raise self._repeated(file, row)
+            row -= file.rows
+
+    def _repeated(self, file: FileEntry, row: int) -> UnfitRowError:
+        data = self._data(file)
+        key = list(self._table.key)
+        start = 0
+        value = ""
+        for batch in self._batches(file, data):
+            if start <= row < start + len(batch):
+                value = str(json_rows(batch.select(key).slice(row - start, 1))[0])
+            start += len(batch)
+        reason = "another row of the table has this key"
+        return UnfitRowError(
+            row, ", ".join(key), value, reason, line_of_row(data, self._format, row), file.path
+        )

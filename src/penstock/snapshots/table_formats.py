@@ -1,0 +1,190 @@
+"""Formats: the batches of a table as the bytes of one file, and back without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import SnapshotError
+from penstock.snapshots.arrow_schemas import missing_row
+from penstock.snapshots.csv_format import CsvFormat
+from penstock.snapshots.hidden_nulls import without_hidden_nulls
+from penstock.snapshots.json_lines_format import JsonLinesFormat
+from penstock.snapshots.row_sizes import Bound, runs_within
+from penstock.snapshots.stores import Data
+from penstock.snapshots.text_columns import json_texts
+from penstock.snapshots.text_rows import NOT_FITTING, UnfitRowError, first_unfit, line_of, row_bounds
+
+__all__ = ["FORMATS", "SnapshotFormat", "decode", "encode", "json_rows", "line_of_row"]
+
+SnapshotFormat: TypeAlias = Literal["csv", "jsonl", "parquet", "arrow"]
+FORMATS: Final[tuple[str, ...]] = get_args(SnapshotFormat)
+
+_ROWS: Final = 1 << 16
+# Rows are brought together in pieces, of which the texts of a column must stay below 2 GiB.
+_PIECE_BYTES: Final = 16 << 20
+
+
+def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: SnapshotFormat) -> pa.Buffer:  # noqa: A002  # the one word for it
+    """The bytes of a file with these rows; the same rows give the same bytes, however they are batched.
+
+    Raises SnapshotError when batches are not of the schema, or hold null where it allows none.
+    """
+    pieces = _even(batches, schema)
+    if format == "csv":
+        as_csv = CsvFormat(schema)
+        return _joined(iter([as_csv.header()]), map(as_csv.encode, pieces))
+    if format == "jsonl":
+        return _joined(iter(()), map(JsonLinesFormat(schema).encode, pieces))
+    sink = pa.BufferOutputStream()
+    if format == "parquet":
+        _write_parquet(sink, pieces, schema)
+    elif format == "arrow":
+        options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
+        with pa.ipc.new_file(sink, schema, options=options) as writer:
+            for piece in pieces:
+                writer.write_batch(piece)
+    else:
+        raise _unknown(format)
+    return sink.getvalue()
+
+
+def _unknown(name: str) -> SnapshotError:
+    return SnapshotError(f"There is no format {name!r} of snapshots. Use one of {', '.join(FORMATS)}.")
+
+
+def _joined(*parts: Iterator[Any]) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    for part in parts:
+        for piece in part:
+            sink.write(piece)
+    return sink.getvalue()
+
+
+def _even(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of one size, so that the bytes of a file do not depend on how they came."""
+    checked = (_checked(batch, schema) for batch in batches)
+    return (_concat(run, schema) for run in runs_within(checked, Bound(_ROWS, _PIECE_BYTES)))
+
+
+def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.RecordBatch.from_arrays(
+        [pa.concat_arrays([batch.column(i) for batch in batches]) for i in range(len(schema))], schema=schema
+    )
+
+
+def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    # Names alone tell fields apart; whether they may be null is checked by their values.
+    if batch.schema.names != schema.names or [f.type for f in batch.schema] != [f.type for f in schema]:
+        raise SnapshotError(
+            f"The rows have the columns {_shown(batch.schema)}, but the table has {_shown(schema)}. Convert them first."
+        )
+    for column, field in zip(batch.columns, schema, strict=True):
+        row = missing_row(column, field)
+        if row is not None:
+            raise SnapshotError(
+                f"The column {field.name!r} has null in row {row + 1} of a batch, or inside its value, where the "
+                "schema allows none. Give a value, or declare it nullable."
+            )
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _write_parquet(sink: Any, pieces: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+    with pq.ParquetWriter(sink, schema, compression="zstd", version="2.6") as writer:
+        for piece in pieces:
+            try:
+                columns = map(without_hidden_nulls, piece.columns)
+                writer.write_batch(pa.RecordBatch.from_arrays(list(columns), schema=schema))
+            except pa.ArrowInvalid as e:
+                raise SnapshotError(
+                    f"A value cannot be kept in Parquet ({e}). Use another format for this snapshot."
+                ) from e
+
+
+def decode(data: Data, schema: pa.Schema, format: SnapshotFormat) -> Iterator[pa.RecordBatch]:  # noqa: A002  # the one word for it
+    """The rows of a file.
+
+    Raises UnfitRowError for the first row that is not of the schema, SnapshotError when the file is not of the format.
+    """
+    if format == "csv":
+        yield from CsvFormat(schema).decode(_bytes(data))
+    elif format == "jsonl":
+        yield from JsonLinesFormat(schema).decode(_bytes(data))
+    elif format in ("parquet", "arrow"):
+        first = 0
+        for batch in _batches(data, format):
+            yield _fitted(batch, schema, first)
+            first += len(batch)
+    else:
+        raise _unknown(format)
+
+
+def _bytes(data: Data) -> Any:
+    return np.frombuffer(data, np.uint8)
+
+
+def _batches(data: Data, format: str) -> Iterator[pa.RecordBatch]:  # noqa: A002  # the one word for it
+    buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+    try:
+        if format == "parquet":
+            yield from pq.ParquetFile(pa.BufferReader(buffer)).iter_batches(
+                batch_size=_ROWS, use_threads=False
+            )
+        else:
+            with pa.ipc.open_file(pa.BufferReader(buffer)) as reader:
+                for place in range(reader.num_record_batches):
+                    yield reader.get_batch(place)
+    except (pa.ArrowException, OSError) as e:
+        raise SnapshotError(f"The file cannot be read as {format} ({e}). Write it again.") from e
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.RecordBatch:
+    """The batch in the types of the schema, which files have that were edited with other tools."""
+    if sorted(batch.schema.names) != sorted(schema.names):
+        reason = f"the file has the columns {_shown(batch.schema)}, but the table has {_shown(schema)}"
+        raise UnfitRowError(first, "", "", reason)
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        try:
+            fitted = _cast(column, field.type, len(column))
+        except NOT_FITTING:
+            row, error = first_unfit(partial(_cast, column, field.type), len(column))
+            raise UnfitRowError(first + row, field.name, str(column[row]), str(error)) from None
+        row_without = missing_row(fitted, field)
+        if row_without is not None:
+            raise UnfitRowError(first + row_without, field.name, "", "it must not be null")
+        columns.append(fitted)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType, count: int) -> pa.Array:
+    part = column.slice(0, count)
+    return part if part.type == kind else part.cast(kind)
+
+
+def line_of_row(data: Data, format: SnapshotFormat, row: int) -> int | None:  # noqa: A002  # the one word for it
+    """The line, from 1 on, in which a row of a file begins; None when the format has no lines."""
+    if format not in ("csv", "jsonl"):
+        return None
+    content = _bytes(data)
+    bounds = row_bounds(content, quoted=format == "csv")
+    return line_of(content, int(bounds[row + (format == "csv")]))
+
+
+def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows to show: as JSON Lines would have them."""
+    rows = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+    return [msgspec.json.decode(text) for text in json_texts(rows).to_pylist()]

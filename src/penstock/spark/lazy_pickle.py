@@ -1,0 +1,39 @@
+"""Lazy pickles: values pickled once in the driver, opened only where they are used.
+
+Spark sends data sources and stateful processors also to helper processes of the driver, which do not get the job's own
+modules. What those processes only pass on stays sealed there. The bytes never leave Spark's own processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import pickle
+from typing import Final, Generic, TypeVar, cast
+
+from pyspark import cloudpickle
+
+__all__ = ["Sealed"]
+
+T = TypeVar("T")
+
+
+class Sealed(Generic[T]):
+    """A value in pickled form."""
+
+    def __init__(self, value: T) -> None:
+        self._bytes: Final[bytes] = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+
+    def open(self) -> T:
+        """The value; the same object each time within a worker."""
+        return cast("T", _opened(self._bytes))
+
+
+@functools.lru_cache(maxsize=64)
+def _opened(data: bytes) -> object:
+    value = pickle.loads(data)
+    # PySpark's workers run a full garbage collection after every task. With all that is imported by now it would take
+    # 50 ms each time, most of what a small micro-batch costs; frozen objects are not looked at.
+    gc.collect()
+    gc.freeze()
+    return value

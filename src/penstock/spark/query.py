@@ -1,0 +1,183 @@
+"""The query: a job's plan as one Spark streaming query, from sources through keyed levels to the sinks."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.bindings.types import KafkaBinding
+from penstock.runtime.command_reader import CommandReader
+from penstock.runtime.packed_rows import PACKED_DDL
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.record_reader import PLANNED, StreamReader, kafka_chunks, planned_at
+from penstock.runtime.seed import woken
+from penstock.runtime.start_signal import START_NODE, StartReader
+from penstock.runtime.writer import REPORT_DDL, Forwarder, Writer
+from penstock.sources.base import HeldLog, ReplayableLog
+from penstock.sources.kafka_source import spark_options
+from penstock.sources.starts import StartLog
+from penstock.spark.keyed import keyed_level
+from penstock.spark.lazy_pickle import Sealed
+from penstock.spark.log_source import LogStart, log_stream
+from penstock.spark.tasks import is_first_batch, spark_batch
+from penstock.streams.graph import Port, SourceNode
+
+__all__ = ["BoundSource", "Query", "start_query"]
+
+_WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+# A job with a clock goes on making micro-batches while nothing comes; after an empty one it rests for so long.
+_REST_S: Final = 0.5
+
+BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class BoundSource:
+    """A source of the job and where it reads: a log of penstock's own, or a Kafka topic through Spark."""
+
+    node: SourceNode
+    input: ReplayableLog | KafkaBinding
+    reader: StreamReader | CommandReader | StartReader
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is needed to start the query. With `holds_data` the data streams stand still; commands go on.
+
+    With `ends`, time ends for the steps in its first micro-batch. The micro-batch that Spark calls 0 has the number
+    `first_batch`, and `positions` are where streams begin then, if not where their bindings say. `limits` says how many
+    records of a topic a micro-batch has, where that is not as its binding says.
+    """
+
+    plan: JobPlan
+    sources: list[BoundSource]
+    writer: Writer
+    checkpoint: str
+    parallelism: int
+    bounded: bool
+    batch_interval_ms: int
+    before_batch: Callable[[int], None]
+    on_batch: Callable[[int, list[Any]], None]
+    on_rest: Callable[[int, float], None]
+    holds_data: bool = False
+    ends: bool = False
+    first_batch: int = 0
+    positions: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
+    """Compile and start.
+
+    In each micro-batch `before_batch` is called before any record is read, and `on_batch` with its reports before it
+    is committed; `on_rest` when it then rests for so many seconds. What they raise ends the query.
+    """
+    reports = _compile(spark, query)
+    trigger: dict[str, Any] = {"processingTime": f"{query.batch_interval_ms} milliseconds"}
+    if query.bounded:
+        trigger = {"availableNow": True}
+
+    has_clock = query.plan.has_clock
+
+    def on_batch(batch: DataFrame, batch_id: int) -> None:
+        number = query.first_batch + batch_id
+        query.before_batch(number)
+        rows = batch.collect()
+        query.on_batch(number, rows)
+        if has_clock and not query.bounded and not rows:
+            # Spark would begin the next micro-batch at once, although nothing has come.
+            query.on_rest(number, _REST_S)
+            time.sleep(_REST_S)
+
+    stream = reports.writeStream.foreachBatch(on_batch).option("checkpointLocation", query.checkpoint)
+    # A bounded run would never end, since Spark does not look whether anything waits for the clock.
+    spark.conf.set(_WITHOUT_DATA, str(has_clock and not query.bounded).lower())
+    return stream.trigger(**trigger).start()
+
+
+def _compile(spark: SparkSession, query: Query) -> DataFrame:
+    rows = functools.reduce(DataFrame.union, [_packed(spark, source, query) for source in query.sources])
+    levels = query.plan.levels()
+    for number, level in enumerate(levels):
+        rows = keyed_level(rows, query.plan, level)
+        if number < len(levels) - 1:
+            rows = rows.mapInArrow(_forward(query.plan, [node.id for node in level]), PACKED_DDL)
+    last = [node.id for node in levels[-1]] if levels else []
+    # Which task reads what depends on the executors that there are, and on the files as they are now. Behind a keyed
+    # level each task has the same rows in the same order in every replay; so it must where tasks commit.
+    must_shuffle = not levels and query.writer.commits_in_tasks
+    if must_shuffle:
+        rows = rows.repartition(query.parallelism, "slot")
+    return rows.mapInArrow(_write(query, last, sorts=must_shuffle), REPORT_DDL)
+
+
+def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
+    holds = query.holds_data and not source.node.is_control
+    if not isinstance(source.input, KafkaBinding):
+        log = HeldLog(source.input) if holds else source.input
+        if query.ends and source.node is START_NODE:
+            log = StartLog(ends=True)
+        wakes = query.plan.seed is not None
+        start = query.positions.get(source.node.name, {"position": 0})["position"]
+        return log_stream(spark, log, source.reader, LogStart(start, query.parallelism, wakes))
+    start_at = query.positions.get(source.node.name)
+    reader = spark.readStream.format("kafka").options(
+        **spark_options(
+            source.input, holds=holds, positions=start_at, limit=query.limits.get(source.node.name)
+        )
+    )
+    # Few large partitions would leave cores idle; Spark splits their offset ranges.
+    reader = reader.option("minPartitions", query.parallelism)
+    wanted = ["value", "partition", "offset"]
+    if query.plan.wants_keys(Port(source.node.id)):
+        wanted.append("key")
+    sealed = Sealed(source.reader)
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened = sealed.open()
+        now_ms, given = planned_at(batches)
+        found = opened.batches(kafka_chunks(given), now_ms)
+        return woken(opened.plan, found, is_first=is_first_batch())
+
+    rows = reader.load().select(*wanted)
+    strategy = source.node.watermarks
+    if strategy is not None and strategy.max_ahead_ms is not None:
+        # The time of the micro-batch, which is in Spark's offset log, so that a replay judges alike.
+        rows = rows.withColumn(PLANNED, functions.unix_millis(functions.current_timestamp()))
+    # Many small partitions would cost a task each.
+    return rows.coalesce(query.parallelism).mapInArrow(pack, PACKED_DDL)
+
+
+def _forward(plan: JobPlan, step_ids: list[str]) -> BatchFunction:
+    sealed = Sealed(Forwarder(plan, step_ids))
+
+    def forward(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return sealed.open().batches(batches)
+
+    return forward
+
+
+def _write(query: Query, step_ids: list[str], *, sorts: bool) -> BatchFunction:
+    sealed = Sealed((Forwarder(query.plan, step_ids), query.writer))
+    first = query.first_batch
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        forwarder, opened_writer = sealed.open()
+        task = TaskContext.get()
+        assert task is not None
+        rows = forwarder.rows(batches)
+        if sorts:
+            # Bodies as bytes, which can be compared.
+            rows = iter(sorted(row._replace(body=bytes(row.body)) for row in rows))
+        number = first + spark_batch()
+        return opened_writer.batches(rows, number, task.partitionId(), task.taskAttemptId())
+
+    return write

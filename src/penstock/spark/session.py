@@ -1,0 +1,312 @@
+"""The Spark session: settings that are safe for state from the first day, connectors, and code for the workers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.errors import ExternalSystemError, JobFailedError
+from penstock.machine.class_archive import archived_classes
+from penstock.machine.jars import bare_filesystem_jar, spark_kafka_jars
+from penstock.machine.java import find_java
+from penstock.machine.limits import LOCAL_HEAP_MB
+from penstock.machine.python import interpreter_without
+from penstock.spark.startup.fork_server import ADDRESS, CLIENT, start_fork_server
+
+__all__ = ["SessionSettings", "code_archive", "open_session", "ship_code"]
+
+# What holds for every session. The state store's settings are kept in a checkpoint for its life.
+_SETTINGS: Final[dict[str, str]] = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled": "true",
+    # Packed rows are few and fat: batches between Spark and Python are bounded by bytes rather than rows.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
+    # A micro-batch is planned anew each time; what a query plan cannot gain here only costs time.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.execution.pythonUDF.arrow.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    # Spark sets this for some kinds of Python code only, and workers serve only what has the same environment.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    # A state call is a round trip between worker and JVM; over a Unix socket it takes a fraction of the time that it
+    # takes over TCP, which shows where batches are small.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+# The JVM mostly moves bytes of packed rows, and its optimising compiler would compete with the Python workers for the
+# cores for a minute before it pays. Measured on 2 cores: a run of 24 M rows from files is 15 to 30 % faster without it,
+# and the median latency Kafka to Kafka in the first minute 270 ms in place of 380. Without it the JVM keeps compiled
+# code in 48 MiB. Spark alone needs that much, so every two minutes half of the code was thrown away and compiled again:
+# the JVM then took a third more CPU time. What is not used of the larger cache takes no memory.
+_QUICK_COMPILER: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=160m")
+
+# For who only reads state, which may be large. Of itself G1 lets garbage of large pieces gather until the heap is as
+# large as it may be.
+_LEAN_HEAP: Final = ("-XX:+UseSerialGC", "-Xms64m", "-XX:MinHeapFreeRatio=40", "-XX:MaxHeapFreeRatio=60")
+# The allocator of the JVM's native libraries has arenas for each thread, and what is free in one stays there.
+_LEAN_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "2"}
+
+OUTPUT_FILE: Final = "output.log"
+"""What workers and the JVM print is in a file of this name beside Spark's log."""
+
+_MASTER_TIMEOUT_S: Final = 10.0
+
+_LOCAL_FILESYSTEM: Final[dict[str, str]] = {
+    # Without native Hadoop libraries each checkpoint file costs a forked chmod; this file system does without.
+    "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """What a session depends on.
+
+    `parallelism` is the number of tasks of each keyed level. `log_file` takes Spark's log, and beside it stands what
+    workers print; `log_bytes` bounds Spark's log, which is kept once more from before it was that large. `bounded` says
+    that the run ends with its input, and `lean` that the session only reads state, with no more memory than it must.
+    """
+
+    app_name: str
+    master: str
+    parallelism: int
+    needs_kafka: bool
+    log_file: Path
+    log_bytes: int = 16 << 20
+    bounded: bool = False
+    lean: bool = False
+    retained_batches: int = 100
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
+    """A Spark session with penstock's settings.
+
+    Raises JavaNotFoundError without a Java to run on, ExternalSystemError when Spark does not start, and
+    JobFailedError when its JVM ends under the session. Where this process has a Spark context already, the session
+    shares it and leaves it running.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        session = running.newSession()
+        for name, value in _all_settings(settings).items():
+            if name.startswith("spark.sql."):
+                session.conf.set(name, value)
+        yield session
+        return
+    session = _start(settings)
+    try:
+        yield session
+    except (Py4JError, OSError, EOFError) as e:
+        if _jvm_has_ended(session):
+            raise JobFailedError(
+                "Spark's JVM has ended unexpectedly, perhaps killed for want of memory. Start the job again with its "
+                f"checkpoint; it goes on where it was. (Spark's log: {settings.log_file})"
+            ) from e
+        raise
+    finally:
+        # Without its JVM there is nothing to stop, and each try would fail.
+        with contextlib.suppress(Py4JError, OSError, EOFError):
+            session.stop()
+
+
+def _jvm_has_ended(session: SparkSession) -> bool:
+    """Whether the JVM is gone; one that has just closed its connections is given a moment to be so."""
+    try:
+        # PySpark's gateway has this attribute when it has started the JVM itself.
+        session.sparkContext._gateway.proc.wait(2)  # type: ignore[union-attr]  # noqa: SLF001
+    except (AttributeError, subprocess.TimeoutExpired):
+        return False
+    return True
+
+
+def _start(settings: SessionSettings) -> SparkSession:
+    _check_master(settings.master)
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_PYTHON", _worker_python(settings))
+    is_local = settings.master.startswith("local")
+    if settings.lean:
+        for name, value in _LEAN_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
+    for name, value in _all_settings(settings).items():
+        builder = builder.config(name, value)
+    try:
+        with _stderr_to(settings.log_file.with_name(OUTPUT_FILE)):
+            if is_local:
+                start_fork_server()
+            session = builder.getOrCreate()
+    except (Py4JError, PySparkException, OSError) as e:
+        raise ExternalSystemError(
+            f"Spark cannot be started with the master {settings.master!r}: {_reason(e)} "
+            f"(Spark's log: {settings.log_file})"
+        ) from e
+    session.sparkContext.setLogLevel("WARN")
+    _silence(session)
+    return session
+
+
+def _worker_python(settings: SessionSettings) -> str:
+    """The interpreter of workers, which must have penstock's dependencies: this one, unless a setting names another.
+
+    Of itself Spark heeds that setting only when it starts the driver.
+    """
+    named = settings.more.get("spark.pyspark.python")
+    if named is not None:
+        return named
+    return str(_quick_python()) if settings.master.startswith("local") else sys.executable
+
+
+def _quick_python() -> Path:
+    """The interpreter for Spark's Python processes on this machine; some ten start before a first result.
+
+    Spark puts its own zip of PySpark in front of the import path, where every process compiles it anew.
+    """
+    library = Path(pyspark.__file__).parent / "python" / "lib"
+    path = [library / "pyspark.zip", *sorted(library.glob("py4j-*-src.zip"))]
+    return interpreter_without(path, forked=(ADDRESS, CLIENT))
+
+
+def _silence(session: SparkSession) -> None:
+    """Keep stack traces off standard error that PySpark and py4j write there when their connections to the JVM break.
+
+    The same errors reach this process as exceptions too.
+    """
+    server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001
+    server.handle_error = _say_nothing
+    logging.getLogger("py4j").propagate = False
+    logging.getLogger().addFilter(_not_py4j)
+
+
+def _say_nothing(request: Any, client_address: Any) -> None:
+    """In place of the stack trace of a server."""
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """Whether a record is not one of those that py4j writes to the root logger itself."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+def _check_master(master: str) -> None:
+    """Raise ExternalSystemError when no standalone master can be reached; Spark itself would try for a minute."""
+    servers = master.removeprefix("spark://").split(",") if master.startswith("spark://") else []
+    reasons = []
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), _MASTER_TIMEOUT_S).close()
+        except (OSError, ValueError, OverflowError) as e:
+            reasons.append(f"{server}: {e}")
+        else:
+            return
+    if reasons:
+        raise ExternalSystemError(
+            f"No Spark master can be reached ({'; '.join(reasons)}). Start it, or correct --master {master}."
+        )
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line: of an exception of the JVM only its message."""
+    java = getattr(error, "java_exception", None)
+    text = str(error)
+    if java is not None:
+        with contextlib.suppress(Py4JError, OSError):
+            text = str(java.getMessage())
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Send to a file what processes started meanwhile write to standard error: the JVM's and the workers' notes."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _all_settings(settings: SessionSettings) -> dict[str, str]:
+    found = dict(_SETTINGS)
+    found["spark.sql.shuffle.partitions"] = str(settings.parallelism)
+    log4j = Path(__file__).with_name("log4j2.properties")
+    # Kafka's records go through the JVM one by one: a long run is half as fast again with that compiler.
+    compiler = () if settings.bounded and settings.needs_kafka else _QUICK_COMPILER
+    options = [
+        f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        f"-Dpenstock.log={settings.log_file}",
+        f"-Dpenstock.log.bytes={settings.log_bytes}",
+        *compiler,
+        *(_LEAN_HEAP if settings.lean else ()),
+    ]
+    if settings.master.startswith("local"):
+        options += archived_classes(find_java())
+    found["spark.driver.extraJavaOptions"] = " ".join(map(shlex.quote, options))
+    found["spark.sql.streaming.minBatchesToRetain"] = str(settings.retained_batches)
+    if settings.master.startswith("local"):
+        found |= _LOCAL_FILESYSTEM
+        found["spark.driver.extraClassPath"] = str(bare_filesystem_jar())
+        found["spark.driver.bindAddress"] = "127.0.0.1"
+        found["spark.driver.host"] = "127.0.0.1"
+        found["spark.driver.memory"] = f"{LOCAL_HEAP_MB}m"
+        # On other machines the code comes as a file of the job, too late for it.
+        found["spark.python.daemon.module"] = "penstock.spark.startup.worker_daemon"
+    if settings.needs_kafka:
+        found["spark.jars"] = ",".join(str(jar) for jar in spark_kafka_jars())
+    found.update(settings.more)
+    return found
+
+
+def ship_code(session: SparkSession, folder: Path, job_modules: Sequence[Path]) -> None:
+    """Make penstock and the job's modules importable in the workers, wherever they run."""
+    session.sparkContext.addPyFile(str(code_archive(folder, job_modules)))
+
+
+def code_archive(folder: Path, job_modules: Sequence[Path]) -> Path:
+    """A zip of penstock and the job's modules and packages, of which the shallowest stand in the job's own folder.
+
+    It is named by its content, since Spark refuses a second file of the same name.
+    """
+    package = Path(__file__).parents[1]
+    files = [(path, Path("penstock") / path.relative_to(package)) for path in sorted(package.rglob("*.py"))]
+    root = min((path.parent for path in job_modules), key=lambda parent: len(parent.parts), default=package)
+    files += [(path, path.relative_to(root)) for path in job_modules]
+    digest = hashlib.sha256(b"".join(str(name).encode() + path.read_bytes() for path, name in files))
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / f"penstock-code-{digest.hexdigest()[:16]}.zip"
+    with zipfile.ZipFile(archive, "w") as target:
+        for path, name in files:
+            target.write(path, name)
+    return archive

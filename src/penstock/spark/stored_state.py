@@ -1,0 +1,132 @@
+"""Stored state: what the steps hold after a micro-batch that is committed, read by Spark while the query may run on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import CheckpointError, PenstockError, own_error_in, system_error_in
+from penstock.runtime.gathered_entries import GatheredEntries
+from penstock.spark.lazy_pickle import Sealed
+from penstock.state.stored_blocks import Content
+
+__all__ = ["SlotReader", "read_slots"]
+
+SlotReader = Callable[[int, Mapping[str, Content]], Iterable[bytes]]
+"""Called in a worker with the number of a slot's partition and its stored entries; what it gives goes to the driver."""
+
+_RESULT: Final = "slot INT, body BINARY"
+
+# Entries are pieces of some MB, of which few are to wait anywhere. Of itself RocksDB has 128 MB of each slot that were
+# not written yet, and a batch for Python is made to be quick where rows are small.
+_LEAN: Final[dict[str, str]] = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
+    "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "16",
+    "spark.sql.streaming.stateStore.rocksdb.maxWriteBufferNumber": "2",
+}
+
+
+def read_slots(
+    session: SparkSession, folder: Path, batch_id: int, node: str, reader: SlotReader
+) -> tuple[set[int], list[bytes]]:
+    """Call `reader` for each slot of a step, as it was when a micro-batch was committed.
+
+    Gives the numbers of the slots that have stored anything, and all that the reader gave.
+
+    `folder` is Spark's part of the checkpoint, `node` the name under which the step's state is stored, and the
+    micro-batch one that is still kept. Raises CheckpointError when it cannot be read.
+    """
+    # Without a manager of queries there is nobody whom the state store could ask.
+    assert session.streams is not None
+    operator = _operator_of(folder, node)
+    with _set(session, _LEAN):
+        source = session.read.format("statestore").option("operatorId", operator)
+        try:
+            # Spark looks at what describes the state already here.
+            entries: DataFrame = (
+                source.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
+            )
+            rows = entries.selectExpr("user_map_key.name", "user_map_value.content")
+            found = rows.mapInArrow(_each_slot(reader), _RESULT).collect()
+        except PySparkException as e:
+            failure = _failure(str(e), folder, batch_id)
+            raise failure from failure.__cause__ or e
+    slots = {row.slot for row in found}
+    return slots, [bytes(row.body) for row in found if row.body is not None]
+
+
+@contextlib.contextmanager
+def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have settings in a session for a while. A query that runs in it has its own, from when it was started."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)
+
+
+def _failure(text: str, folder: Path, batch_id: int) -> PenstockError:
+    own = own_error_in(text, CheckpointError)
+    if own is not None:
+        # In another process, a worker could not write what it has read.
+        return own
+    what = f"The state after micro-batch {batch_id} in {folder} cannot be read"
+    system = system_error_in(text)
+    if system is not None:
+        # Spark reads a state from a copy of its files.
+        error = CheckpointError(f"{what}: {system.strerror}. See to that, and try again.")
+        error.__cause__ = system
+        return error
+    return CheckpointError(
+        f"{what}: {text.splitlines()[0]} The checkpoint keeps only the newest micro-batches; name a newer one, or none."
+    )
+
+
+def _each_slot(reader: SlotReader) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    sealed = Sealed(reader)
+
+    def each_slot(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        entries = GatheredEntries()
+        for batch in batches:
+            for name, content in zip(batch.column(0), batch.column(1), strict=True):
+                entries.add(name.as_py(), content.as_buffer())
+        task = TaskContext.get()
+        assert task is not None
+        if not entries:
+            return
+        slot = task.partitionId()
+        for body in itertools.chain([None], sealed.open()(slot, entries)):
+            columns = [pa.array([slot], pa.int32()), pa.array([body], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, ["slot", "body"])
+
+    return each_slot
+
+
+def _operator_of(folder: Path, node: str) -> int:
+    """Which of Spark's stateful operators stores the state of a step."""
+    for place in sorted((folder / "state").glob("[0-9]*")):
+        for path in sorted((place / "_metadata").rglob("*")):
+            if not path.is_file() or path.name.startswith("."):
+                continue
+            lines = path.read_text(errors="replace").splitlines()
+            properties = json.loads(lines[-1]).get("operatorPropertiesJson") if len(lines) > 1 else None
+            if properties and any(
+                found.get("stateName") == node for found in json.loads(properties).get("stateVariables", [])
+            ):
+                return int(place.name)
+    raise CheckpointError(f"{folder} holds no state of the step {node!r}. Has the job run a micro-batch yet?")

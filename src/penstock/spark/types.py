@@ -1,0 +1,9 @@
+"""Spark's types: those of its own that rooms above this one name, pass on or catch."""
+
+from __future__ import annotations
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["PySparkException", "SparkSession", "StreamingQuery"]

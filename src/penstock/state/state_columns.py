@@ -1,0 +1,153 @@
+"""State columns: the values of one state for all keys of a key group, as NumPy columns for user code."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.records.json_lines import python_values
+from penstock.records.types import CustomColumnCodec, Field
+from penstock.state.state_spec import StateSpec
+
+__all__ = ["StateColumns"]
+
+
+class StateColumns:
+    """The values of one state for all keys of a key group, as NumPy columns by key slot.
+
+    `present` tells which keys have a value. For scalar types `values` is the column; for records `columns[name]`
+    is the column of a field. Numbers and booleans are NumPy arrays of their type, anything else and optional fields
+    arrays of Python objects (an enumeration's are the values of its members); where there is no value they hold 0 or
+    None. All are read-only; change them with `put`. For lists and maps `values` is an array of what `get` of a
+    `ListState` gives, or of dicts.
+    """
+
+    def __init__(
+        self, spec: StateSpec, present: npt.NDArray[np.bool_], arrays: dict[str, npt.NDArray[Any]]
+    ) -> None:
+        self._spec = spec
+        self._present = present
+        self._arrays = arrays
+
+    @classmethod
+    def of_arrow(cls, stored: pa.Array, spec: StateSpec) -> StateColumns:
+        """The columns of a stored state."""
+        present = stored.is_valid().to_numpy(zero_copy_only=False).copy()
+        if isinstance(spec.python_type, CustomColumnCodec):
+            return cls(spec, present, {"": _objects(spec.python_type.to_python(stored))})
+        if spec.record_type is None:
+            return cls(spec, present, {"": _to_numpy(stored)})
+        arrays = {
+            f.name: _to_objects(stored.field(f.name)) if f.nullable else _to_numpy(stored.field(f.name))
+            for f in spec.record_type.fields
+        }
+        return cls(spec, present, arrays)
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Which keys have a value."""
+        return _read_only(self._present)
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """The column of a scalar state."""
+        return self[""]
+
+    def __getitem__(self, field: str) -> npt.NDArray[Any]:
+        try:
+            return _read_only(self._arrays[field])
+        except KeyError:
+            raise KeyError(f"the state {self._spec.name!r} has no field {field!r}") from None
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def extend(self, more: StateColumns) -> None:
+        """Put the values of further keys behind those that are there."""
+        self._present = np.concatenate([self._present, more._present])
+        for name, array in self._arrays.items():
+            self._arrays[name] = np.concatenate([array, more._arrays[name]])
+
+    def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
+        """Set values; see `ValueState.put`."""
+        given: Mapping[str, Any] = values if isinstance(values, Mapping) else {"": values}
+        if set(given) != set(self._arrays):
+            raise ValueError(
+                f"the state {self._spec.name!r} takes the columns {sorted(self._arrays)}, not {sorted(given)}"
+            )
+        for name, column in given.items():
+            array = self._arrays[name]
+            # NumPy would take a list of lists for a table.
+            of_objects = array.dtype == object and isinstance(column, list | tuple)
+            array[slots] = _objects(column) if of_objects else column
+        self._present[slots] = True
+
+    def copy(self) -> StateColumns:
+        """An independent copy."""
+        # User code may change a list before it puts it back.
+        arrays = {
+            name: _objects([*map(copy.copy, array)]) if self._is_nested(name) else array.copy()
+            for name, array in self._arrays.items()
+        }
+        return StateColumns(self._spec, self._present.copy(), arrays)
+
+    def _is_nested(self, name: str) -> bool:
+        kind = (
+            self._spec.record_type.field(name).arrow_type if self._spec.record_type else self._spec.arrow_type
+        )
+        return bool(pa.types.is_nested(kind))
+
+    def to_arrow(self) -> pa.Array:
+        """Back to the stored form. SchemaError when a value cannot be stored."""
+        everywhere = bool(self._present.all())
+        spec = self._spec
+        if spec.record_type is None:
+            # An empty list or map is stored as none.
+            own = isinstance(spec.python_type, CustomColumnCodec)
+            fields: Sequence[Field] = [Field(spec.name, spec.python_type, spec.arrow_type, nullable=own)]
+        else:
+            fields = spec.record_type.fields
+        columns = [
+            field.to_arrow(array if everywhere else array[self._present])
+            for field, array in zip(fields, self._arrays.values(), strict=True)
+        ]
+        stored = columns[0]
+        if spec.record_type is not None:
+            stored = pa.StructArray.from_arrays(columns, fields=list(spec.arrow_type))
+        if everywhere:
+            return stored
+        return stored.take(pa.array(np.cumsum(self._present) - 1, mask=~self._present))
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _to_numpy(column: pa.Array) -> npt.NDArray[Any]:
+    if (
+        pa.types.is_integer(column.type)
+        or pa.types.is_floating(column.type)
+        or pa.types.is_boolean(column.type)
+    ):
+        if column.null_count:
+            column = column.fill_null(
+                pa.scalar(False if pa.types.is_boolean(column.type) else 0, column.type)
+            )
+        return np.array(column.to_numpy(zero_copy_only=False))
+    return _to_objects(column)
+
+
+def _to_objects(column: pa.Array) -> npt.NDArray[Any]:
+    return _objects(python_values(column))
+
+
+def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """An array of Python objects, also of lists of one length."""
+    return np.fromiter(values, object, len(values))

@@ -1,0 +1,136 @@
+"""State specs: what a declared state is called, which values it holds, and how they are stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import SchemaError
+from penstock.records.schemas import arrow_type_of, record_type
+from penstock.records.types import Field, RecordType
+from penstock.state.ttl import Ttl
+
+__all__ = ["StateSpec", "completed", "fitted", "json_decoder", "value_spec"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StateSpec:
+    """A declared state: its name and an earlier one, the type of its values, how they are stored and for how long."""
+
+    name: str
+    python_type: Any
+    arrow_type: pa.DataType
+    record_type: RecordType | None
+    ttl: Ttl | None = None
+    renamed_from: str | None = None
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        """Values as they are stored; None is no value. SchemaError when one cannot be stored."""
+        kind = self.record_type
+        if kind is None:
+            return self._field.to_arrow(values)
+        present = [value for value in values if value is not None]
+        packed = pa.StructArray.from_arrays(kind.batch(present).columns, fields=list(self.arrow_type))
+        if len(present) == len(values):
+            return packed
+        places = np.cumsum([value is not None for value in values]) - 1
+        return packed.take(pa.array(places, mask=np.array([value is None for value in values])))
+
+    def to_python(self, stored: pa.Array) -> list[Any]:
+        """Stored values as user code sees them."""
+        kind = self.record_type
+        if kind is None:
+            return self._field.to_python(stored)
+        if not stored.null_count:
+            return kind.objects(_unpacked(stored, kind))
+        found = iter(kind.objects(_unpacked(pc.drop_null(stored), kind)))
+        return [next(found) if ok else None for ok in stored.is_valid().to_pylist()]
+
+    @functools.cached_property
+    def _field(self) -> Field:
+        return Field(self.name, self.python_type, self.arrow_type, nullable=True)
+
+
+def _unpacked(stored: pa.Array, record_type: RecordType) -> pa.RecordBatch:
+    """A struct column without nulls as a record batch."""
+    return pa.RecordBatch.from_arrays(stored.flatten(), names=list(record_type.field_names))
+
+
+def fitted(value: Any, spec: StateSpec) -> Any:
+    """A value as one of the declared type. TypeError when it is none."""
+    if isinstance(value, enum.Enum) and type(value) is spec.python_type:
+        # msgspec takes members only of enumerations of text.
+        return value
+    try:
+        return msgspec.convert(value, spec.python_type, from_attributes=spec.record_type is not None)
+    except msgspec.ValidationError as e:
+        raise TypeError(f"the state {spec.name!r} was set to {value!r}: {e}") from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _dataclass_fields(kind: type) -> tuple[str, ...]:
+    """The names of the fields of a dataclass; none of other types. To ask an enumeration takes long."""
+    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+
+
+def completed(value: Any) -> Any:
+    """A value from JSON with the fields of dataclasses that it left at their defaults.
+
+    msgspec leaves these to the class, and then leaves them out when it writes the value again.
+    """
+    kind: Any = type(value)
+    names = _dataclass_fields(kind)
+    if names:
+        for name in names:
+            found = completed(getattr(value, name))
+            if name not in getattr(value, "__dict__", {name: found}):
+                object.__setattr__(value, name, found)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            completed(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            completed(item)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            completed(getattr(value, name))
+    return value
+
+
+def value_spec(name: str, value_type: Any, ttl: Ttl | None = None) -> StateSpec:
+    """How values of a type are stored under a name. SchemaError when they cannot be."""
+    try:
+        arrow = arrow_type_of(value_type)
+    except SchemaError as e:
+        try:
+            kind = record_type(value_type)
+        except SchemaError:
+            shown = getattr(value_type, "__name__", repr(value_type))
+            raise SchemaError(
+                f"{shown} is no type of values that can be kept ({e}). Give int, float, str, bool, bytes, a date or "
+                "time, list[...] of these, or a dataclass."
+            ) from None
+        return StateSpec(name, kind.python_class, _struct_of(kind), kind, ttl)
+    if pa.types.is_struct(arrow):
+        kind = record_type(value_type)
+        return StateSpec(name, value_type, _struct_of(kind), kind, ttl)
+    return StateSpec(name, value_type, arrow, None, ttl)
+
+
+@functools.lru_cache(maxsize=1024)
+def json_decoder(value_type: Any) -> msgspec.json.Decoder[Any]:
+    """What reads values of a type, or null, from JSON."""
+    return msgspec.json.Decoder(value_spec("", value_type).python_type | None)
+
+
+def _struct_of(kind: RecordType) -> pa.DataType:
+    """The struct in which a record is stored; its fields are nullable, as a key may have no record."""
+    return pa.struct([pa.field(f.name, f.type, nullable=True) for f in kind.schema])

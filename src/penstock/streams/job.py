@@ -1,0 +1,280 @@
+"""The job: a name, streams that enter it, and what is described on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from msgspec import UNSET, UnsetType
+
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.operators.watermarks import INGESTION_TIME
+from penstock.records.protobuf_types import ProtobufSource
+from penstock.records.types import RecordType
+from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
+from penstock.streams.graph import (
+    EventTimeNode,
+    Graph,
+    Port,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    check_name,
+    described_type,
+)
+from penstock.streams.stream import DataStream, Origin, is_time, protobuf_source
+from penstock.streams.watermark_strategies import Watermarks
+
+__all__ = ["Job"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The fields of a stream that say when its records count and which version they are, and whether they steer."""
+
+    time: str | None = None
+    version: str | None = None
+    is_control: bool = False
+
+    def check(self, stream: str, kind: RecordType) -> None:
+        """SchemaError when a field is not there or cannot be what it is declared to be."""
+        for what, name, fits in (
+            ("effective_at" if self.is_control else "event_time", self.time, is_time),
+            ("version", self.version, pa.types.is_integer),
+        ):
+            if name in (None, INGESTION_TIME):
+                continue
+            field = kind.field(name)
+            if not fits(field.arrow_type):
+                raise SchemaError(
+                    f"Stream {stream!r}: {what}={name!r} is {field.arrow_type}, and cannot be "
+                    f"{'a time' if fits is is_time else 'a version'}; use "
+                    f"{'a timestamp or an integer of milliseconds' if fits is is_time else 'an integer'}."
+                )
+
+
+@dataclass(frozen=True)
+class DataTime:
+    """Which time the data streams of a job have, where they do not say it themselves."""
+
+    event_time: str | None = None
+    watermarks: Watermarks | None = None
+
+    def __post_init__(self) -> None:
+        _check_time("The job", self.event_time, self.watermarks)
+        if self.watermarks is not None and self.event_time == INGESTION_TIME:
+            raise JobDefinitionError(
+                "The job has watermarks and ps.INGESTION_TIME, with which they follow the clock. Leave them out."
+            )
+
+    def of(
+        self,
+        stream: str,
+        kind: RecordType,
+        event_time: str | UnsetType | None,
+        watermarks: Watermarks | UnsetType | None,
+    ) -> tuple[str | None, Watermarks | None]:
+        """The field with the event time of a stream, and its watermarks; UNSET is what the stream does not say."""
+        if event_time is UNSET:
+            event_time = self._found_in(stream, kind)
+        if watermarks is UNSET:
+            watermarks = None if event_time in (None, INGESTION_TIME) else self.watermarks
+        _check_time(f"Stream {stream!r}", event_time, watermarks)
+        if watermarks is not None and event_time in (None, INGESTION_TIME):
+            raise JobDefinitionError(
+                f"Stream {stream!r} has watermarks and no field with the event time they follow from. Add "
+                "event_time='FIELD'."
+            )
+        return event_time, Watermarks.monotonous() if event_time == INGESTION_TIME else watermarks
+
+    def _found_in(self, stream: str, kind: RecordType) -> str | None:
+        if self.event_time is None or self.event_time == INGESTION_TIME:
+            return self.event_time
+        if self.event_time not in kind.field_names:
+            return None
+        try:
+            Timing(self.event_time).check(stream, kind)
+        except SchemaError as e:
+            raise SchemaError(
+                f"{e} The job has it for all of its data streams; give this one event_time=None, or its own."
+            ) from None
+        return self.event_time
+
+    def check(self, job: str, kinds: Sequence[RecordType]) -> None:
+        """JobDefinitionError when no data stream has the field; `kinds` are the types of all of them."""
+        if self.event_time in (None, INGESTION_TIME) or any(
+            self.event_time in kind.field_names for kind in kinds
+        ):
+            return
+        fields = sorted({name for kind in kinds for name in kind.field_names})
+        raise JobDefinitionError(
+            f"The job {job!r} has event_time={self.event_time!r}, and none of its data streams has that field; they "
+            f"have {', '.join(fields)}."
+        )
+
+
+def _kind_of(name: str, schema: Any) -> RecordType:
+    """The type of the records of a stream. JobDefinitionError or SchemaError for what cannot be its name or schema."""
+    check_name("stream", name)
+    return described_type(schema, f"Stream {name!r}")
+
+
+def _check_time(who: str, event_time: Any, watermarks: Any) -> None:
+    """JobDefinitionError when these cannot be an event time and watermarks at all."""
+    if event_time is not None and not isinstance(event_time, str):
+        raise JobDefinitionError(
+            f"{who} has event_time={event_time!r}; give the name of a field, ps.INGESTION_TIME, or None."
+        )
+    if watermarks is not None and not isinstance(watermarks, Watermarks):
+        raise JobDefinitionError(
+            f'{who} has watermarks={watermarks!r}; give some, such as ps.Watermarks.bounded("5s"), or None.'
+        )
+
+
+class Job:
+    """A streaming job: data streams, control streams, and what happens to them.
+
+    >>> job = Job("temperature-control")
+    >>> readings = job.data_stream("readings", schema="sensor_id INT, temperature DOUBLE")
+
+    Args:
+        name: what people call the job; letters, digits, dots, dashes and underscores.
+        key_groups: the number of key groups over which keyed state is spread, 1 to 32768. Fixed for the life of
+            the state. It bounds the useful parallelism.
+        event_time: the event time of the data streams that do not say their own: that of those whose schema has the
+            field of this name, or `ps.INGESTION_TIME` for all.
+        watermarks: the watermarks of the data streams with an event time field that do not say their own.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key_groups: int = DEFAULT_KEY_GROUPS,
+        event_time: str | None = None,
+        watermarks: Watermarks | None = None,
+    ) -> None:
+        check_name("job", name)
+        if not isinstance(key_groups, int) or not 1 <= key_groups <= MAX_KEY_GROUPS:
+            raise JobDefinitionError(
+                f"key_groups is {key_groups!r}; it must be an integer from 1 to {MAX_KEY_GROUPS}."
+            )
+        self.name = name
+        self.key_groups = key_groups
+        self.graph = Graph()
+        self._time = DataTime(event_time, watermarks)
+
+    def data_stream(
+        self,
+        name: str,
+        *,
+        schema: Any,
+        protobuf: Any = None,
+        allow_nan: bool = False,
+        event_time: str | UnsetType | None = UNSET,
+        watermarks: Watermarks | UnsetType | None = UNSET,
+    ) -> DataStream:
+        """Declare a stream of records to process.
+
+        Args:
+            name: the stream's name, to which a binding gives a place (`-D name=URI`).
+            schema: a dataclass, a msgspec Struct, a generated protobuf message class, or a DDL string.
+            protobuf: the message class for bindings with `format=protobuf`, beside another schema. Fields meet by
+                name, ignoring case and underscores.
+            allow_nan: let NaN pass in float fields. By default such a record goes to the dead letters, since NaN
+                compares as false with everything and so disables rules silently.
+            event_time: the field with the record's event time: a timestamp, or an integer of milliseconds since 1970.
+                Settings and temporal states are then read as they were at that time. With `ps.INGESTION_TIME` in place
+                of a field records count when they arrive, at the time of their micro-batch. Without it that of the job;
+                None is none, also where the job has one.
+            watermarks: how far behind records may be, for event-time windows and timers, such as
+                `ps.Watermarks.bounded("5s")`. A record without an event time goes to the dead letters then. With
+                `ps.INGESTION_TIME` they follow the clock, and are not declared. Without it those of the job; None is
+                none.
+
+        """
+        kind = _kind_of(name, schema)
+        time, marks = self._time.of(name, kind, event_time, watermarks)
+        source = protobuf_source(protobuf, schema, f"Stream {name!r}")
+        return self._stream(name, kind, source, allow_nan, Timing(time), marks)
+
+    def control_stream(
+        self,
+        name: str,
+        *,
+        schema: Any,
+        protobuf: Any = None,
+        allow_nan: bool = False,
+        effective_at: str | None = None,
+        version: str | None = None,
+    ) -> DataStream:
+        """Declare a stream of records that steer. Within a micro-batch all of them take effect before any data record.
+
+        Args:
+            name: as for `data_stream`.
+            schema: as for `data_stream`.
+            protobuf: as for `data_stream`.
+            allow_nan: as for `data_stream`.
+            effective_at: the field with the event time from which a record is effective: a timestamp, or an integer of
+                milliseconds since 1970. What it sets in temporal states and settings holds from then on, past or
+                future; null is the cut.
+            version: the field with the record's version, for `stamp_control_version`.
+
+        """
+        kind = _kind_of(name, schema)
+        source = protobuf_source(protobuf, schema, f"Stream {name!r}")
+        return self._stream(name, kind, source, allow_nan, Timing(effective_at, version, is_control=True))
+
+    def _stream(
+        self,
+        name: str,
+        kind: RecordType,
+        source: ProtobufSource | None,
+        allow_nan: bool,
+        timing: Timing,
+        watermarks: Watermarks | None = None,
+    ) -> DataStream:
+        timing.check(name, kind)
+        time = None if timing.is_control else timing.time
+        node = SourceNode(
+            f"source/{name}", name, timing.is_control, kind, source, allow_nan, time, watermarks
+        )
+        self.graph.add(node)
+        origin = Origin(name, timing.is_control, source, timing.time, timing.version)
+        return DataStream(self.graph, Port(node.id), kind, origin)
+
+    def check(self) -> None:
+        """Raise JobDefinitionError when the job cannot run: no stream, nothing that leaves it, or a loose end."""
+        kinds = [source.record_type for source in self.graph.sources() if not source.is_control]
+        if not kinds:
+            raise JobDefinitionError(
+                f"The job {self.name!r} has no data stream. Declare one with job.data_stream(...)."
+            )
+        self._time.check(self.name, kinds)
+        if not self.graph.sinks() and not self.graph.steps():
+            raise JobDefinitionError(f"The job {self.name!r} does nothing: it has no step and no sink.")
+        for node in self.graph.nodes.values():
+            if any(True for _ in self.graph.consumers(Port(node.id))):
+                continue
+            if isinstance(node, SourceNode):
+                raise JobDefinitionError(
+                    f"Nothing reads the stream {node.name!r} of the job {self.name!r}. Use it, or remove it."
+                )
+            if isinstance(node, TransformNode):
+                raise JobDefinitionError(
+                    f"Nothing reads what the {node.kind} {node.name!r} of the job {self.name!r} makes. A stream is not "
+                    f"changed in place: go on with the stream that {node.kind} returns."
+                )
+            if isinstance(node, UnionNode):
+                raise JobDefinitionError(
+                    f"Nothing reads the union {node.name!r} of the job {self.name!r}. Go on with the stream that union "
+                    "returns, or remove it."
+                )
+            if isinstance(node, EventTimeNode):
+                raise JobDefinitionError(
+                    f"Nothing reads the stream of the job {self.name!r} whose event time is {node.time!r}. A stream is "
+                    "not changed in place: go on with the stream that with_event_time returns."
+                )

@@ -1,0 +1,328 @@
+"""Bindings: URIs become typed bindings, and every wrong one says what would be right."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from penstock.bindings.parameters import PARAMETERS
+from penstock.bindings.parse import allowed_forms, missing_binding, parse_binding, split_definition
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import (
+    ConsoleBinding,
+    DiscardBinding,
+    FilesBinding,
+    KafkaBinding,
+    QueueBinding,
+    RabbitStreamBinding,
+    RabbitVirtualHost,
+    RateBinding,
+    Role,
+    SocketBinding,
+)
+from penstock.errors import BindingError
+
+ROLES: tuple[Role, ...] = ("data", "control", "sink")
+
+
+@pytest.mark.parametrize("scheme", ["jsonl", "csv", "parquet"])
+def test_files_take_relative_and_absolute_directories(scheme: str) -> None:
+    """A directory is made absolute where the command runs, because workers run elsewhere."""
+    relative = parse_binding("r", f"{scheme}:some/in", "data")
+    assert isinstance(relative, FilesBinding)
+    assert (relative.format, relative.directory) == (scheme, str(Path.cwd() / "some/in"))
+    for uri in (f"{scheme}:/data/in", f"{scheme}:///data/in", f"{scheme.upper()}:/data/in"):
+        absolute = parse_binding("r", uri, "sink")
+        assert isinstance(absolute, FilesBinding)
+        assert absolute.directory == "/data/in"
+
+
+def test_folders_of_text_are_only_read() -> None:
+    """Any folder of text can be a source; a sink needs a format with fields."""
+    binding = parse_binding("lines", "text:/data/in?max_files_per_batch=1", "data")
+    assert isinstance(binding, FilesBinding)
+    assert (binding.format, binding.directory, binding.max_files_per_batch) == ("text", "/data/in", 1)
+    with pytest.raises(BindingError, match="text: is only for data streams and control streams"):
+        parse_binding("lines", "text:/data/out", "sink")
+
+
+def test_files_take_escaped_names_and_the_home_directory() -> None:
+    """`%3F` stands for a question mark in a name, and `~` for the home directory, which the shell leaves."""
+    escaped = parse_binding("r", "jsonl:/a%3Fb%20c", "data")
+    home = parse_binding("r", "jsonl:~/in", "data")
+    assert isinstance(escaped, FilesBinding)
+    assert isinstance(home, FilesBinding)
+    assert escaped.directory == "/a?b c"
+    assert home.directory == str(Path.home() / "in")
+
+
+def test_folders_may_have_colons_in_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is no URI by its form is a name, and ./ makes any name one."""
+    monkeypatch.chdir(tmp_path)
+    for uri, name in (("jsonl:12:30/in", "12:30/in"), ("jsonl:a:b", "a:b"), ("jsonl:./s3:/b", "s3:/b")):
+        binding = parse_binding("r", uri, "data")
+        assert isinstance(binding, FilesBinding)
+        assert binding.directory == str(tmp_path / name)
+
+
+def test_a_folder_that_is_a_uri_shows_no_password() -> None:
+    """Though it is refused, what was meant has one."""
+    with pytest.raises(BindingError) as raised:
+        parse_binding("r", "jsonl:amqp://user:sesame@h:1/v/q", "data")
+    assert "sesame" not in str(raised.value)
+
+
+def test_files_limit_the_files_of_a_batch() -> None:
+    """`max_files_per_batch` is a number of at least 1, and no limit by default."""
+    assert parse_binding("r", "jsonl:in", "data").max_files_per_batch is None  # type: ignore[union-attr]
+    binding = parse_binding("r", "jsonl:in?max_files_per_batch=3", "control")
+    assert isinstance(binding, FilesBinding)
+    assert binding.max_files_per_batch == 3
+
+
+def test_kafka_has_defaults_by_role() -> None:
+    """Data starts at the latest record, control at the earliest and without a limit, a sink has no start."""
+    starts = {}
+    for role in ROLES:
+        binding = parse_binding("r", "kafka://h1:9092,h2:9093/my-topic", role)
+        assert isinstance(binding, KafkaBinding)
+        assert (binding.servers, binding.topic, binding.format) == ("h1:9092,h2:9093", "my-topic", "json")
+        assert (binding.delivery, binding.create_topic, binding.client) == ("at-least-once", False, {})
+        starts[role] = (binding.start, binding.max_records_per_batch)
+    assert starts == {"data": ("latest", 2_000_000), "control": ("earliest", None), "sink": (None, None)}
+
+
+def test_kafka_takes_its_parameters_and_client_settings() -> None:
+    """A parameter with a dot is a client setting; `kafka.` marks one without."""
+    uri = "kafka://[::1]:9092/t?format=protobuf&start=earliest&max_records_per_batch=10&create_topic=true"
+    source = parse_binding("r", uri + "&fetch.max.bytes=5&kafka.check.crcs=false", "data")
+    assert source == KafkaBinding(
+        "r", source.uri, "[::1]:9092", "t", "protobuf", "earliest", 10, create_topic=True,
+        client={"fetch.max.bytes": "5", "check.crcs": "false"},
+    )  # fmt: skip
+    sink = parse_binding("r", "kafka://h:1/t?delivery=exactly-once&kafka.acks=all&linger.ms=5", "sink")
+    assert isinstance(sink, KafkaBinding)
+    assert (sink.delivery, sink.client) == ("exactly-once", {"acks": "all", "linger.ms": "5"})
+
+
+def test_socket_and_console() -> None:
+    """A socket is a host and a port; the console is nothing more."""
+    assert parse_binding("r", "socket://127.0.0.1:99", "data") == SocketBinding(
+        "r", "socket://127.0.0.1:99", "127.0.0.1", 99
+    )
+    assert parse_binding("r", "socket://[::1]:99", "control").host == "::1"  # type: ignore[union-attr]
+    assert parse_binding("r", "console:", "sink") == ConsoleBinding("r", "console:")
+
+
+def test_a_rate_and_nowhere() -> None:
+    """A rate is a number of records per second."""
+    assert parse_binding("r", "rate:200", "data") == RateBinding("r", "rate:200", 200)
+    assert parse_binding("r", "discard:", "sink") == DiscardBinding("r", "discard:")
+
+
+def test_queues_and_streams_of_rabbitmq() -> None:
+    """Names, users and passwords are unescaped; a stream starts like a topic of Kafka's."""
+    queue = parse_binding("r", "amqp://gu%40est:p%2Fw%3A@h:5672/%2F/my%20queue", "control")
+    host = RabbitVirtualHost("h", 5672, "gu@est", "p/w:", "/")
+    assert queue == QueueBinding("r", "amqp://gu%40est:***@h:5672/%2F/my%20queue", host, "my queue")
+    assert (queue.format, queue.prefetch, queue.create) == ("json", 1000, False)
+    uri = "amqps://u:pw@[::1]:5671/v/q?format=protobuf&prefetch=65535&create=true"
+    secure = parse_binding("r", uri, "data")
+    assert isinstance(secure, QueueBinding)
+    assert secure.virtual_host == RabbitVirtualHost("::1", 5671, "u", "pw", "v", secure=True)
+    assert (secure.format, secure.prefetch, secure.create) == ("protobuf", 65535, True)
+    for role, start in (("data", "latest"), ("control", "earliest")):
+        stream = parse_binding("r", "rabbitmq-stream://u:pw@h:5552/v/s?format=bytes", role)  # type: ignore[arg-type]
+        assert isinstance(stream, RabbitStreamBinding)
+        assert (stream.name, stream.format, stream.start, stream.create) == ("s", "bytes", start, False)
+    other = parse_binding("r", "rabbitmq-stream://u:pw@h:5552/v/s?start=earliest", "data")
+    assert isinstance(other, RabbitStreamBinding)
+    assert other.start == "earliest"
+
+
+WRONG: list[tuple[str, Role, str]] = [
+    ("/data/in", "data", "no scheme"),
+    ("", "data", "no scheme"),
+    ("json:in", "data", "did you mean jsonl:"),
+    ("ftp://h/x", "data", "the scheme 'ftp' is unknown"),
+    ("jsonl:", "data", "directory is missing"),
+    ("jsonl:?max_files_per_batch=1", "data", "directory is missing"),
+    ("jsonl:~nobody-here/in", "data", "no user '~nobody-here'"),
+    ("jsonl:a%00b", "data", "NUL"),
+    ("jsonl://data/in", "data", "write jsonl:DIR"),
+    (
+        "csv:s3://b/x",
+        "sink",
+        "s3:// is no folder of this machine; write to or read from a folder and copy it",
+    ),
+    ("parquet:gs://b/x", "data", "object stores take savepoints and dumps"),
+    ("csv:S3%3A//b/x", "sink", "s3:// is no folder"),
+    ("jsonl:hdfs://h/x", "data", "hdfs:// is no folder of this machine; mount it"),
+    ("jsonl:file:///data/in", "data", "write the path alone, jsonl:/DIR"),
+    ("text:file:in", "control", "write the path alone, text:/DIR"),
+    ("jsonl:kafka://h:1/t", "sink", "write kafka://... without jsonl: before it"),
+    ("jsonl:csv:in", "data", "write csv:... without jsonl: before it"),
+    ("jsonl:https://h/x", "data", "A folder of that name is jsonl:./https:..."),
+    ("jsonl:in?max_files_per_batch=x", "data", "whole number"),
+    ("jsonl:in?max_files_per_batch=0", "data", "at least 1"),
+    ("jsonl:in?max_files_per_batch=-1", "data", "at least 1"),
+    ("jsonl:in?max_files_per_batch=", "data", "form name=value"),
+    ("jsonl:in?max_files_per_batch", "data", "form name=value"),
+    ("jsonl:in?max_file_per_batch=1", "data", "did you mean max_files_per_batch"),
+    ("jsonl:in?max_files_per_batch=1&max_files_per_batch=2", "data", "given twice"),
+    ("jsonl:in?max_files_per_batch=1", "sink", "no meaning for a sink"),
+    ("jsonl:in?fetch.max.bytes=1", "data", "unknown parameter 'fetch.max.bytes'"),
+    ("kafka:h:1/t", "data", "needs //"),
+    ("kafka:///t", "data", "host is missing"),
+    ("kafka://h/t", "data", "'h' is not of the form HOST:PORT"),
+    ("kafka://h:1,/t", "data", "'' is not of the form HOST:PORT"),
+    ("kafka://h:99999/t", "data", "between 1 and 65535"),
+    ("kafka://h:1", "data", "topic is missing"),
+    ("kafka://h:1/", "data", "topic is missing"),
+    ("kafka://h:1/a/b", "data", "no name of a topic"),
+    ("kafka://h:1/t?format=xml", "data", "one of json, protobuf, bytes"),
+    ("kafka://h:1/t?formt=json", "data", "did you mean format"),
+    ("kafka://h:1/t?start=newest", "data", "one of latest, earliest"),
+    ("kafka://h:1/t?start=latest", "sink", "no meaning for a sink"),
+    ("kafka://h:1/t?delivery=exactly-once", "data", "no meaning for a data stream"),
+    ("kafka://h:1/t?delivery=twice", "sink", "at-least-once, exactly-once"),
+    ("kafka://h:1/t?create_topic=yes", "sink", "one of true, false"),
+    ("kafka://h:1/t?group.id=g", "data", "penstock's to set"),
+    ("kafka://h:1/t?kafka.transactional.id=g", "sink", "delivery=exactly-once instead"),
+    ("kafka://h:1/t?kafka.acks=1&kafka.acks=2", "sink", "given twice"),
+    ("kafka://h:1/t?kafka.check.crcs=true&check.crcs=false", "data", "given twice"),
+    ("socket://h", "data", "not of the form HOST:PORT"),
+    ("socket://h:0", "data", "between 1 and 65535"),
+    ("socket://h:1/path", "data", "no path"),
+    ("socket://h:1?x=1", "data", "unknown parameter 'x'"),
+    ("socket://h:1", "sink", "only for data streams and control streams"),
+    ("amqp://u:@h:1/v", "data", "/VHOST/QUEUE"),
+    ("amqp://u:@h:1/v/", "data", "/VHOST/QUEUE"),
+    ("amqp://u:@h:1//q", "data", "%2F is the virtual host /"),
+    ("amqp://u:@h:1/v/q/r", "data", "/VHOST/QUEUE"),
+    ("rabbitmq-stream://u:@h:1/s", "data", "/VHOST/STREAM"),
+    ("amqp://h:1/v/q", "data", "needs USER:PASS@"),
+    ("amqp://u@h:1/v/q", "data", "needs USER:PASS@"),
+    ("amqp:u:@h:1/v/q", "data", "needs //"),
+    ("amqp://u:@h/v/q", "data", "'h' is not of the form HOST:PORT"),
+    ("amqp://u:@h:1/v/q?prefetch=0", "data", "at least 1"),
+    ("amqp://u:@h:1/v/q?prefetch=65536", "data", "at most 65535"),
+    ("amqp://u:@h:1/v/q?create=yes", "data", "one of true, false"),
+    ("amqp://u:@h:1/v/q?start=latest", "data", "unknown parameter 'start'"),
+    ("amqp://u:@h:1/v/q?prefetc=1", "data", "did you mean prefetch"),
+    ("rabbitmq-stream://u:@h:1/v/s?prefetch=1", "data", "unknown parameter 'prefetch'"),
+    ("rabbitmq-stream://u:@h:1/v/s?start=newest", "data", "one of latest, earliest"),
+    ("amqp://u:@h:1/v/q", "sink", "only for data streams and control streams"),
+    ("console:", "control", "only for sinks"),
+    ("console:x", "sink", "nothing behind it"),
+    ("discard:x", "sink", "nothing behind it"),
+    ("discard:", "data", "only for sinks"),
+    ("rate:0", "data", "no whole number"),
+    ("rate:", "data", "no whole number"),
+    ("rate:1.5", "data", "no whole number"),
+    ("rate:1?x=1", "data", "unknown parameter 'x'"),
+    ("rate:1", "control", "only for data streams"),
+]
+
+
+@pytest.mark.parametrize(("uri", "role", "expected"), WRONG)
+def test_a_wrong_uri_names_stream_uri_and_allowed_forms(uri: str, role: Role, expected: str) -> None:
+    """Whoever mistypes a binding can put it right from the message alone."""
+    with pytest.raises(BindingError) as raised:
+        parse_binding("heaters", uri, role)
+    message = str(raised.value)
+    assert "'heaters'" in message
+    assert repr(redacted(uri)) in message
+    assert expected in message
+    assert allowed_forms(role) in message
+
+
+@given(
+    uri=st.text(max_size=40),
+    scheme=st.sampled_from(["jsonl:", "kafka://h:1/t?", "socket://", "amqp://u:p@h:1", ""]),
+)
+def test_any_text_is_a_binding_or_a_binding_error(uri: str, scheme: str) -> None:
+    """No input makes the parser fail in another way."""
+    for role in ROLES:
+        try:
+            binding = parse_binding("s", scheme + uri, role)
+        except BindingError:
+            continue
+        assert binding.uri in (scheme + uri, redacted(scheme + uri))
+
+
+def test_every_parameter_is_documented_and_has_a_form() -> None:
+    """The table that errors and documentation come from says what each parameter means."""
+    for parameter in PARAMETERS:
+        assert parameter.meaning.endswith(".")
+        for role in parameter.roles:
+            assert parameter.form in allowed_forms(role)
+
+
+def test_bindings_are_frozen() -> None:
+    """A binding does not change once it is parsed."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        parse_binding("r", "jsonl:in", "data").stream = "x"  # type: ignore[misc]
+
+
+def test_definitions_are_split_at_the_first_equals_sign() -> None:
+    """The URI may have equals signs of its own."""
+    assert split_definition("a=jsonl:in?max_files_per_batch=1") == ("a", "jsonl:in?max_files_per_batch=1")
+    for wrong in ("readings", "=jsonl:in", "readings=", "a b=jsonl:in", "jsonl:in?max_files_per_batch=1"):
+        with pytest.raises(BindingError, match="NAME=URI"):
+            split_definition(wrong)
+
+
+def test_a_missing_binding_says_what_to_add() -> None:
+    """The error for an unbound stream has the option to add and the allowed forms."""
+    message = str(missing_binding("heaters", "sink"))
+    assert "Sink 'heaters' has no binding. Add -D heaters=URI." in message
+    assert "console:" in message
+
+
+def test_secrets_do_not_reach_messages() -> None:
+    """Passwords in client settings are masked wherever a URI is shown."""
+    uri = "kafka://h:1/t?sasl.password=hunter2&ssl.key.password=abc&formt=json"
+    assert "hunter2" not in redacted(uri)
+    with pytest.raises(BindingError) as raised:
+        parse_binding("s", uri, "data")
+    assert "hunter2" not in str(raised.value)
+    assert "abc" not in str(raised.value)
+
+
+RABBIT = ["amqp", "amqps", "rabbitmq-stream", "ampq", "rabbitmq"]
+
+
+@examples(100)
+@given(
+    scheme=st.sampled_from(RABBIT),
+    before=st.text("ab:/?@&=%# ", max_size=3),
+    behind=st.text("ab:/?@&=%# ", max_size=3),
+    slashes=st.sampled_from(["//", "//", "/", ""]),
+    place=st.sampled_from(
+        ["h:5672/v/q", "h/v/q", "h:5672/v/q?prefetch=x", "h:5672", "h:1/v/q?format=xml&x=y"]
+    ),
+    role=st.sampled_from(ROLES),
+)
+def test_no_password_reaches_a_message(
+    scheme: str, before: str, behind: str, slashes: str, place: str, role: Role
+) -> None:
+    """Not even where it was not escaped, or where the URI is wrong in another way."""
+    uri = f"{scheme}:{slashes}user:{before}s3cr3t{behind}@{place}"
+    assert "s3cr3t" not in redacted(uri)
+    try:
+        binding = parse_binding("s", uri, role)
+    except BindingError as e:
+        found = str(e)
+    else:
+        found = repr(binding)
+        assert "s3cr3t" in dataclasses.asdict(binding)["virtual_host"]["password"]
+    assert "s3cr3t" not in found
+    with pytest.raises(BindingError) as raised:
+        split_definition("no name=" + uri)
+    assert "s3cr3t" not in str(raised.value)

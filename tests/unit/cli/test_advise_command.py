@@ -1,0 +1,125 @@
+"""`penstock advise`: what it prints of the figures in a checkpoint, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from simulated_job import Nature, SimulatedJob
+from typer.testing import CliRunner
+
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.cli import app
+from penstock.metrics.batch_metrics import FiguresWriter
+
+
+def penstock(*arguments: object) -> Result:
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def told(*arguments: object) -> Any:
+    result = penstock("advise", *arguments, "-o", "json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refused(*arguments: object) -> str:
+    result = penstock("advise", *arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    return result.stderr.replace("\n", " ")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A job with two tasks that has more to do than they can."""
+    return stored(
+        tmp_path,
+        SimulatedJob(
+            Nature(interval_s=5, most_records=20_000),
+            lambda seconds: 2200 + 300 * math.sin(seconds / 20),
+            tasks=2,
+        ).run(900),
+    )
+
+
+def stored(folder: Path, job: SimulatedJob) -> Path:
+    """The checkpoint of a job with its figures."""
+    Checkpoint(folder).begin(Lineage("a", "shop", job.nature.key_groups, job.tasks, ("visits",)))
+    writer = FiguresWriter(folder)
+    for figures in job.figures:
+        writer.append(figures)
+    writer.close()
+    return folder
+
+
+def test_advice_as_text(checkpoint: Path) -> None:
+    """A table of settings, then the reason of each, and how sure that is."""
+    result = penstock("advise", checkpoint)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("shop: ")
+    assert any(line.split() == ["│", "parallelism", "│", "2", "│", "5", "│"] for line in lines), result.stdout
+    assert any(line.startswith("parallelism: The load is ") for line in lines)
+    assert any(line.startswith("Confidence: ") for line in lines)
+
+
+def test_advice_as_json(checkpoint: Path) -> None:
+    """With the figures that it rests on; without a policy there is no decision."""
+    found = told(checkpoint)
+    assert [one["setting"] for one in found["recommendations"]] == [
+        "parallelism",
+        "batch-interval-ms",
+        "cores",
+    ]
+    assert found["recommendations"][0]["wanted"] == 5
+    assert found["recommendations"][0]["figures"]["arriving_per_s"] == pytest.approx(2200, rel=0.1)
+    assert found["measured"]["cost"]["tasks_s"] == pytest.approx(0.0005, rel=0.05)
+    assert "decision" not in found
+
+
+def test_cores_and_the_window_count(checkpoint: Path) -> None:
+    found = told(checkpoint, "--cores", 2, "--window", 60)
+    assert found["measured"]["seconds"] < 90
+    assert "on 2 cores" in found["recommendations"][0]["why"]
+
+
+def test_cores_are_those_of_the_figures(tmp_path: Path) -> None:
+    """Unless they are told."""
+    stored(tmp_path, SimulatedJob(Nature(interval_s=5, cores=4), lambda _: 900.0, tasks=2).run(300))
+    assert [told(tmp_path, *more)["recommendations"][2]["now"] for more in ((), ("--cores", 3))] == [4, 3]
+
+
+def test_a_policy_is_advised_by_and_decides(checkpoint: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "scaling.yaml"
+    policy.write_text("most_tasks: 3\ndry_run: true\n")
+    found = told(checkpoint, "--policy", policy)
+    assert (found["decision"]["action"], found["decision"]["tasks"]) == ("rescale", 3)
+    text = penstock("advise", checkpoint, "--policy", policy).stdout
+    assert "The policy would decide: rescale from 2 to 3." in text
+
+
+def test_a_job_without_figures_gets_no_advice(tmp_path: Path) -> None:
+    stored(tmp_path, SimulatedJob(Nature(), lambda _: 1.0))
+    found = told(tmp_path, "--policy", policy_file(tmp_path, ""))
+    assert (found["confidence"], found["recommendations"], found["decision"]) == ("none", [], None)
+    assert "Confidence: none." in penstock("advise", tmp_path).stdout
+
+
+def test_wrong_use_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    """With what was wrong: no checkpoint, no policy, or a bad one."""
+    assert "is no checkpoint of a job that was started" in refused(tmp_path / "nothing")
+    assert "cannot be read" in refused(checkpoint, "--policy", tmp_path / "nothing")
+    bad = policy_file(tmp_path, "most: 3")
+    assert "has the field 'most', which is not known" in refused(checkpoint, "--policy", bad)
+
+
+def policy_file(folder: Path, text: str) -> Path:
+    found = folder / "policy.yaml"
+    found.write_text(text)
+    return found

@@ -1,0 +1,147 @@
+"""Histories: the stories of commands in the receipts of a job, and waiting for one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from control_checkpoint import ENTRY, append_lines, make_checkpoint, receipts, write_receipts
+
+import penstock.commands.receipt_segments
+from penstock.commands.job_receipts import plain
+from penstock.commands.receipt_history import CommandFilter, NewReceipts, await_end, newest_stories, story_of
+from penstock.commands.receipt_segments import SegmentWriter, kept_receipts
+from penstock.errors import CheckpointError
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint with ten micro-batches of two commands each."""
+    made = make_checkpoint(tmp_path / "checkpoint")
+    for batch in range(10):
+        first = receipts(f"a{batch}", "APPLIED", batch, keys=1, key_groups=1, details='{"x":1}')
+        second = receipts(f"b{batch}", "REJECTED", batch, kind="pause", target="*", reason="no")
+        write_receipts(made, batch, [*first, *second])
+    return made
+
+
+def everything(_: object) -> bool:
+    return True
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The receipts that are decoded, in order."""
+    lines: list[bytes] = []
+    real = penstock.commands.receipt_segments._decoder
+
+    class Counting:
+        def decode(self, line: bytes) -> object:
+            lines.append(line)
+            return real.decode(line)
+
+    monkeypatch.setattr(penstock.commands.receipt_segments, "_decoder", Counting())
+    return lines
+
+
+def test_the_newest_stories_are_read_from_the_end(checkpoint: Path, decoded: list[bytes]) -> None:
+    """Oldest first, and no receipt more than is needed."""
+    stories = newest_stories(checkpoint, everything, 3)
+    assert [story.last.id for story in stories] == ["b8", "a9", "b9"]
+    assert len(decoded) == 2 + 3 + 2
+    assert len(newest_stories(checkpoint, everything, 100)) == 20
+    assert newest_stories(checkpoint.parent, everything, 5) == []
+
+
+def test_stories_are_chosen_by_step_and_kind(checkpoint: Path) -> None:
+    """A command to the whole job belongs to the steps that take its kind from it."""
+
+    def ids(step: str | None, kind: str | None = None) -> list[str]:
+        stories = newest_stories(checkpoint, CommandFilter(ENTRY, step, kind), 3)
+        return [story.last.id for story in stories]
+
+    assert ids("heat") == ["b8", "a9", "b9"]
+    assert ids("names") == []
+    assert ids("pairs") == ["b7", "b8", "b9"]
+    assert ids("heat", "set") == ["a7", "a8", "a9"]
+    assert ids(None, "pause") == ["b7", "b8", "b9"]
+    assert ids("hea") == []
+
+
+def test_a_story_has_all_receipts_of_its_command(checkpoint: Path, decoded: list[bytes]) -> None:
+    """In order; what is only alike is not it."""
+    story = story_of(checkpoint, "a7")
+    assert story is not None
+    assert [receipt.status for receipt in story.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
+    assert len(decoded) == 3
+    assert plain(story.last)["details"] == {"x": 1}
+    assert plain(story.last)["reason"] == ""
+    assert story_of(checkpoint, "a") is None
+    assert story_of(checkpoint, "set") is None
+
+
+def test_an_id_that_came_twice_has_its_newest_story(checkpoint: Path) -> None:
+    """Also when both were in one micro-batch, as commands for two steps may be."""
+    write_receipts(
+        checkpoint,
+        10,
+        [*receipts("a7", "REJECTED", 10), *receipts("a7", "DEGRADED", 10, target="names/x")],
+    )
+    story = story_of(checkpoint, "a7")
+    assert story is not None
+    assert (story.last.status, story.last.target, len(story.receipts)) == ("DEGRADED", "names/x", 3)
+    assert [s.last.status for s in newest_stories(checkpoint, everything, 2)] == ["REJECTED", "DEGRADED"]
+
+
+def test_damaged_receipts_are_an_error_that_names_the_file(checkpoint: Path) -> None:
+    """Nothing is passed over."""
+    path = kept_receipts(checkpoint) / "0000000001.jsonl"
+    path.write_text('{"id": "a\n')
+    with pytest.raises(CheckpointError) as error:
+        newest_stories(checkpoint, everything, 1)
+    assert str(path) in str(error.value)
+
+
+def test_waiting_reads_each_new_line_once_and_no_old_one(checkpoint: Path, decoded: list[bytes]) -> None:
+    """While another thread writes; the receipts are told as they come, also those of another segment."""
+    new = NewReceipts(checkpoint)
+    told: list[str] = []
+    writer = SegmentWriter(checkpoint, segment_bytes=1000)
+
+    def write() -> None:
+        for batch in range(10, 30):
+            lines = msgspec.json.Encoder().encode_lines(receipts(f"a{batch % 2}x", "APPLIED", batch))
+            append_lines(writer, batch, lines)
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    final = await_end(new, "a1x", 30, lambda receipt: told.append(receipt.status))
+    thread.join()
+    assert final is not None
+    assert (final.id, final.batch) == ("a1x", 11)
+    assert told == ["ACCEPTED", "VALIDATED", "APPLIED"]
+    rest = new.read("a1x")
+    assert [receipt.batch for receipt in rest if receipt.status == "APPLIED"] == list(range(13, 30, 2))
+    assert len(decoded) == len(set(decoded)) == 30
+    assert len(list(kept_receipts(checkpoint).glob("*.jsonl"))) > 3
+
+
+def test_waiting_ends_in_time(checkpoint: Path) -> None:
+    """Without a final receipt it is None, also when the folder of receipts is not there yet."""
+    before = time.monotonic()
+    assert await_end(NewReceipts(checkpoint), "a9", 0.2, lambda _: None) is None
+    assert await_end(NewReceipts(checkpoint.parent), "a9", 0, lambda _: None, look_back=True) is None
+    assert 0.2 <= time.monotonic() - before < 5
+
+
+def test_an_id_that_was_seen_before_has_its_old_receipts(checkpoint: Path) -> None:
+    """Since the job writes no others for it; waiting finds them when it looks back, and only then."""
+    told: list[str] = []
+    final = await_end(NewReceipts(checkpoint), "a0", 30, lambda r: told.append(r.status), look_back=True)
+    assert final is not None
+    assert (final.id, final.batch) == ("a0", 0)
+    assert told == ["ACCEPTED", "VALIDATED", "APPLIED"]

@@ -1,0 +1,155 @@
+"""Following a run: what steps tell of a micro-batch is counted where it belongs."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from in_process_job import MemorySink
+
+import penstock as ps
+from penstock.base.instants import instant_of
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.control.receipts import StepTime
+from penstock.jobs.commit import BatchCommitter, RunServices
+from penstock.jobs.compile import compile_job
+from penstock.jobs.settings import RunSettings
+from penstock.runtime.packed_rows import time_row
+
+
+def report(kind: str, name: str, total: int, partition: int = 0) -> Any:
+    return SimpleNamespace(kind=kind, name=name, partition=partition, total=total, body=b"")
+
+
+def time(step: str, watermark_ms: int | None, held_by: str | None = None, partition: int = 0) -> Any:
+    row = time_row(step, partition, StepTime(watermark_ms, held_by))
+    kind, name, slot, total, body = msgspec.msgpack.decode(row.body)
+    return SimpleNamespace(kind=kind, name=name, partition=slot, total=total, body=body)
+
+
+class Latest(ps.WindowFunction):
+    def process(self, key: int, records: Any, ctx: ps.WindowContext) -> None:
+        pass
+
+
+def test_what_windows_took_and_did_not_is_counted_by_step(tmp_path: Path) -> None:
+    """Over micro-batches and tasks; how far time is counts no record that left."""
+    committer = following(tmp_path)
+    committer.on_batch(0, [time("windows", 1_000), report("late", "windows", 2)])
+    committer.on_batch(1, [report("late", "windows", 3, 1), report("without_window", "windows", 1)])
+    committer.on_batch(2, [report("in_windows", "windows", 4), report("in_windows", "windows", 5, 1)])
+    summary = committer.summary("id", "finished")
+    assert (summary.late, summary.without_window) == ({"windows": 5}, {"windows": 1})
+    assert summary.in_windows == {"windows": 9}
+    assert (summary.records_out, summary.dead_letters) == ({"out": 0}, 0)
+
+
+def test_event_time_is_that_of_the_slowest_task(tmp_path: Path) -> None:
+    """What it told last; with how far that is behind the clock, and what holds it."""
+    committer = following(tmp_path)
+    assert committer.summary("id", "stopped").event_time == {}
+    committer.on_batch(0, [time("windows", None, "visits/0"), time("windows", 5_000, "visits/1", 1)])
+    found = committer.summary("id", "stopped").event_time["windows"]
+    assert (found.watermark, found.behind_s, found.held_by) == (None, None, "visits/0")
+    committer.on_batch(1, [time("windows", 9_000, "visits/0")])
+    before = dt.datetime.now(dt.UTC)
+    found = committer.summary("id", "stopped").event_time["windows"]
+    assert (found.watermark, found.held_by) == (instant_of(5_000), "visits/1")
+    assert found.behind_s is not None
+    assert -0.001 <= found.behind_s - (before - instant_of(5_000)).total_seconds() < 60
+    told = msgspec.json.decode(msgspec.json.encode(dataclasses.asdict(committer.summary("id", "stopped"))))
+    assert told["event_time"]["windows"].keys() == {"watermark", "behind_s", "held_by"}
+    assert told["event_time"]["windows"]["watermark"] == "1970-01-01T00:00:05Z"
+    committer.on_batch(2, [time("windows", 2**62, None), time("windows", 2**62, None, 1)])
+    found = committer.summary("id", "stopped").event_time["windows"]
+    assert (found.watermark, found.behind_s, found.held_by) == (f"{2**62} ms", None, None)
+
+
+class MarkedSink(MemorySink):
+    """A sink that takes note of the mark when it makes a micro-batch visible."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.marks: list[int] = []
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:  # as Sink
+        self.marks.append(marked(self.folder))
+
+
+def marked(checkpoint: Path) -> int:
+    """The micro-batch of which outputs may exist, as far as the disk knows."""
+    path = checkpoint / "begun.json"
+    return json.loads(path.read_bytes())["batch"] if path.exists() else -1
+
+
+def test_a_micro_batch_is_marked_before_the_first_sink_has_it(tmp_path: Path) -> None:
+    """The mark comes behind all that a replay needs, while tasks work."""
+    committer = following(tmp_path)
+    sink = MarkedSink(tmp_path / "checkpoint")
+    committer.bound.sinks["out"] = (sink, *committer.bound.sinks["out"][1:])
+    for batch in (0, 1):
+        committer.before_batch(batch)
+        committer.on_batch(batch, [report("out", "out", 1)])
+    assert sink.marks == [0, 1]
+
+
+def test_tasks_that_make_records_visible_begin_behind_the_mark(tmp_path: Path) -> None:
+    """As those of a Kafka sink do that is exactly once."""
+    committer = following(tmp_path)
+    sink = MemorySink(commits_in_tasks=True)
+    committer.bound.sinks["out"] = (sink, *committer.bound.sinks["out"][1:])
+    committer.before_batch(0)
+    assert marked(tmp_path / "checkpoint") == 0
+
+
+def test_progress_shows_event_time(tmp_path: Path) -> None:
+    """As the summary does, while the job runs."""
+    committer = following(tmp_path)
+    committer.on_batch(0, [time("windows", 5_000)])
+    query: Any = SimpleNamespace(_jsq=SimpleNamespace(lastProgress=lambda: None))
+    committer.watch(query)
+    committer.refresh()
+    assert committer.progress.event_time["windows"].watermark == instant_of(5_000)
+
+
+def test_what_was_counted_goes_on_when_a_job_is_rescaled(tmp_path: Path) -> None:
+    """A run is one run, however often its job is bound anew."""
+    before = following(tmp_path)
+    before.on_batch(0, [came("visits", 3)])
+    watch = RunServices(before.ownership, before.dumps, before.recorder, progress=before.progress)
+    after = BatchCommitter(before.bound, Checkpoint(tmp_path / "checkpoint"), watch)
+    assert after.progress.batch_id == 0
+    after.on_batch(1, [came("visits", 4)])
+    summary = after.summary("id", "stopped")
+    assert (summary.batches, summary.records_in, summary.records_out) == (2, {"visits": 7}, {"out": 0})
+
+
+def came(stream: str, count: int) -> Any:
+    return SimpleNamespace(kind="in", name=stream, partition=0, total=count, body=b"")
+
+
+def following(tmp_path: Path) -> BatchCommitter:
+    """Of a job with windows."""
+    job = ps.Job("job", key_groups=3)
+    visits = job.data_stream(
+        "visits", schema="page INT, at BIGINT", event_time="at", watermarks=ps.Watermarks.monotonous()
+    )
+    windows = visits.key_by("page").window(ps.TumblingWindows("1s"))
+    windows.process("windows", Latest(), output="n INT").sink_to("out")
+    (tmp_path / "visits").mkdir()
+    bindings = {"visits": f"jsonl:{tmp_path}/visits", "out": f"jsonl:{tmp_path}/out"}
+    checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
+    bound = compile_job(job, RunSettings(bindings=bindings), checkpoint)
+    ownership: Any = SimpleNamespace(check=lambda: None)
+    dumps: Any = SimpleNamespace(want=lambda batch_id, told: None)
+    recorder: Any = SimpleNamespace(
+        began=lambda batch: None, take=lambda *taken: None, see_lag=lambda lag: None
+    )
+    return BatchCommitter(bound, checkpoint, RunServices(ownership, dumps, recorder))

@@ -1,0 +1,332 @@
+"""Recording: the reports of tasks and Spark's progress become the figures of a micro-batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.control.receipts import RecordPosition, StepTime
+from penstock.control.stories import BatchStories, EncodedHistory
+from penstock.jobs.compile import CompiledJob, compile_job
+from penstock.jobs.metrics_recorder import (
+    PHASES,
+    LagClock,
+    MetricsRecorder,
+    SlotCounts,
+    counted,
+    kafka_waiting,
+    log_waiting,
+    phases_of,
+)
+from penstock.jobs.settings import RunSettings
+from penstock.machine.memory import MemoryUse
+from penstock.metrics.batch_metrics import Figures, FiguresWriter, Lag, newest_figures, read_figures
+from penstock.runtime.packed_rows import TIME
+from penstock.spark.progress import BatchProgress, SourceProgress
+
+BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
+NOTHING = SlotCounts({}, {}, {})
+
+
+def report(kind: str, name: str, total: int, partition: int = 0) -> Any:
+    return SimpleNamespace(kind=kind, name=name, partition=partition, total=total, body=b"")
+
+
+def told_time(step: str, watermark_ms: int | None, slot: int) -> Any:
+    body = msgspec.msgpack.encode(StepTime(watermark_ms))
+    return SimpleNamespace(kind=TIME, name=step, partition=slot, total=0, body=body)
+
+
+def stories(*outcomes: str) -> BatchStories:
+    found = [
+        EncodedHistory(
+            RecordPosition("commands", "0", offset),
+            f"c{offset}",
+            outcome,
+            b'{"details":"\\"status\\":\\"APPLIED\\""}\n',
+        )
+        for offset, outcome in enumerate(outcomes)
+    ]
+    return BatchStories.of([], found)
+
+
+def progress(spark_batch: int, at_s: float = 0.0, **duration_ms: float) -> BatchProgress:
+    duration_ms.setdefault("triggerExecution", 1000)
+    return BatchProgress(spark_batch, BEGUN + dt.timedelta(seconds=at_s), duration_ms)
+
+
+@pytest.fixture
+def bound(tmp_path: Path) -> CompiledJob:
+    """Two streams, a step with windows and one without, and two slots."""
+    job = ps.Job("visits", key_groups=4)
+    visits = job.data_stream(
+        "visits", schema="page INT, at BIGINT", event_time="at", watermarks=ps.Watermarks.monotonous()
+    )
+    visits.key_by("page").window(ps.TumblingWindows("1s")).count("windows").sink_to("out")
+    (tmp_path / "visits").mkdir()
+    bindings = {"visits": f"jsonl:{tmp_path}/visits", "out": f"jsonl:{tmp_path}/out"}
+    checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
+    return compile_job(job, RunSettings(bindings=bindings, parallelism=2), checkpoint)
+
+
+@pytest.fixture
+def recorder(bound: CompiledJob, tmp_path: Path) -> MetricsRecorder:
+    found = MetricsRecorder(FiguresWriter(tmp_path), bound, "visits-1")
+    found.spark_started(lambda: 3, lambda: MemoryUse(driver_bytes=7))
+    return found
+
+
+def record(
+    recorder: MetricsRecorder, batch: int, reports: Sequence[Any], at_s: float = 0.0, **more: float
+) -> Figures:
+    recorder.take(batch, reports, BatchStories(), NOTHING, time.monotonic())
+    recorder.commit(batch, progress(batch, at_s, **more), {})
+    return recorder.latest
+
+
+def test_reports_are_added_up() -> None:
+    """Over tasks and slots, each kind where it belongs; skew counts slots that had nothing."""
+    reports = [
+        report("in", "visits", 4),
+        report("in", "visits", 2),
+        report("records", "count", 4, 0),
+        report("records", "count", 2, 2),
+        report("late", "count", 1, 0),
+        report("late", "count", 2, 2),
+        report("without_window", "count", 3),
+        told_time("count", 1000, 2),
+        report("out", "out", 5, 1),
+        report("out", "dead-letters", 2, 1),
+        report("keys", "count", 99, 1),
+    ]
+    held = SlotCounts({"count": {"0": 6, "2": 2}}, {"count": {"0": 100, "2": 50}}, {"count": {"2": 9}})
+    found = counted(reports, BatchStories(), held, ["count", "idle"], 4)
+    assert (found.records_in, found.records_out, found.dead_letters) == ({"visits": 6}, {"out": 5}, 2)
+    assert (found.late, found.without_window) == ({"count": 3}, {"count": 3})
+    assert found.watermarks == {"count": {2: 1000}}
+    step = found.steps["count"]
+    # The mean is 1.5 records and 2 keys in each of 4 slots.
+    assert (step.records, step.skew, step.keys, step.key_skew) == (6, 2.667, 8, 3.0)
+    assert (step.state_bytes, step.held_bytes, step.late, step.without_window) == (150, 9, 3, 3)
+    assert (found.steps["idle"].records, found.steps["idle"].skew) == (0, None)
+    assert not found.is_empty
+
+
+def test_commands_count_by_what_became_of_them() -> None:
+    """Whatever their receipts tell besides, such as the receipt of another command."""
+    found = counted([], stories("APPLIED", "APPLIED", "DEGRADED", "REJECTED"), NOTHING, [], 1)
+    assert found.commands == {"applied": 2, "degraded": 1, "rejected": 1}
+    assert found.is_empty
+
+
+def test_phases_are_parts_of_the_micro_batch() -> None:
+    """The commit to sinks and a rest are taken out of what Spark takes for work on the batch."""
+    told = progress(
+        0, latestOffset=10, getBatch=5, queryPlanning=100, walCommit=20, commitOffsets=30, addBatch=900
+    )
+    found = phases_of(told, 0.2, 0.5)
+    assert tuple(found) == PHASES
+    assert found == {"offsets": 0.01, "planning": 0.105, "log": 0.05, "processing": 0.2, "sinks": 0.2}
+    assert phases_of(progress(0), 0.2, 0.0)["processing"] == 0.0
+
+
+def test_figures_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path: Path) -> None:
+    """Are written, and totals go on from one to the next."""
+    assert recorder.latest.totals.records_in == {"visits": 0}
+    assert recorder.latest.totals.late == {"windows": 0}
+    reports = [report("in", "visits", 3), report("records", "windows", 3), report("out", "out", 2)]
+    first = record(recorder, 0, reports)
+    second = record(recorder, 1, reports, at_s=3.0)
+    assert first.idle_s is None
+    assert second.idle_s == 2.0
+    assert (second.job, second.job_id, second.batch, second.parallelism) == ("visits", "visits-1", 1, 2)
+    assert (second.started, second.duration_s) == (BEGUN + dt.timedelta(seconds=3), 1.0)
+    assert second.ended == BEGUN + dt.timedelta(seconds=4)
+    assert second.records_in == {"visits": 3}
+    assert (second.cores, second.memory) == (3, MemoryUse(driver_bytes=7))
+    totals = second.totals
+    assert (totals.batches, totals.busy_seconds, totals.records_in) == (2, 2.0, {"visits": 6})
+    assert (totals.records_out, totals.step_records) == ({"out": 4}, {"windows": 6})
+    assert list(read_figures(tmp_path)) == [first, second]
+
+
+def test_what_is_not_committed_leaves_no_figures(recorder: MetricsRecorder, tmp_path: Path) -> None:
+    """A micro-batch that failed and is done again counts once; one of before the run does not count."""
+    recorder.commit(4, progress(4), {})
+    recorder.take(5, [report("in", "visits", 3)], BatchStories(), NOTHING, time.monotonic())
+    recorder.take(5, [report("in", "visits", 3)], BatchStories(), NOTHING, time.monotonic())
+    recorder.commit(5, progress(5), {})
+    recorder.commit(5, progress(5), {})
+    assert [found.batch for found in read_figures(tmp_path)] == [5]
+    assert recorder.latest.totals.records_in == {"visits": 3}
+
+
+def test_how_long_a_micro_batch_has_been_running(recorder: MetricsRecorder, bound: CompiledJob) -> None:
+    """Is known while it does, and is 0 between two, also after rescaling."""
+    assert recorder.batch_running_s == 0
+    recorder.began(0)
+    time.sleep(0.01)
+    assert 0.01 <= recorder.batch_running_s < 10
+    record(recorder, 0, [report("in", "visits", 1)])
+    assert recorder.batch_running_s == 0
+    recorder.began(1)
+    assert recorder.batch_running_s > 0
+    recorder.bind(bound)
+    assert recorder.batch_running_s == 0
+
+
+def test_a_rest_is_no_work(recorder: MetricsRecorder) -> None:
+    """A micro-batch in which nothing came lasts half a second, and the job was not busy."""
+    recorder.take(0, [], BatchStories(), NOTHING, time.monotonic())
+    recorder.rested(0, 0.5)
+    recorder.commit(0, progress(0, triggerExecution=600, addBatch=550), {})
+    assert recorder.latest.busy_s == pytest.approx(0.1)
+    assert recorder.latest.totals.busy_seconds == pytest.approx(0.1)
+    assert recorder.latest.phases["processing"] == pytest.approx(0.05, abs=0.01)
+
+
+def test_empty_micro_batches_are_counted_and_seldom_written(
+    recorder: MetricsRecorder, tmp_path: Path
+) -> None:
+    """So that an idle job with timers does not push out the figures of its busy hours; what has records is written."""
+    for batch in range(12):
+        record(recorder, batch, [], at_s=batch)
+    assert [found.batch for found in read_figures(tmp_path)] == [0, 5, 10]
+    record(recorder, 12, [report("in", "visits", 1)], at_s=12)
+    newest = newest_figures(tmp_path)
+    assert newest is not None
+    assert (newest.batch, newest.totals.batches) == (12, 13)
+
+
+def test_the_watermark_of_a_step_is_the_smallest_of_its_slots(
+    recorder: MetricsRecorder, bound: CompiledJob
+) -> None:
+    """It stands until it moves, is unknown before, and after rescaling until the new slots tell."""
+    told = [report("in", "visits", 1), told_time("windows", None, 0)]
+    assert record(recorder, 0, told).steps["windows"].watermark is None
+    told = [told_time("windows", 5_000, 0), told_time("windows", 4_000, 2)]
+    assert record(recorder, 1, told).steps["windows"].watermark == dt.datetime(
+        1970, 1, 1, 0, 0, 4, tzinfo=dt.UTC
+    )
+    again = record(recorder, 2, [told_time("windows", 6_000, 2)])
+    assert again.steps["windows"].watermark == dt.datetime(1970, 1, 1, 0, 0, 5, tzinfo=dt.UTC)
+    end = [told_time("windows", 2**63 - 1, slot) for slot in (0, 2)]
+    assert record(recorder, 3, end).steps["windows"].watermark is None
+    recorder.bind(bound)
+    assert record(recorder, 4, [report("in", "visits", 1)]).steps["windows"].watermark is None
+    assert recorder.latest.totals.batches == 5
+
+
+def test_a_job_goes_on_when_figures_cannot_be_written(
+    recorder: MetricsRecorder,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is told once, until they can be written again; what is kept in memory goes on."""
+    append = FiguresWriter.append
+
+    def fail(self: FiguresWriter, figures: Figures) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FiguresWriter, "append", fail)
+    with caplog.at_level(logging.WARNING):
+        for batch in range(3):
+            record(recorder, batch, [report("in", "visits", 1)])
+    assert [message.getMessage() for message in caplog.records] == [
+        "The figures of the job cannot be written ([Errno 28] No space left on device); the job goes on without."
+    ]
+    assert recorder.latest.totals.batches == 3
+    monkeypatch.setattr(FiguresWriter, "append", append)
+    record(recorder, 3, [report("in", "visits", 1)])
+    assert [(found.batch, found.totals.batches) for found in read_figures(tmp_path)] == [(3, 4)]
+
+
+def test_lag_is_brought_up_to_date_between_micro_batches(recorder: MetricsRecorder) -> None:
+    """Without touching what others hold."""
+    before = record(recorder, 0, [report("in", "visits", 1)])
+    recorder.see_lag({"visits": Lag(files=3, seconds=2.5)})
+    assert recorder.latest.lag == {"visits": Lag(files=3, seconds=2.5)}
+    assert before.lag == {}
+    assert recorder.latest.batch == 0
+
+
+def test_recording_costs_a_micro_batch_little(recorder: MetricsRecorder) -> None:
+    """Less than 2 ms at best, for the machine may be busy, with 10 steps of 16 slots and a thousand commands."""
+    kinds = ("records", "keys", "state_bytes")
+    steps = [f"step-{number}" for number in range(10)]
+    slots = {str(slot): 1_000 for slot in range(16)}
+    held = SlotCounts(*(dict.fromkeys(steps, slots) for _ in range(3)))
+    reports = [report(kind, step, 1_000, slot) for kind in kinds for step in steps for slot in range(16)]
+    reports += [told_time(step, 1_000, slot) for step in steps for slot in range(16)]
+    told = stories(*["APPLIED"] * 1_000)
+    recorder._steps = steps
+    times = []
+    for batch in range(50):
+        begun_s = time.thread_time()
+        recorder.take(batch, reports, told, held, time.monotonic())
+        recorder.commit(batch, progress(batch), {})
+        times.append(time.thread_time() - begun_s)
+    assert min(times) < 0.002
+    assert recorder.latest.totals.commands["applied"] == 50_000
+
+
+def test_what_waits_in_a_topic() -> None:
+    """Adds up over partitions, also those that are new; unknown when Spark does not tell."""
+    told = SourceProgress({"rooms": {"0": 10, "1": 5}}, {"rooms": {"0": 12, "1": 5, "2": 4}})
+    waiting = kafka_waiting(told)
+    assert waiting is not None
+    assert (waiting.lag, waiting.position, waiting.end) == (Lag(records=6), 15, 21)
+    as_text = SourceProgress('{"rooms": {"0": 10}}', '{"rooms": {"0": 11}}')
+    assert kafka_waiting(as_text) == (Lag(records=1), 10, 11)
+    assert kafka_waiting(SourceProgress({"rooms": {"0": 1}}, None)) is None
+
+
+def test_what_waits_in_a_log() -> None:
+    """Counts in the unit of its positions: files of a folder, bytes of a journal. Starts tell nothing."""
+    found: dict[str, Any] = {"files": 3, "bytes": 70}
+    log: Any = SimpleNamespace(lag=lambda position: found)
+    assert log_waiting(log, SourceProgress({"position": 4})) == (Lag(files=3, bytes=70), 4, 7)
+    found = {"bytes": 70}
+    assert log_waiting(log, SourceProgress('{"position": 4}')) == (Lag(bytes=70), 4, 74)
+    assert log_waiting(log, SourceProgress()) is None
+    found = {}
+    assert log_waiting(log, SourceProgress({"position": 4})) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=40))
+def test_the_lag_clock_tells_how_long_the_oldest_waits(steps: list[tuple[int, int]]) -> None:
+    """As if the time at which each record came were known; what was there at first counts from then on."""
+    clock = LagClock()
+    came: list[int] = []
+    position = 0
+    for now, (more, read) in enumerate(steps):
+        came += [now] * more
+        position = min(len(came), position + read)
+        clock.see(now, len(came))
+        expected = now - came[position] if position < len(came) else 0
+        assert clock.waited_s(now, position) == expected
+
+
+def test_the_lag_clock_is_bounded() -> None:
+    """When it has looked too often it forgets every second look; it is then off by a small part of the whole time."""
+    clock = LagClock()
+    for now in range(10_000):
+        clock.see(now, now + 1)
+    assert len(clock._looks) <= 512
+    assert clock.waited_s(10_000, 0) == 10_000
+    assert 4_900 <= clock.waited_s(10_000, 5_000) <= 5_000
+    clock.see(20_000, 20_001)
+    assert clock.waited_s(20_001, 20_000) == 1

@@ -1,0 +1,239 @@
+"""The exposition: what Prometheus is told, and that page, dashboard and alert rules know the same metrics."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.machine.memory import MemoryUse
+from penstock.metrics.batch_metrics import BOUNDS_S, Figures, Lag, StepFigures, Totals
+from penstock.metrics.exposition import HISTOGRAM, METRICS, JobFigures, exposition
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "metrics.md"
+ENDED = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
+NAME = re.compile(r"\bpenstock_[a-z0-9_]+\b")
+
+
+def figures(**more: Any) -> Figures:
+    """Figures in which every metric has a value."""
+    found: dict[str, Any] = {
+        "job": "rooms",
+        "job_id": "rooms-1",
+        "batch": 41,
+        "started": ENDED - dt.timedelta(seconds=2),
+        "ended": ENDED,
+        "duration_s": 2.0,
+        "parallelism": 4,
+        "lag": {"visits": Lag(records=1, files=2, bytes=3, seconds=4.5), "other": Lag(records=7)},
+        "steps": {"count": StepFigures(9, 1.5, 8, 1.25, 1000, 20, 1, 2, ENDED)},
+        "memory": MemoryUse(1, 2, 3, 4, 5, 6.5),
+        "totals": Totals(
+            batches=42,
+            batches_within=tuple(range(len(BOUNDS_S))),
+            busy_seconds=12.5,
+            phases={"offsets": 1.0, "processing": 11.0},
+            state_commit_seconds=0.5,
+            records_in={"visits": 100},
+            records_out={"out": 90},
+            step_records={"count": 99},
+            dead_letters=3,
+            late={"count": 4},
+            without_window={"count": 5},
+            commands={"applied": 6, "degraded": 0, "rejected": 1},
+        ),
+    }
+    return Figures(**(found | more))
+
+
+def samples(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """All values, by name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def value(found: dict[Any, float], name: str, **labels: str) -> float:
+    return found[name, frozenset({"job_name": "rooms", **labels}.items())]
+
+
+def test_every_metric_has_a_value() -> None:
+    """The one that stands in the figures, in base units."""
+    found = samples(exposition([JobFigures(figures(), batch_running_s=0.25)]))
+    assert {name for name, _ in found} == {metric.name for metric in METRICS} | {
+        f"{HISTOGRAM}{end}" for end in ("_bucket", "_count", "_sum")
+    }
+    assert value(found, "penstock_running") == 1
+    assert value(found, "penstock_batch_running_seconds") == 0.25
+    assert value(found, "penstock_records_in_total", stream="visits") == 100
+    assert value(found, "penstock_commands_total", outcome="applied") == 6
+    assert value(found, "penstock_lag_seconds", stream="visits") == 4.5
+    assert value(found, "penstock_lag_records", stream="other") == 7
+    assert value(found, "penstock_step_state_bytes", step="count") == 1000
+    assert value(found, "penstock_step_watermark_timestamp_seconds", step="count") == ENDED.timestamp()
+    assert value(found, "penstock_memory_bytes", process="workers") == 3
+    assert value(found, "penstock_last_batch_timestamp_seconds") == ENDED.timestamp()
+    assert value(found, f"{HISTOGRAM}_sum") == 12.5
+    assert value(found, f"{HISTOGRAM}_count") == 42
+    assert value(found, f"{HISTOGRAM}_bucket", le="0.5") == 3
+    assert value(found, f"{HISTOGRAM}_bucket", le="+Inf") == 42
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """Rather than told as 0: of a job that has done nothing yet there are counters, which are 0."""
+    blank = figures(batch=-1, lag={"visits": Lag(records=0)}, steps={"count": StepFigures()}, memory=None)
+    found = samples(exposition([JobFigures(blank, is_running=False)]))
+    names = {name for name, _ in found}
+    assert names.isdisjoint(
+        {
+            "penstock_last_batch",
+            "penstock_last_batch_timestamp_seconds",
+            "penstock_batch_running_seconds",
+            "penstock_lag_seconds",
+            "penstock_lag_files",
+            "penstock_step_skew_ratio",
+            "penstock_step_watermark_timestamp_seconds",
+            "penstock_memory_bytes",
+            "penstock_jvm_gc_seconds_total",
+        }
+    )
+    assert value(found, "penstock_running") == 0
+    assert value(found, "penstock_lag_records", stream="visits") == 0
+    assert value(found, "penstock_step_keys", step="count") == 0
+
+
+def test_several_jobs_at_once() -> None:
+    """Each metric is told once, with the values of all jobs."""
+    text = exposition([JobFigures(figures()), JobFigures(figures(job="trips"))])
+    assert text.count(b"# TYPE penstock_running gauge") == 1
+    assert {labels for name, labels in samples(text) if name == "penstock_running"} == {
+        frozenset({("job_name", "rooms")}),
+        frozenset({("job_name", "trips")}),
+    }
+    assert exposition([]) == exposition([]) != b""
+
+
+def test_names_are_odd() -> None:
+    """Whatever streams are called, the text can be read."""
+    odd = 'a "quoted\\" name\nwith a line'
+    found = samples(exposition([JobFigures(figures(lag={odd: Lag(records=1)}))]))
+    assert value(found, "penstock_lag_records", stream=odd) == 1
+
+
+def test_names_follow_the_rules() -> None:
+    """Counters end in _total, and the unit stands last; no label has keys of records."""
+    for metric in METRICS:
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert not re.search(r"_(ms|milliseconds|kb|mb|percent)\b", metric.name)
+        assert set(metric.labels) <= {
+            "stream",
+            "sink",
+            "step",
+            "phase",
+            "outcome",
+            "process",
+            "job_id",
+            "version",
+        }
+
+
+def test_the_page_lists_what_is_exposed() -> None:
+    """Each metric with its type, its labels and its meaning, and no other."""
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| `penstock_")
+    ]
+    listed = {row[0].strip("`"): (row[1], row[2].replace("`", "").strip(), row[3]) for row in rows}
+    text = exposition([JobFigures(figures())]).decode()
+    helps = dict(re.findall(r"^# HELP (\S+) (.*?)\.?$", text, re.MULTILINE))
+    exposed = {m.name: (m.kind, ", ".join(m.labels), helps[m.name]) for m in METRICS}
+    exposed[HISTOGRAM] = ("histogram", "", helps[HISTOGRAM])
+    assert listed == exposed
+
+
+def known_names() -> set[str]:
+    """The names of all series."""
+    return {metric.name for metric in METRICS} | {f"{HISTOGRAM}_{end}" for end in ("bucket", "sum", "count")}
+
+
+def expressions(dashboard: Any) -> list[str]:
+    """All queries of a dashboard, also those of its variables."""
+    if isinstance(dashboard, dict):
+        own = [dashboard[key] for key in ("expr", "definition") if isinstance(dashboard.get(key), str)]
+        return own + [found for value in dashboard.values() for found in expressions(value)]
+    if isinstance(dashboard, list):
+        return [found for value in dashboard for found in expressions(value)]
+    return []
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    """In every panel, and for every metric somewhere, but for three that nobody would look at there."""
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text())
+    found = expressions(dashboard)
+    assert len(found) > 20
+    for expression in found:
+        assert NAME.findall(expression), expression
+    named = {name for expression in found for name in NAME.findall(expression)}
+    # The histogram says more of the first, and the others are only numbers.
+    plain = {"penstock_last_batch_duration_seconds", "penstock_last_batch", "penstock_cores"}
+    assert known_names() - named == plain
+    assert named <= known_names()
+
+
+def test_panels_of_the_dashboard_are_whole() -> None:
+    """Each has a title, a place of its own, a unit, and the source of data that the reader chooses."""
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text())
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert taken.isdisjoint(cells), panel["title"]
+        taken |= cells
+    for panel in panels:
+        assert panel["title"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        for target in panel["targets"]:
+            assert 'job_name=~"$job_name"' in target["expr"]
+
+
+@pytest.fixture(scope="module")
+def rules() -> list[dict[str, Any]]:
+    text = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
+    return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+
+
+def test_alert_rules_ask_for_metrics_that_there_are(rules: list[dict[str, Any]]) -> None:
+    """And say what it is about, how bad it is, and what to do."""
+    assert len(rules) >= 8
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        names = set(NAME.findall(rule["expr"]))
+        assert names
+        assert names <= known_names()
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert "{{ $labels.job_name }}" in rule["annotations"]["summary"]
+        assert rule["annotations"]["description"]
+
+
+def test_the_page_tells_of_every_alert(rules: list[dict[str, Any]]) -> None:
+    """With its severity, and no other."""
+    listed = dict(re.findall(r"^\| `(Penstock\w+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
+    assert listed == {rule["alert"]: rule["labels"]["severity"] for rule in rules}

@@ -1,0 +1,88 @@
+"""Savepoints: their ids and places, which of them there are, and how one is deleted."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+
+import pytest
+from crashes import Crash, crashes
+from rooms_job import snapshot
+
+from penstock.errors import NotThereError
+from penstock.savepoints.savepoints import dispose, new_id, place_of, savepoints, savepoints_folder
+from penstock.snapshots.manifest import MANIFEST
+from penstock.snapshots.snapshot_reader import verify
+
+NOON = dt.datetime(2026, 1, 2, 12, 0, 5, tzinfo=dt.UTC)
+
+
+def test_ids_sort_by_time_and_do_not_repeat() -> None:
+    """Also within a second."""
+    ids = {new_id(NOON) for _ in range(50)}
+    assert len(ids) == 50
+    assert all(re.fullmatch(r"sp-20260102-120005-[0-9a-f]{6}", found) for found in ids)
+    assert max(ids) < new_id(NOON + dt.timedelta(seconds=1))
+
+
+def test_savepoints_stand_beside_their_checkpoint(tmp_path: Path) -> None:
+    """So that they outlive it."""
+    assert savepoints_folder(tmp_path / "cp") == tmp_path / "cp.savepoints"
+
+
+def test_finished_savepoints_are_listed_oldest_first(tmp_path: Path) -> None:
+    """What has no manifest, a damaged one, or stands deeper, is none."""
+    for name in ("b", "a", "c"):
+        snapshot(tmp_path / name, "arrow")
+    (tmp_path / "b" / MANIFEST).unlink()
+    (tmp_path / "c" / MANIFEST).write_text("{}")
+    snapshot(tmp_path / "deeper" / "d", "arrow")
+    assert [place for place, _ in savepoints(str(tmp_path))] == [f"{tmp_path}/a"]
+    assert [m.id for _, m in savepoints(f"{tmp_path}/")] == ["s-1"]
+    assert list(savepoints(str(tmp_path / "nothing"))) == []
+
+
+def test_a_savepoint_is_named_by_its_id_or_its_place(tmp_path: Path) -> None:
+    """An id that is not known is told with those that are."""
+    checkpoint = tmp_path / "cp"
+    with pytest.raises(NotThereError) as caught:
+        place_of("sp", checkpoint)
+    assert str(caught.value) == (
+        f"There is no savepoint 'sp' in {tmp_path / 'cp.savepoints'}; it has none. Name one of them, or the place of "
+        "another."
+    )
+    snapshot(tmp_path / "cp.savepoints" / "s-1", "arrow")
+    assert place_of("s-1", checkpoint) == str(tmp_path / "cp.savepoints" / "s-1")
+    assert place_of(f"{tmp_path}/there", checkpoint) == f"{tmp_path}/there"
+    assert place_of("s3://bucket/sp", checkpoint) == "s3://bucket/sp"
+    with pytest.raises(NotThereError, match="it has s-1"):
+        place_of("s-2", checkpoint)
+
+
+def test_a_savepoint_is_deleted_whole(tmp_path: Path) -> None:
+    """Only what is one."""
+    snapshot(tmp_path / "sp", "arrow")
+    files = [path for path in (tmp_path / "sp").rglob("*") if path.is_file()]
+    assert dispose(str(tmp_path / "sp")) == len(files)
+    assert not [path for path in (tmp_path / "sp").rglob("*") if path.is_file()]
+    with pytest.raises(NotThereError, match="There is no snapshot in"):
+        dispose(str(tmp_path / "sp"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    with pytest.raises(NotThereError):
+        dispose(str(tmp_path / "mine"))
+    assert (tmp_path / "mine" / "file").exists()
+
+
+def test_a_deletion_that_is_killed_leaves_no_savepoint(tmp_path: Path) -> None:
+    """The manifest goes first, so what is left does not look like one."""
+    for number in range(5):
+        place = tmp_path / f"sp-{number}"
+        snapshot(place, "arrow")
+        with pytest.raises(Crash), crashes(number):
+            dispose(str(place))
+        assert (place / MANIFEST).exists() == (number == 0)
+        if number:
+            assert not verify(str(place)).sound
+            assert f"{place}" not in [found for found, _ in savepoints(str(tmp_path))]

@@ -1,0 +1,120 @@
+"""Listing state: keys are found as they are named on the command line, whatever their type."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_jobs import JobWith, StepWith, StoredJob, job_of
+
+import penstock as ps
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.errors import CheckpointError
+from penstock.jobs.restore import declared_state
+from penstock.savepoints import snapshot_capture
+from penstock.savepoints.state_listing import asked_key, listed, value_of_key
+
+KEYS: list[tuple[tuple[Any, ...], Any, str]] = [
+    ((int,), -7, "-7"),
+    ((str,), "attic", "attic"),
+    ((str,), "attic", '"attic"'),
+    ((str,), "7", "7"),
+    ((str,), "", ""),
+    ((str,), "[1, 2]", "[1, 2]"),
+    ((str,), "☀ ,", "☀ ,"),
+    ((dt.date,), dt.date(2026, 1, 2), "2026-01-02"),
+    ((int, str), (1, "b"), '[1, "b"]'),
+]
+
+
+def committed(
+    folder: Path, step: StepWith, monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any] | None = None
+) -> Checkpoint:
+    """A checkpoint behind a micro-batch in which a step has stored its states; `declared` are those of today."""
+    job = StoredJob(JobWith([step], 5), 3)
+    now = job_of([StepWith(declared, step.key_type, [{}, {}])], 5) if declared else job.job
+    checkpoint = Checkpoint.open(str(folder))
+    checkpoint.begin(Lineage("abc", "drawn", 5, 3, ("readings-0", "commands")))
+    checkpoint.save("state.json", declared_state(now))
+    (folder / "commits").mkdir()
+    (folder / "commits" / "0").touch()
+
+    def read_slots(*arguments: Any) -> Any:
+        _, _, _, node, reader = arguments
+        return {0, 1, 2}, job.read(node, reader)
+
+    monkeypatch.setattr(snapshot_capture, "read_slots", read_slots)
+    return checkpoint
+
+
+@pytest.mark.parametrize(("types", "key", "text"), KEYS)
+def test_a_key_is_found_by_its_text(
+    types: tuple[Any, ...], key: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or as JSON, where it has several fields or looks like something else."""
+    states = {"count": ps.ValueState(int), "names": ps.ListState(str), "all": ps.Setting(int)}
+    step = StepWith(states, types, [{key: {"count": 5, "names": ["a"]}}, {}], {"all": {None: 1}})
+    checkpoint = committed(tmp_path, step, monkeypatch)
+    session: Any = None
+    found = value_of_key(session, asked_key(checkpoint, "step 0", text, None))
+    assert found == {"count": 5, "names": ["a"]}
+    assert value_of_key(session, asked_key(checkpoint, "step 0", other(types), 0)) is None
+
+
+def other(types: tuple[Any, ...]) -> str:
+    return {(int,): "1", (str,): "b", (dt.date,): "1999-01-02", (int, str): '[1, "c"]'}[types]
+
+
+@pytest.mark.parametrize(
+    ("types", "text"),
+    [
+        ((int,), "attic"),
+        ((int,), "1.5"),
+        ((int,), "null"),
+        ((int,), str(2**70)),
+        ((dt.date,), "noon"),
+        ((int, str), "1"),
+        ((int, str), '["b", 1]'),
+        ((int, str), "[1]"),
+    ],
+)
+def test_what_is_no_key_is_refused(
+    types: tuple[Any, ...], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the type that keys have."""
+    step = StepWith({"count": ps.ValueState(int)}, types, [{}, {}])
+    checkpoint = committed(tmp_path, step, monkeypatch)
+    with pytest.raises(CheckpointError, match="is no key of the step, whose keys are"):
+        asked_key(checkpoint, "step 0", text, None)
+    with pytest.raises(CheckpointError, match="has no step 'attic'; its steps are step 0"):
+        asked_key(checkpoint, "attic", text, None)
+
+
+def test_states_are_shown_as_they_are_declared_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the log still has them under their earlier names, and has more."""
+    states = {"old": ps.ValueState(int), "gone": ps.ValueState(int)}
+    step = StepWith(states, (int,), [{1: {"old": 5, "gone": 6}}, {}])
+    now = {"new": ps.ValueState(int, renamed_from="old"), "more": ps.ValueState(str)}
+    checkpoint = committed(tmp_path, step, monkeypatch, now)
+    session: Any = None
+    assert value_of_key(session, asked_key(checkpoint, "step 0", "1", None)) == {"new": 5, "more": None}
+
+
+def test_hidden_states_and_steps_without_states_are_listed(tmp_path: Path) -> None:
+    """A step is named though it holds nothing, and what penstock keeps for itself is not."""
+    steps = [
+        StepWith({}, (str,), [{}, {}]),
+        StepWith({"rules": ps.BroadcastState(str, int)}, (int, str), [{}, {}]),
+    ]
+    state = declared_state(job_of(steps, 5))
+    assert listed(tmp_path, state) == [
+        {"step": "step 0", "keys": 0, "key": "string", "states": []},
+        {
+            "step": "step 1",
+            "keys": 0,
+            "key": "struct<key_0: int64 not null, key_1: string not null>",
+            "states": [{"name": "rules", "kind": "BroadcastState", "type": "int64"}],
+        },
+    ]

@@ -1,0 +1,225 @@
+"""Restart strategies: from text and back, and what they decide against references in plain Python."""
+
+from __future__ import annotations
+
+import doctest
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base import durations
+from penstock.errors import JobDefinitionError
+from penstock.server.lifecycle import restarts
+from penstock.server.lifecycle.restarts import (
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+    RestartHistory,
+    RestartStrategy,
+    after_failure,
+    parse_strategy,
+    strategy_text,
+)
+
+MS = st.integers(1, 10_000_000)
+COUNTS = st.integers(1, 20)
+STRATEGIES = st.one_of(
+    st.just(NoRestart()),
+    st.builds(FixedDelay, COUNTS, MS),
+    st.builds(FailureRate, COUNTS, MS, MS),
+    st.builds(
+        lambda lengths, *more: ExponentialDelay(*sorted(lengths), *more),
+        st.tuples(MS, MS),
+        st.floats(1, 100),
+        st.floats(0, 1),
+        MS,
+        st.none() | COUNTS,
+    ),
+)
+# How long each run of a job was.
+RUNS = st.lists(st.integers(0, 20_000_000), max_size=30)
+
+
+@given(STRATEGIES)
+def test_the_text_of_a_strategy_means_the_strategy(strategy: RestartStrategy) -> None:
+    """What is shown can be given again."""
+    assert parse_strategy(strategy_text(strategy)) == strategy
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("none", NoRestart()),
+        ("fixed-delay", FixedDelay(1, 1000)),
+        ("fixed-delay:attempts=3,delay=10s", FixedDelay(3, 10_000)),
+        (" fixed-delay : delay = 1.5s ", FixedDelay(1, 1500)),
+        ("exponential-delay", ExponentialDelay(1000, 60_000, 1.5, 0.1, 3_600_000, None)),
+        (
+            "exponential-delay:initial=2s,max=5m,multiplier=2,jitter=0,stable=1d,attempts=9",
+            ExponentialDelay(2000, 300_000, 2.0, 0.0, 86_400_000, 9),
+        ),
+        ("failure-rate:failures=5,interval=10m,delay=0s", FailureRate(5, 600_000, 0)),
+        ({"strategy": "fixed-delay", "attempts": 3, "delay": "10s"}, FixedDelay(3, 10_000)),
+        ({"strategy": "exponential-delay", "jitter": 0.5}, ExponentialDelay(jitter=0.5)),
+    ],
+)
+def test_strategies_are_read(text: Any, strategy: RestartStrategy) -> None:
+    """From text and JSON; what is not said has Flink's default."""
+    assert parse_strategy(text) == strategy
+
+
+@pytest.mark.parametrize(
+    ("given_", "parts"),
+    [
+        ("sometimes", ["'sometimes' is not known", "none, fixed-delay, exponential-delay, failure-rate"]),
+        ("", ["'' is not known"]),
+        ("none:delay=1s", ["no parameter 'delay'", "takes no parameters"]),
+        ("fixed-delay:retries=3", ["no parameter 'retries'", "attempts, delay"]),
+        ("fixed-delay:3:10s", ["'fixed-delay:3:10s'", "NAME:PARAMETER=VALUE", "attempts=3,delay=10s"]),
+        ("fixed-delay:", ["NAME:PARAMETER=VALUE"]),
+        ("fixed-delay:attempts=3,attempts=4", ["attempts twice"]),
+        ("fixed-delay:attempts=0", ["attempts of the restart strategy fixed-delay is 0", "from 1"]),
+        ("fixed-delay:attempts=many", ["'many'", "whole number"]),
+        ("fixed-delay:delay=10", ["delay of the restart strategy", "'10'", "'10m'"]),
+        ("fixed-delay:delay=1000d", ["'1000d'", "at most 365d"]),
+        ("exponential-delay:multiplier=0.5", ["multiplier", "'0.5'", "from 1 to 100"]),
+        ("exponential-delay:jitter=nan", ["jitter", "'nan'", "from 0 to 1"]),
+        ("exponential-delay:initial=2m", ["initial=2m", "max=1m", "not be longer"]),
+        ({"attempts": 3}, ['{"strategy": "fixed-delay", "attempts": 3}']),
+        ({"strategy": "fixed-delay", "attempts": True}, ["True", "whole number"]),
+        ({"strategy": "fixed-delay", "delay": 10}, ["10", "number with a unit"]),
+    ],
+)
+def test_wrong_strategies_are_refused(given_: Any, parts: list[str]) -> None:
+    """With what is wrong, and what would be right."""
+    with pytest.raises(JobDefinitionError) as error:
+        parse_strategy(given_)
+    assert [part for part in parts if part not in str(error.value)] == []
+
+
+def delays(strategy: RestartStrategy, runs: list[int], job_id: str = "job") -> list[int | None]:
+    """What is decided on each failure of a job whose runs are so long; it ends with the first None."""
+    history, now_ms, found = RestartHistory(), 0, []
+    for run_ms in runs:
+        now_ms += run_ms
+        # What is stored between two failures is the same afterwards.
+        history = msgspec.json.decode(msgspec.json.encode(history), type=RestartHistory)
+        decided = after_failure(strategy, history, job_id, now_ms)
+        found.append(decided.delay_ms)
+        if decided.delay_ms is None:
+            break
+        history = decided.history
+        now_ms += decided.delay_ms
+    return found
+
+
+@given(RUNS)
+def test_none_never_starts_again(runs: list[int]) -> None:
+    """The first failure is the last."""
+    assert delays(NoRestart(), runs) == [None for _ in runs[:1]]
+
+
+@given(st.builds(FixedDelay, COUNTS, MS), RUNS)
+def test_fixed_delay_starts_again_so_often(strategy: FixedDelay, runs: list[int]) -> None:
+    """Each time after the same delay, however long the job ran."""
+    wanted = [strategy.delay_ms] * min(strategy.attempts, len(runs))
+    assert delays(strategy, runs) == wanted + [None] * (len(runs) > strategy.attempts)
+
+
+@given(st.builds(FailureRate, COUNTS, MS, MS), RUNS)
+def test_failure_rate_gives_up_on_too_many_failures(strategy: FailureRate, runs: list[int]) -> None:
+    """It gives up exactly when the failures in the interval before now are more than allowed."""
+    wanted: list[int | None] = []
+    times: list[int] = []
+    now_ms = 0
+    for run_ms in runs:
+        now_ms += run_ms
+        times.append(now_ms)
+        many = sum(now_ms - time_ms < strategy.interval_ms for time_ms in times)
+        wanted.append(strategy.delay_ms if many <= strategy.failures else None)
+        if many > strategy.failures:
+            break
+        now_ms += strategy.delay_ms
+    assert delays(strategy, runs) == wanted
+
+
+@given(st.builds(ExponentialDelay, jitter=st.just(0.0), stable_ms=MS), RUNS)
+def test_exponential_delay_grows_until_the_job_is_stable(strategy: ExponentialDelay, runs: list[int]) -> None:
+    """By the multiplier up to the longest; a run of the stable time begins anew."""
+    wanted, delay_ms = [], float(strategy.initial_ms)
+    for number, run_ms in enumerate(runs):
+        if number and run_ms >= strategy.stable_ms:
+            delay_ms = float(strategy.initial_ms)
+        wanted.append(delay_ms)
+        delay_ms = min(delay_ms * strategy.multiplier, strategy.max_ms)
+    assert delays(strategy, runs) == pytest.approx(wanted, abs=1)
+
+
+@given(STRATEGIES.filter(lambda s: isinstance(s, ExponentialDelay)), RUNS, st.text(max_size=5))
+def test_jitter_spreads_within_bounds_and_repeats(
+    strategy: ExponentialDelay, runs: list[int], job_id: str
+) -> None:
+    """The same job gets the same delays each time; none is shorter than the first or longer than the longest."""
+    found = delays(strategy, runs, job_id)
+    assert found == delays(strategy, runs, job_id)
+    assert all(strategy.initial_ms <= delay <= strategy.max_ms for delay in found if delay is not None)
+    if strategy.attempts is None:
+        assert None not in found
+
+
+def test_jitter_differs_between_jobs_and_attempts() -> None:
+    """Jobs that failed together do not start together, nor twice at the same pace."""
+    strategy = ExponentialDelay(1000, 100_000, 1.0, 1.0)
+    many = {delay for n in range(50) for delay in delays(strategy, [0] * 10, f"job-{n}")}
+    assert len(many) > 200
+
+
+def test_attempts_of_exponential_delay_count_since_the_job_was_stable() -> None:
+    """A job that is stable now and then never uses them up."""
+    strategy = ExponentialDelay(attempts=2, stable_ms=1000)
+    assert None not in delays(strategy, [10, 5000] * 5)
+    assert delays(strategy, [10, 10, 10])[-1] is None
+
+
+@given(STRATEGIES, st.lists(st.integers(-(10**12), 10**13), max_size=20))
+def test_a_clock_that_jumps_leaves_every_decision_in_bounds(
+    strategy: RestartStrategy, times: list[int]
+) -> None:
+    """Whatever the clock says, a delay is one of the strategy's, and what is kept stays small."""
+    history = RestartHistory()
+    for now_ms in times:
+        decided = after_failure(strategy, history, "job", now_ms)
+        history = decided.history
+        assert decided.delay_ms is None or 0 <= decided.delay_ms <= 10_000_000
+        assert len(history.recent_ms) <= 21
+        assert decided.reason
+
+
+def test_a_clock_that_went_back_does_not_hold_failures_for_ever() -> None:
+    """A failure from the future counts as one of now, and is over with its interval."""
+    strategy = FailureRate(failures=1, interval_ms=1000)
+    first = after_failure(strategy, RestartHistory(), "job", 10**12)
+    second = after_failure(strategy, first.history, "job", 0)
+    assert second.delay_ms is None
+    assert after_failure(strategy, second.history, "job", 5000).delay_ms == 1000
+
+
+def test_reasons_are_told() -> None:
+    """What a user reads in the events."""
+    assert after_failure(FixedDelay(3), RestartHistory(attempts=1), "j", 0).reason == "restart 2 of 3"
+    assert (
+        after_failure(FixedDelay(3), RestartHistory(attempts=3), "j", 0).reason
+        == "it was started again 3 times"
+    )
+    assert "2 failures within 1m" in after_failure(FailureRate(), RestartHistory(1, 0, (5,)), "j", 9).reason
+
+
+@pytest.mark.parametrize("module", [restarts, durations])
+def test_examples_run(module: Any) -> None:
+    """What the docstrings show holds."""
+    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(module).attempted > 0

@@ -1,0 +1,87 @@
+"""Rooms: imports go down and in no circle, each room says what it imports, and the picture of them is true."""
+
+from __future__ import annotations
+
+import graphlib
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+
+import draw_rooms  # noqa: E402  # it is no part of a package
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """What each module imports."""
+    return draw_rooms.module_imports()
+
+
+def test_no_module_imports_itself_by_way_of_others(imports: dict[str, set[str]]) -> None:
+    """Neither across rooms nor within one."""
+    graphlib.TopologicalSorter(imports).prepare()
+
+
+def test_a_circle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one through a third module, and one of types alone."""
+    package = tmp_path / "planted"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "one.py").write_text("from planted import two\n")
+    (package / "two.py").write_text("from planted import three\n")
+    (package / "three.py").write_text(
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from planted import one\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(graphlib.CycleError, match=r"planted\.one"):
+        graphlib.TopologicalSorter(draw_rooms.module_imports("planted")).prepare()
+
+
+def test_imports_that_are_not_allowed_fail_the_checks(tmp_path: Path) -> None:
+    """One that goes up, and one of Spark outside of its room."""
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for module, line in (
+        ("base/sizes.py", "import penstock.jobs.runner"),
+        ("jobs/runner.py", "from pyspark.sql import functions"),
+    ):
+        path = tmp_path / "src" / "penstock" / module
+        path.write_text(f"{path.read_text()}{line}\n")
+    program = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [sys.executable, program, "--no-cache"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    broken = {line.removesuffix(" BROKEN") for line in done.stdout.splitlines() if line.endswith(" BROKEN")}
+    assert {"Imports go down", "Only spark/ knows Spark"} <= broken
+
+
+def test_each_room_says_what_it_is_and_imports(imports: dict[str, set[str]]) -> None:
+    """In the docstring of its package: its job, what comes in and goes out, and the rooms that it imports."""
+    for room, others in draw_rooms.room_imports(imports).items():
+        if room == "errors":
+            continue
+        told = importlib.import_module(f"penstock.{room}").__doc__ or ""
+        assert re.search(r"\n\nIn: .+\nOut: .+\nImports: ", told), room
+        listed = " ".join(told.partition("Imports: ")[2].split()).rstrip(".").split(", ")
+        assert listed == sorted(others), room
+
+
+def test_the_picture_of_the_rooms_is_true(imports: dict[str, set[str]]) -> None:
+    """`make rooms` has nothing to change."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    picture = draw_rooms.drawn(draw_rooms.room_imports(imports))
+    assert draw_rooms.put_into(page, picture) == page, "run `make rooms`"
