@@ -38,22 +38,24 @@ _DIGEST: Final = 32
 _HIDDEN: Final = {TIMERS: "timers", WINDOWS: "windows"}
 
 
-class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class StoredKey:
     """A key with what its step holds for it, as JSON values: states by name, its timers, and its open windows.
 
-    `values`, `timers` and `windows` are None when all together have more bytes of JSON than were wanted.
+    `bytes` is the size of all this as JSON. `values`, `timers` and `windows` are null where it is more than was wanted.
     """
 
     key: Any
     key_group: int
     bytes: int
     values: dict[str, Any] | None
-    timers: Any = None
-    windows: Any = None
+    timers: Any
+    windows: Any
 
 
-class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some keys after a micro-batch, and the place behind which the others are; None when there are no others."""
+@dataclass(frozen=True, kw_only=True)
+class KeyPage:
+    """Some keys of a step, after a micro-batch. `next` is the value of `after` for the others; null without others."""
 
     batch: int
     items: tuple[StoredKey, ...]

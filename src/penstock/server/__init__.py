@@ -2,6 +2,6 @@
 
 In: requests by REST or from a browser.
 Out: runs of jobs, their views, and an audit log.
-Imports: base, bindings, checkpoints, commands, control, demo, errors, jobs, machine, metrics, runtime, savepoints,
+Imports: base, bindings, checkpoints, commands, control, demo, errors, jobs, metrics, runtime, savepoints,
     scaling, snapshots, spark, streams.
 """

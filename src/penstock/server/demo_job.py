@@ -9,8 +9,8 @@ from typing import Final
 
 import penstock.demo
 from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, Desired, JobStatus
-from penstock.server.runs.definitions import Definition, JobSettings
-from penstock.server.service.job_info import JobInfo, Submission
+from penstock.server.runs.definitions import JobDefinition, JobSettings
+from penstock.server.service.job_resources import Job, Submission
 from penstock.server.service.service import JobService
 
 __all__ = ["DEMO", "demo_definition", "hold", "start_or_resume"]
@@ -26,7 +26,7 @@ _RATE: Final = 200
 _FILE: Final = Path(penstock.demo.__file__).with_name("served") / "warm_rooms.py"
 
 
-def demo_definition() -> Definition:
+def demo_definition() -> JobDefinition:
     """A job whose input is the clock and whose output is counted, so that it uses no more disk the longer it runs."""
     settings = JobSettings(
         bindings={"ticks": f"rate:{_RATE}", "heaters": "discard:"},
@@ -35,7 +35,7 @@ def demo_definition() -> Definition:
         master="local[2]",
         state_memory_mb=64,
     )
-    return Definition(
+    return JobDefinition(
         id=DEMO,
         name=DEMO,
         folder=str(_FILE.parent),
@@ -71,7 +71,7 @@ def hold(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD
         held = [job_id for job_id in held if service.get(job_id).status in WITH_DRIVER]
 
 
-def _demos(service: JobService, desired: Desired) -> list[JobInfo]:
+def _demos(service: JobService, desired: Desired) -> list[Job]:
     """The demo jobs that a server has started by itself, and that are to be so."""
     live = [status for status in JobStatus if status not in ENDED]
     return [

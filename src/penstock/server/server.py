@@ -44,7 +44,7 @@ from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ADDRESS_FILE, ServerDirectory, make_private
 from penstock.server.runs.processes import process_of
-from penstock.server.service.job_info import JobInfo
+from penstock.server.service.job_resources import Job
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
@@ -125,7 +125,7 @@ def serve(
     settings: ServeSettings,
     environment: Mapping[str, str],
     on_start: Callable[[Started], None],
-    on_end: Callable[[Sequence[JobInfo]], None] | None = None,
+    on_end: Callable[[Sequence[Job]], None] | None = None,
 ) -> None:
     """Serve until a signal comes, SIGTERM or SIGINT. Jobs go on then; the next server finds them.
 

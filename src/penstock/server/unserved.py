@@ -15,7 +15,7 @@ from penstock.server.manager.manager import Manager
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ADDRESS_FILE, ServerDirectory
 from penstock.server.runs.processes import process_of
-from penstock.server.service.job_info import JobInfo
+from penstock.server.service.job_resources import Job
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
@@ -48,12 +48,12 @@ class UnservedHome:
     _store: Store
     _home: ServerDirectory
 
-    def jobs(self, statuses: Collection[JobStatus]) -> list[JobInfo]:
+    def jobs(self, statuses: Collection[JobStatus]) -> list[Job]:
         """The jobs with one of the statuses, newest first, and how those with a driver are going."""
         service = self._service()
         return [service.get(job.id) for job in service.list_jobs(statuses)]
 
-    def cancel(self, job_id: str, who: str, timeout_s: float) -> JobInfo:
+    def cancel(self, job_id: str, who: str, timeout_s: float) -> Job:
         """End a job at once, as a server would, and do nothing to the others. Gives it as it is then."""
         service = self._service()
         service.cancel(job_id, who)

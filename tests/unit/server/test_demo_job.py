@@ -11,7 +11,7 @@ from penstock.server.demo_job import DEMO, demo_definition, hold, start_or_resum
 from penstock.server.lifecycle.statuses import Desired
 from penstock.server.runs.definitions import Catalog, JobSettings
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.service.job_info import Submission
+from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store

@@ -45,7 +45,9 @@ def test_keys_are_asked_for(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -
         asked.append(question)
         if question.wanted.contains:
             raise ExternalSystemError("The state cannot be shown yet: the state is large. Ask again.")
-        held = StoredKey(key=[1, "b"], key_group=3, bytes=9, values={"limit": 7}, timers=[{"at": 5}])
+        held = StoredKey(
+            key=[1, "b"], key_group=3, bytes=9, values={"limit": 7}, timers=[{"at": 5}], windows=None
+        )
         return KeyPage(batch=0, items=(held,), next="3." + "0" * 32)
 
     monkeypatch.setattr(StateReader, "ask", ask)

@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, Final
 
+import msgspec
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from penstock.server.api.context import Context, context_of
+from penstock.server.resource import Resource
 
 __all__ = ["EVENT_STREAM", "Seconds", "event_stream", "message"]
 
@@ -65,7 +67,7 @@ async def _told(
         request.app.state.streams -= 1
 
 
-def message(kind: str, data: str, number: int | None = None) -> str:
-    """One message. JSON has no line breaks of its own."""
+def message(kind: str, resource: Resource, number: int | None = None) -> str:
+    """One message. Its JSON has no line breaks."""
     place = "" if number is None else f"id: {number}\n"
-    return f"{place}event: {kind}\ndata: {data}\n\n"
+    return f"{place}event: {kind}\ndata: {msgspec.json.encode(resource).decode()}\n\n"

@@ -11,8 +11,10 @@ from starlette.concurrency import run_in_threadpool
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service
 from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, message
-from penstock.server.api.models import ID_PATTERN, Event, Job, Operation, Page
+from penstock.server.api.models import Page
 from penstock.server.api.routes import JobId, Limit, needs, new_router
+from penstock.server.service.job_resources import ID_PATTERN, Job, Operation
+from penstock.server.service.service import Event
 
 __all__ = ["router"]
 
@@ -31,16 +33,14 @@ def get_operation(
     service: Service,
 ) -> Operation:
     """What was asked for, and what came of it."""
-    return Operation.model_validate(service.operation(operation_id))
+    return service.operation(operation_id)
 
 
 @router.get("/events", summary="List events", openapi_extra=needs(Role.VIEWER))
 def list_events(service: Service, job: OfJob = None, limit: Limit = 100, after: EventId = 0) -> Page[Event]:
     """Who did what, when: the audit log, oldest first. `next` is there even at its end, to go on from later."""
     found = service.events(job, after, limit)
-    return Page(
-        items=[Event.model_validate(event) for event in found], next=str(found[-1].id if found else after)
-    )
+    return Page(items=found, next=str(found[-1].id if found else after))
 
 
 @router.get(
@@ -66,7 +66,7 @@ async def stream_events(
         told = []
         for event in service.events(job, place, _MOST_EVENTS):
             place = event.id
-            told.append(message("event", Event.model_validate(event).model_dump_json(), event.id))
+            told.append(message("event", event, event.id))
         return told
 
     # A job that there is not is told as a problem, while there is no response yet.
@@ -85,15 +85,15 @@ async def stream_job(
     request: Request, job_id: JobId, service: Service, seconds: Seconds = 3600
 ) -> StreamingResponse:
     """A job with its progress, whenever either changes, as server-sent events: `event: job` and `data`."""
-    shown = ""
+    shown: Job | None = None
 
     def news() -> list[str]:
         nonlocal shown
-        now = Job.model_validate(service.get(job_id)).model_dump_json()
-        if now == shown:
+        job = service.get(job_id)
+        if job == shown:
             return []
-        shown = now
-        return [message("job", now)]
+        shown = job
+        return [message("job", job)]
 
     first = await run_in_threadpool(news)
     return event_stream(request, news, seconds, first)

@@ -9,30 +9,23 @@ from fastapi import Path, Query, Response
 from penstock.errors import JobDefinitionError
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service, Wake
-from penstock.server.api.models import (
+from penstock.server.api.models import DesiredChange, Page, Rescale
+from penstock.server.api.routes import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
+from penstock.server.lifecycle.statuses import Desired, JobStatus
+from penstock.server.service.job_resources import (
     ID_PATTERN,
-    Definition,
-    DefinitionProblem,
     Definitions,
-    DesiredChange,
     Job,
     Log,
     Operation,
-    Page,
-    Rescale,
     Run,
     Savepoint,
     SavepointDetails,
     Submission,
 )
-from penstock.server.api.routes import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
-from penstock.server.lifecycle.statuses import Desired, JobStatus
-from penstock.server.runs.definitions import Changes
-from penstock.server.service.job_info import OperationInfo
-from penstock.server.service.job_info import Submission as Submitted
 from penstock.server.service.service import JobService
 
-__all__ = ["router", "submission_of"]
+__all__ = ["router"]
 
 # More than any time has, and fewer than any store can compare with.
 _MOST_DIGITS = 18
@@ -45,11 +38,7 @@ SavepointId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a s
 @router.get("/definitions", summary="List the jobs that may be submitted", openapi_extra=needs(Role.VIEWER))
 def list_definitions(service: Service) -> Definitions:
     """The definitions in the server's folders, and files there that should define a job and do not."""
-    found, problems = service.definitions()
-    return Definitions(
-        items=[Definition.model_validate(one) for one in found],
-        problems=[DefinitionProblem.model_validate(one) for one in problems],
-    )
+    return service.definitions()
 
 
 @router.get("/jobs", summary="List jobs", openapi_extra=needs(Role.VIEWER))
@@ -67,7 +56,7 @@ def list_jobs(
     more = len(found) > limit
     page = found[:limit]
     return Page(
-        items=[Job.model_validate(job) for job in page],
+        items=page,
         next=f"{page[-1].created_ms}-{page[-1].id}" if more else None,
     )
 
@@ -82,16 +71,16 @@ def submit_job(
     key: IdempotencyKey = None,
 ) -> Operation:
     """Run a job by its definition. The operation is done at once; `job` is the id of the job, as in Location."""
-    done = service.submit(submission_of(submission), asker.name, key)
+    done = service.submit(submission, asker.name, key)
     response.headers["Location"] = f"/v1/jobs/{done.job}"
     wake()
-    return Operation.model_validate(done)
+    return done
 
 
 @router.get("/jobs/{job_id}", summary="Get a job", openapi_extra=needs(Role.VIEWER))
 def get_job(job_id: JobId, service: Service) -> Job:
     """A job, with its progress."""
-    return Job.model_validate(service.get(job_id))
+    return service.get(job_id)
 
 
 @router.patch(
@@ -152,16 +141,13 @@ def list_savepoints(service: Service, limit: Limit = 100, after: After = None) -
     found = sorted(service.savepoints(), key=lambda savepoint: savepoint.id)
     behind = [savepoint for savepoint in found if after is None or savepoint.id > after]
     page = behind[:limit]
-    return Page(
-        items=[Savepoint.model_validate(one) for one in page],
-        next=page[-1].id if len(behind) > limit else None,
-    )
+    return Page(items=page, next=page[-1].id if len(behind) > limit else None)
 
 
 @router.get("/savepoints/{savepoint_id}", summary="Get a savepoint", openapi_extra=needs(Role.VIEWER))
 def get_savepoint(savepoint_id: SavepointId, service: Service) -> SavepointDetails:
     """A savepoint with its tables, and the jobs that began with it."""
-    return SavepointDetails.model_validate(service.savepoint_details(savepoint_id))
+    return service.savepoint_details(savepoint_id)
 
 
 # What cannot be taken back is for admins.
@@ -182,24 +168,9 @@ def list_runs(job_id: JobId, service: Service, limit: Limit = 100, after: After 
     found = service.runs(job_id)
     if after is not None:
         number = int(after) if after.isascii() and after.isdigit() else 0
-        found = [run for run in found if run.epoch < number]
+        found = [run for run in found if run.run < number]
     page = found[:limit]
-    return Page(
-        items=[
-            Run(
-                run=one.epoch,
-                host=one.host,
-                created_ms=one.created_ms,
-                pid=one.pid,
-                ended_ms=one.ended_ms,
-                end_kind=one.end_kind,
-                exit_code=one.exit_code,
-                why=one.why,
-            )
-            for one in page
-        ],
-        next=str(page[-1].epoch) if len(found) > limit else None,
-    )
+    return Page(items=page, next=str(page[-1].run) if len(found) > limit else None)
 
 
 # What a job's own code prints may hold anything, so that not everybody who may look sees it.
@@ -217,21 +188,10 @@ def get_log(
     ] = None,
 ) -> Log:
     """What a run has printed: its end, or what comes from `begin` on."""
-    number = service.get(job_id).run if run is None else run
-    text, end = service.printed(job_id, number, most_bytes, begin) if number else ("", 0)
-    return Log(run=number, text=text, end=end)
+    return service.log(job_id, run, most_bytes, begin)
 
 
-def submission_of(submission: Submission) -> Submitted:
-    """What is asked of the service for what a client sends."""
-    given = submission.model_dump(exclude_none=True)
-    changes = Changes(**{name: given.pop(name) for name in Changes.model_fields if name in given})
-    return Submitted(changes=changes, **given)
-
-
-def _asked(
-    service: JobService, job_id: str, change: DesiredChange, who: str, key: str | None
-) -> OperationInfo:
+def _asked(service: JobService, job_id: str, change: DesiredChange, who: str, key: str | None) -> Operation:
     if change.desired is Desired.RUNNING:
         return service.resume(job_id, who, key)
     if change.desired is Desired.PAUSED:
@@ -241,10 +201,10 @@ def _asked(
     return service.stop(job_id, who, key, savepoint=change.savepoint, drain=change.drain)
 
 
-def _accepted(operation: OperationInfo, wake: Wake, response: Response) -> Operation:
+def _accepted(operation: Operation, wake: Wake, response: Response) -> Operation:
     response.headers["Location"] = f"/v1/operations/{operation.id}"
     wake()
-    return Operation.model_validate(operation)
+    return operation
 
 
 def _place(after: str) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Mount
 
 from penstock.errors import PenstockError
 from penstock.server.api.access import Principal, Role
-from penstock.server.api.models import ID_PATTERN
+from penstock.server.service.job_resources import ID_PATTERN
 
 __all__ = [
     "API",

@@ -7,12 +7,14 @@ from typing import Annotated, Final
 from fastapi import Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from penstock.savepoints.state_pages import KeysWanted
+from penstock.savepoints.state_pages import KeyPage, KeysWanted
 from penstock.server.api.access import Role
 from penstock.server.api.context import Reader, Service, Wake
-from penstock.server.api.models import ID_PATTERN, Operation, Page, StateStep
+from penstock.server.api.models import DumpRequest, Page
 from penstock.server.api.routes import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
-from penstock.server.api.view_models import Dump, DumpRequest, Keys
+from penstock.server.service.job_resources import ID_PATTERN, Operation
+from penstock.server.service.service import Dump
+from penstock.server.service.view_resources import StateStep
 
 __all__ = ["router"]
 
@@ -27,7 +29,7 @@ DumpId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a dump."
 @router.get("/jobs/{job_id}/state", summary="List states", openapi_extra=needs(Role.VIEWER))
 def list_state(job_id: JobId, reader: Reader) -> list[StateStep]:
     """The steps of a job with their states, and how many keys they hold."""
-    return [StateStep(**step) for step in reader.states(job_id)]
+    return reader.states(job_id)
 
 
 # Values may hold anything, so that not everybody who may look sees them.
@@ -62,14 +64,14 @@ def list_keys(
             description="`next` of the page before; the first page without it.",
         ),
     ] = None,
-) -> Keys:
+) -> KeyPage:
     """What a step holds, key by key, in the order of key groups, after a committed micro-batch.
 
     A process of its own reads it: the first answer takes some seconds, and where it takes longer the answer is 503, to
     ask again. Of a key that holds more than 64 KiB, or 1 MiB when it is asked for by itself, only the size is told.
     """
     wanted = KeysWanted(step=step, key=key, contains=contains, most=limit, after=after, batch=batch)
-    return Keys.model_validate(reader.keys(job_id, wanted))
+    return reader.keys(job_id, wanted)
 
 
 @router.post(
@@ -91,7 +93,7 @@ def dump_state(
     operation = service.dump(job_id, asker.name, key, form=request.format, batch=request.batch)
     response.headers["Location"] = f"/v1/operations/{operation.id}"
     wake()
-    return Operation.model_validate(operation)
+    return operation
 
 
 @router.get("/dumps", summary="List dumps", openapi_extra=needs(Role.VIEWER))
@@ -99,9 +101,7 @@ def list_dumps(service: Service, limit: Limit = 100, after: After = None) -> Pag
     """The dumps that can be taken away, in the order of their ids."""
     behind = [dump for dump in service.dumps() if after is None or dump.id > after]
     page = behind[:limit]
-    return Page(
-        items=[Dump.model_validate(one) for one in page], next=page[-1].id if len(behind) > limit else None
-    )
+    return Page(items=page, next=page[-1].id if len(behind) > limit else None)
 
 
 @router.get(

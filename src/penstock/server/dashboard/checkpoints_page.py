@@ -12,7 +12,7 @@ from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount, clock_time
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.job_views import CheckpointsInfo
+from penstock.server.service.view_resources import Checkpoints
 
 __all__ = ["checkpoints"]
 
@@ -50,8 +50,8 @@ def checkpoints(visit: JobVisit) -> None:
             nothing="No micro-batch is committed yet",
         )
 
-    def show(found: CheckpointsInfo) -> None:
-        more = "+" if found.more else ""
+    def show(found: Checkpoints) -> None:
+        more = "" if found.next is None else "+"
         numbers = {
             "kept": f"{len(found.items)}{more} of {found.retained_batches}",
             "origin": "nothing" if found.origin == "empty" else f"a {found.origin}",

@@ -17,8 +17,8 @@ from penstock.server.dashboard.graph_layout import NODE_HEIGHT, NODE_WIDTH, Layo
 from penstock.server.dashboard.health import BEHIND_S
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.job_views import PlanInfo, PlanNode
-from penstock.server.service.metrics_views import MetricsInfo, StepMetrics, StreamMetrics
+from penstock.server.service.metrics_resources import Metrics, StepMetrics, StreamMetrics
+from penstock.server.service.plan_resources import Plan, PlanNode
 
 __all__ = ["about_node", "graph", "node_figures"]
 
@@ -43,7 +43,7 @@ def graph(visit: JobVisit) -> None:
     _GraphPage(visit)
 
 
-def node_figures(node: PlanNode, found: MetricsInfo) -> tuple[str, str, bool]:
+def node_figures(node: PlanNode, found: Metrics) -> tuple[str, str, bool]:
     """What a part does: records per second, what waits or is held there, and whether that is too much."""
     if node.kind in ("data stream", "control stream"):
         stream = _named(found.streams, node.name)
@@ -119,7 +119,7 @@ def about_node(node: PlanNode) -> list[dict[str, str]]:
 class _GraphPage:
     def __init__(self, visit: JobVisit) -> None:
         self._visit = visit
-        self._plan: PlanInfo | None = None
+        self._plan: Plan | None = None
         self._nodes: dict[str, _ShownNode] = {}
         with ui.element("div").classes("p-tiles"):
             self._busy = components.tile("Busy")
@@ -145,7 +145,7 @@ class _GraphPage:
         visit.poll(lambda: reader.plan(visit.job_id), self._draw, key=("plan", visit.job_id), every_s=10.0)
         visit.poll(lambda: reader.metrics(visit.job_id, 1), self._show, key=("metrics", visit.job_id))
 
-    def _draw(self, plan: PlanInfo) -> None:
+    def _draw(self, plan: Plan) -> None:
         if plan == self._plan:
             return
         self._plan = plan
@@ -167,7 +167,7 @@ class _GraphPage:
         self._title.set_text(node.name)
         self._about.show(about_node(node))
 
-    def _show(self, found: MetricsInfo) -> None:
+    def _show(self, found: Metrics) -> None:
         _set(self._busy, f"{found.utilisation:.0%}" if found.seconds else "-")
         _set(self._batch, f"{found.mean_busy_s * 1000:,.0f} ms" if found.mean_busy_s else "-")
         phases: Mapping[str, float] = found.batches[-1].phases if found.batches else {}
@@ -191,7 +191,7 @@ class _ShownNode:
             self._rate = components.text("", "span").classes("p-node-rate")
             self._more = components.text("", "span").classes("p-node-more")
 
-    def show(self, found: MetricsInfo) -> None:
+    def show(self, found: Metrics) -> None:
         """Show what it does now."""
         rate, more, too_much = node_figures(self._node, found)
         _set(self._rate, rate)
@@ -200,7 +200,7 @@ class _ShownNode:
             self._more.classes(toggle="p-too-much")
 
 
-def _draw_wires(layout: Layout, plan: PlanInfo) -> None:
+def _draw_wires(layout: Layout, plan: Plan) -> None:
     with ui.element("svg").classes("p-wires") as drawing:
         drawing.props(f"width={layout.width} height={layout.height} aria-hidden=true")
         for edge, wire in zip(plan.edges, layout.wires, strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, JobStatus
-from penstock.server.service.job_info import JobInfo
+from penstock.server.service.job_resources import Job
 
 __all__ = ["ATTENTION", "Health", "Level", "health_of", "lag_of", "throughput_of"]
 
@@ -56,7 +56,7 @@ class Health:
         )
 
 
-def health_of(job: JobInfo, now_ms: int) -> Health:
+def health_of(job: Job, now_ms: int) -> Health:
     """How a job does, from its status and progress."""
     status = job.status
     if status is JobStatus.FAILED:
@@ -80,14 +80,14 @@ def health_of(job: JobInfo, now_ms: int) -> Health:
     return Health(Level.GOOD, "Healthy", "It runs, and keeps up with what arrives.")
 
 
-def throughput_of(job: JobInfo) -> float | None:
+def throughput_of(job: Job) -> float | None:
     """Records in per second over the last seconds; None without a driver that tells."""
     if job.status not in WITH_DRIVER or job.progress is None:
         return None
     return float(job.progress.get("rows_per_s", 0.0))
 
 
-def lag_of(job: JobInfo) -> tuple[str, float] | None:
+def lag_of(job: Job) -> tuple[str, float] | None:
     """What waits in all sources: a unit and how much; None where no source can tell.
 
     In records where sources know them, else in files, bytes or seconds.

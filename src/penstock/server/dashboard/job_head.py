@@ -13,14 +13,14 @@ from penstock.server.dashboard.display_texts import duration
 from penstock.server.dashboard.health import health_of
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus
-from penstock.server.service.job_info import JobInfo, OperationInfo
+from penstock.server.service.job_resources import Job, Operation
 
 __all__ = ["show"]
 
 _MOST_TASKS = 32768
 
 
-def show(visit: JobVisit, job: JobInfo) -> None:
+def show(visit: JobVisit, job: Job) -> None:
     """The head of a job, which follows it."""
     head = _Head(visit, job)
     head.update(job)
@@ -28,10 +28,10 @@ def show(visit: JobVisit, job: JobInfo) -> None:
 
 
 class _Head:
-    def __init__(self, visit: JobVisit, job: JobInfo) -> None:
+    def __init__(self, visit: JobVisit, job: Job) -> None:
         self._visit = visit
         self._name = job.name
-        self._seen: JobInfo = job
+        self._seen: Job = job
         with ui.element("div").classes("p-head"):
             with ui.element("div").classes("p-head-name"):
                 components.heading(job.name)
@@ -65,7 +65,7 @@ class _Head:
             self._visit, label, icon, Role.OPERATOR, act, primary=primary, danger=danger
         )
 
-    def update(self, job: JobInfo) -> None:
+    def update(self, job: Job) -> None:
         """Show what a job is now."""
         self._seen = job
         now_ms = int(time.time() * 1000)
@@ -141,7 +141,7 @@ class _Head:
         command: str,
         confirm: str,
         doing: str,
-        do: Callable[[str, str], OperationInfo],
+        do: Callable[[str, str], Operation],
         danger: bool = False,
     ) -> None:
         """Ask, naming the job, and then let it be done: `do` takes the id of the job, and who wants it."""

@@ -14,8 +14,8 @@ from penstock.server.dashboard.health import lag_of, throughput_of
 from penstock.server.dashboard.live_charts import WINDOWS, show_charts
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.job_info import JobInfo
-from penstock.server.service.job_views import SettingInfo
+from penstock.server.service.job_resources import Job
+from penstock.server.service.view_resources import JobConfig
 
 __all__ = ["overview", "setting_rows"]
 
@@ -41,23 +41,17 @@ def overview(visit: JobVisit) -> None:
             page_rows=0,
         )
 
-    def show(job: JobInfo) -> None:
+    def show(job: Job) -> None:
         for name, text in _numbers(job).items():
             if tiles[name].text != text:
                 tiles[name].set_text(text)
 
-    reader = visit.service.reader
-
-    def show_settings(found: tuple[JobInfo, list[SettingInfo], dict[str, dict[str, int]]]) -> None:
+    def show_settings(found: tuple[Job, JobConfig]) -> None:
         table.show(setting_rows(*found))
 
     visit.poll(lambda: visit.service.get(visit.job_id), show, key=("job", visit.job_id))
     visit.poll(
-        lambda: (
-            visit.service.get(visit.job_id),
-            reader.config(visit.job_id),
-            reader.limits(visit.job_id),
-        ),
+        lambda: (visit.service.get(visit.job_id), visit.service.reader.config(visit.job_id)),
         show_settings,
         key=("set-up", visit.job_id),
         every_s=5.0,
@@ -65,7 +59,7 @@ def overview(visit: JobVisit) -> None:
     components.same(cli_equivalents.show_job(visit.job_id))
 
 
-def _numbers(job: JobInfo) -> dict[str, str]:
+def _numbers(job: Job) -> dict[str, str]:
     progress = job.progress or {}
     throughput, lag = throughput_of(job), lag_of(job)
     return {
@@ -78,16 +72,14 @@ def _numbers(job: JobInfo) -> dict[str, str]:
     }
 
 
-def setting_rows(
-    job: JobInfo, settings: list[SettingInfo], limits: dict[str, dict[str, int]]
-) -> list[dict[str, Any]]:
+def setting_rows(job: Job, config: JobConfig) -> list[dict[str, Any]]:
     """How a job was set up: what is not as by default, and how much goes into a micro-batch at most."""
     rows = {
         "definition": job.definition,
         "submitted": f"{clock_time(job.created_ms)} UTC by {job.created_by}",
         "run": str(job.run),
         **{f"binding {name}": uri for name, uri in job.bindings.items()},
-        **{one.name: str(one.value) for one in settings if not one.is_default},
-        **{f"most of {name} in a micro-batch": limits_text(most) for name, most in limits.items()},
+        **{one.name: str(one.value) for one in config.settings if not one.is_default},
+        **{f"most of {name} in a micro-batch": limits_text(most) for name, most in config.limits.items()},
     }
     return [{"name": name, "value": value} for name, value in rows.items()]

@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.server.api.access import Principal, Role
 from penstock.server.api.context import Context
 from penstock.server.api.guard import headers_of
-from penstock.server.service.job_info import OperationInfo
+from penstock.server.service.job_resources import Operation
 from penstock.server.service.service import JobService
 
 __all__ = ["POLL_S", "JobVisit", "Readings", "SessionOverError", "Visit", "end_page", "principal_of"]
@@ -191,7 +191,7 @@ class Visit:
         self.context.wake()
         return done
 
-    async def follow(self, operation: OperationInfo, doing: str) -> OperationInfo | None:
+    async def follow(self, operation: Operation, doing: str) -> Operation | None:
         """Show an operation until it is over. None when it takes too long, or the page is closed."""
         shown = ui.notification(f"{doing} ...", spinner=True, timeout=None, close_button="Hide")
         ends_s = time.monotonic() + _MOST_WAIT_S
@@ -212,9 +212,7 @@ class Visit:
             shown.type, shown.message = "warning", f"{doing} goes on."
         return operation
 
-    async def carry_out(
-        self, role: Role, doing: str, ask: Callable[[str], OperationInfo]
-    ) -> OperationInfo | None:
+    async def carry_out(self, role: Role, doing: str, ask: Callable[[str], Operation]) -> Operation | None:
         """Ask for an operation as `act` does, and follow it."""
         operation = await self.act(role, ask)
         return None if operation is None else await self.follow(operation, doing)

@@ -10,7 +10,6 @@ from fastapi import Path, Request
 from nicegui import ui
 
 from penstock.server.api.access import Role
-from penstock.server.api.models import ID_PATTERN
 from penstock.server.api.routes import needs
 from penstock.server.dashboard import (
     charts_page,
@@ -29,6 +28,7 @@ from penstock.server.dashboard import (
 from penstock.server.dashboard.page_session import JobVisit, Visit
 from penstock.server.dashboard.registry import JOB_TABS, PAGES, JobTab, Page
 from penstock.server.dashboard.shell import show_job_tab, show_page
+from penstock.server.service.job_resources import ID_PATTERN
 
 __all__ = ["MODULES", "install"]
 

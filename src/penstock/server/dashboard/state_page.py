@@ -15,7 +15,8 @@ from penstock.server.dashboard import cli_state_equivalents, components
 from penstock.server.dashboard.display_texts import amount, clock_time
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.service import DumpInfo
+from penstock.server.service.service import Dump
+from penstock.server.service.view_resources import StateStep
 
 __all__ = ["key_rows", "shown_states", "state"]
 
@@ -57,28 +58,28 @@ def state(visit: JobVisit) -> None:
 
     _Dumps(visit)
 
-    def show(found: list[dict[str, Any]]) -> None:
+    def show(found: list[StateStep]) -> None:
         table.show(_state_rows(found))
         if browser is not None:
             browser.update(found)
 
-    def read() -> list[dict[str, Any]]:
+    def read() -> list[StateStep]:
         return visit.service.reader.states(visit.job_id)
 
     visit.poll(read, show, key=("states", visit.job_id), every_s=_STATES_EVERY_S)
 
 
-def _state_rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _state_rows(found: list[StateStep]) -> list[dict[str, Any]]:
     rows = []
     for step in found:
-        for number, one in enumerate(step["states"] or [{"name": "", "kind": "", "type": ""}]):
+        for number, one in enumerate(step.states or [{"name": "", "kind": "", "type": ""}]):
             first = number == 0
             rows.append(
                 {
-                    "row": f"{step['step']} {one['name']}",
-                    "step": step["step"] if first else "",
-                    "keys": amount(step["keys"]) if first else "",
-                    "key": step["key"] if first else "",
+                    "row": f"{step.step} {one['name']}",
+                    "step": step.step if first else "",
+                    "keys": amount(step.keys) if first else "",
+                    "key": step.key if first else "",
                     "state": one["name"].removeprefix(_INNER),
                     "kind": one["kind"],
                     # How windows and timers are kept is nobody's business.
@@ -154,9 +155,9 @@ class _Keys:
                 self._same = components.same("")
         self._say_same()
 
-    def update(self, found: list[dict[str, Any]]) -> None:
+    def update(self, found: list[StateStep]) -> None:
         """The steps are known, or have changed."""
-        steps = [step["step"] for step in found]
+        steps = [step.step for step in found]
         if steps != self._step.options:
             self._step.set_options(steps, value=self._step.value or next(iter(steps), None))
 
@@ -307,7 +308,7 @@ class _Dumps:
     def _say_same(self) -> None:
         self._same.set_text(cli_state_equivalents.dump_state(self._visit.job_id, self._format.value))
 
-    def _show(self, found: list[DumpInfo]) -> None:
+    def _show(self, found: list[Dump]) -> None:
         mine = [dump for dump in found if dump.job == self._visit.job_id]
         self._table.show(
             [

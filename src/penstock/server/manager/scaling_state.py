@@ -11,7 +11,7 @@ import msgspec
 from penstock.scaling.autoscale_decisions import Decision, Rescale
 from penstock.scaling.policy import ScalingPolicy, policy_of
 from penstock.server.lifecycle.statuses import Desired, JobStatus
-from penstock.server.store.row_types import EventRow, JobRow, OperationRow
+from penstock.server.store.row_types import Event, JobRow, OperationRow
 
 __all__ = [
     "AUTOSCALER",
@@ -68,7 +68,7 @@ def outdone_by_users(operation: OperationRow, job: JobRow, unfinished: Sequence[
 
 
 def past_rescales(
-    operations: Sequence[OperationRow], events: Sequence[EventRow], seen: Sequence[Rescale]
+    operations: Sequence[OperationRow], events: Sequence[Event], seen: Sequence[Rescale]
 ) -> list[Rescale]:
     """The rescales of a job, oldest first, from what is on record.
 
@@ -114,7 +114,7 @@ def arguments_of(decision: Decision) -> dict[str, Any]:
     return told | {name: round(rate, 3) for name, rate in rates.items() if rate is not None}
 
 
-def event_of(decision: Decision, events: Sequence[EventRow]) -> str | None:
+def event_of(decision: Decision, events: Sequence[Event]) -> str | None:
     """The event that tells of a decision which changes nothing; None when there is nothing new to tell.
 
     Args:

@@ -5,20 +5,32 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 import pydantic
 import yaml
+from pydantic import AfterValidator, Field, StringConstraints
 
 from penstock.base.durations import milliseconds
 from penstock.errors import JobDefinitionError, PenstockError, UnknownIdError
 from penstock.jobs.settings import RunSettings
 from penstock.scaling.policy import policy_of
 from penstock.server.lifecycle.restarts import DEFAULT_STRATEGY, parse_strategy, strategy_text
+from penstock.server.resource import Resource
 
-__all__ = ["Catalog", "Changes", "Definition", "JobSettings", "Problem", "changed"]
+__all__ = [
+    "Catalog",
+    "Changes",
+    "DefinitionProblem",
+    "JobDefinition",
+    "JobSettings",
+    "Parallelism",
+    "Text",
+    "changed",
+]
 
 _SUFFIXES: Final = (".yaml", ".yml")
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -97,23 +109,44 @@ class JobSettings(pydantic.BaseModel):
         }
 
 
+def _storable(text: str) -> str:
+    """Text that every store can keep: no control characters, no halves of characters."""
+    if not text.isprintable():
+        raise ValueError("must have printable characters only")
+    return text
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_storable)]
+Parallelism = Annotated[int, Field(strict=True, ge=1, le=32768)]
+
+
 class Changes(pydantic.BaseModel):
-    """What a client may set otherwise than the definition: numbers and words, but no places.
+    """What a client may set otherwise than the definition: numbers and words, but no places."""
 
-    `scaling` off leaves the job with its tasks, whatever policy the definition has; dry-run only tells what the policy
-    decides.
-    """
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    parallelism: int | None = None
-    batch_interval: str | None = None
-    restart: str | dict[str, Any] | None = None
-    keep_positions: bool | None = None
-    allow_non_restored_state: bool | None = None
-    new_outputs_from: int | None = None
-    replan: int | None = None
-    scaling: Literal["off", "dry-run"] | None = None
+    parallelism: Parallelism | None = None
+    batch_interval: Text | None = Field(
+        default=None, description="Least time between micro-batches, such as 500ms."
+    )
+    restart: Text | None = Field(
+        default=None, description="The restart strategy, such as fixed-delay:attempts=3,delay=10s."
+    )
+    keep_positions: pydantic.StrictBool | None = None
+    allow_non_restored_state: pydantic.StrictBool | None = None
+    new_outputs_from: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None,
+        description="Begin the outputs anew with this micro-batch, where sinks are ahead of the checkpoint; once.",
+    )
+    replan: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None,
+        description="Plan this unfinished micro-batch anew, with the bounds that the sources have now; once.",
+    )
+    scaling: Literal["off", "dry-run"] | None = Field(
+        default=None,
+        description="Leave the job with its tasks, whatever policy the definition has, or only report what the policy "
+        "decides.",
+    )
 
 
 class _File(JobSettings):
@@ -124,7 +157,7 @@ class _File(JobSettings):
     name: str | None = None
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
+class JobDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A job that may be run. `file` is FILE[:ATTR], `folder` is where its relative paths begin."""
 
     id: str
@@ -135,8 +168,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
 
 
-class Problem(msgspec.Struct, frozen=True):
-    """A file in an allow-listed folder that should define a job, and why it does not."""
+@dataclass(frozen=True)
+class DefinitionProblem(Resource):
+    """A file that should define a job, and why it does not."""
 
     path: str
     problem: str
@@ -149,16 +183,16 @@ class Catalog:
     the folder, with dots, without its ending. `built_in` are definitions beside them. No code of a job is run here.
     """
 
-    def __init__(self, folders: Sequence[Path], built_in: Sequence[Definition] = ()) -> None:
+    def __init__(self, folders: Sequence[Path], built_in: Sequence[JobDefinition] = ()) -> None:
         self._built_in: Final = {definition.id: definition for definition in built_in}
         self._folders: Final = tuple(folder.expanduser().resolve() for folder in folders)
         for folder in self._folders:
             if not folder.is_dir():
                 raise JobDefinitionError(f"There is no folder {folder} with definitions of jobs.")
 
-    def definitions(self) -> tuple[dict[str, Definition], list[Problem]]:
+    def definitions(self) -> tuple[dict[str, JobDefinition], list[DefinitionProblem]]:
         """The definitions by their ids, and what is wrong with others."""
-        found: dict[str, Definition] = dict(self._built_in)
+        found: dict[str, JobDefinition] = dict(self._built_in)
         twice: set[str] = set()
         problems = []
         for root in self._folders:
@@ -166,19 +200,21 @@ class Catalog:
                 try:
                     definition = _defined(root, path)
                 except PenstockError as e:
-                    problems.append(Problem(str(path), str(e)))
+                    problems.append(DefinitionProblem(str(path), str(e)))
                     continue
                 if definition is None:
                     continue
                 if definition.id in found:
                     twice.add(definition.id)
                     problems.append(
-                        Problem(str(path), f"Another file has the id {definition.id!r} too. Rename one.")
+                        DefinitionProblem(
+                            str(path), f"Another file has the id {definition.id!r} too. Rename one."
+                        )
                     )
                 found[definition.id] = definition
         return {name: value for name, value in sorted(found.items()) if name not in twice}, problems
 
-    def definition(self, definition_id: str) -> Definition:
+    def definition(self, definition_id: str) -> JobDefinition:
         """The definition of an id. UnknownIdError when there is none, with the reason if a file is broken."""
         found, problems = self.definitions()
         if definition_id not in found:
@@ -190,7 +226,7 @@ class Catalog:
 
 def changed(settings: Mapping[str, Any], changes: Changes) -> JobSettings:
     """Settings of a definition with the changes of a client. JobDefinitionError when they do not go together."""
-    given = changes.model_dump(exclude_none=True)
+    given = changes.model_dump(include=set(Changes.model_fields), exclude_none=True)
     scaling = given.pop("scaling", None)
     if scaling == "off":
         given["scaling"] = None
@@ -214,7 +250,7 @@ def _id_of(path: str, folders: Sequence[Path]) -> str | None:
     return None
 
 
-def _defined(root: Path, path: Path) -> Definition | None:
+def _defined(root: Path, path: Path) -> JobDefinition | None:
     _check_inside(root, path)
     try:
         if path.stat().st_size > _LARGEST_BYTES:
@@ -233,7 +269,7 @@ def _defined(root: Path, path: Path) -> Definition | None:
     if (found.job is None) == (found.entry_point is None):
         raise JobDefinitionError(f"{path.name} must have either job or entry_point.")
     settings = found.model_dump(exclude={"job", "entry_point", "name"})
-    return Definition(
+    return JobDefinition(
         id=definition_id,
         name=found.name or definition_id,
         folder=str(path.parent),

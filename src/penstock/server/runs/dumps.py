@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgspec
 
 from penstock.base.durable import write_atomically
 from penstock.errors import PenstockError, UnknownIdError
 from penstock.savepoints.savepoints import dispose
+from penstock.server.resource import Resource
 from penstock.server.runs.archives import zipped
 from penstock.server.runs.directory import ServerDirectory
 from penstock.server.store.row_types import OperationRow
@@ -18,14 +20,16 @@ from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
 
-__all__ = ["DumpInfo", "archive_of_dump", "delete_dump", "dump_info", "list_dumps", "note_dump"]
+__all__ = ["Dump", "archive_of_dump", "delete_dump", "list_dumps", "note_dump", "read_dump"]
 
 
-class DumpInfo(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Dump(Resource):
     """A dump of the state of a job, which may be gone. Its id is that of the operation that made it."""
 
     id: str
     job: str
+    """The id of the job."""
     job_name: str
     batch: int
     format: str
@@ -49,21 +53,21 @@ def note_dump(home: ServerDirectory, operation: OperationRow) -> None:
     write_atomically(home.dumps / f"{operation.id}.json", msgspec.json.encode(note))
 
 
-def list_dumps(home: ServerDirectory) -> list[DumpInfo]:
+def list_dumps(home: ServerDirectory) -> list[Dump]:
     """The dumps that there are, in the order of their ids."""
     found = []
     for dump_id in _ids(home):
         # What is damaged is no dump to take away.
         with contextlib.suppress(PenstockError):
-            found.append(dump_info(home, dump_id))
+            found.append(read_dump(home, dump_id))
     return found
 
 
-def dump_info(home: ServerDirectory, dump_id: str) -> DumpInfo:
+def read_dump(home: ServerDirectory, dump_id: str) -> Dump:
     """A dump. UnknownIdError when there is none."""
     manifest = _manifest(home, dump_id)
     note = msgspec.json.decode((home.dumps / f"{dump_id}.json").read_bytes(), type=_Note)
-    return DumpInfo(
+    return Dump(
         id=dump_id,
         job=note.job,
         job_name=manifest.job,

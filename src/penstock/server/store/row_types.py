@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -9,9 +10,10 @@ import msgspec
 from penstock.server.lifecycle.decisions import JobFacts
 from penstock.server.lifecycle.restarts import RestartHistory, parse_strategy
 from penstock.server.lifecycle.statuses import Desired, JobStatus
+from penstock.server.resource import Resource
 
 __all__ = [
-    "EventRow",
+    "Event",
     "JobRow",
     "NewJob",
     "OperationKind",
@@ -117,7 +119,8 @@ class OperationRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int | None
 
 
-class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Event(Resource):
     """Who did what, when, to which job."""
 
     id: int

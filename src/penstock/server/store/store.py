@@ -30,7 +30,7 @@ from penstock.server.store.requests import (
     settle,
 )
 from penstock.server.store.row_types import (
-    EventRow,
+    Event,
     JobRow,
     NewJob,
     OperationKind,
@@ -160,7 +160,7 @@ class Store:
         with reading(self._engine) as connection:
             return rows_of(connection.execute(query), OperationRow)[::-1]
 
-    def events_by(self, job_id: str, who: str, most: int = 100) -> list[EventRow]:
+    def events_by(self, job_id: str, who: str, most: int = 100) -> list[Event]:
         """The newest events by somebody on a job, oldest first."""
         query = (
             sa.select(events)
@@ -169,15 +169,15 @@ class Store:
             .limit(most)
         )
         with reading(self._engine) as connection:
-            return rows_of(connection.execute(query), EventRow)[::-1]
+            return rows_of(connection.execute(query), Event)[::-1]
 
-    def events(self, job_id: str | None = None, after: int = 0, most: int = 1000) -> list[EventRow]:
+    def events(self, job_id: str | None = None, after: int = 0, most: int = 1000) -> list[Event]:
         """Events behind one, of one job or all, oldest first."""
         query = sa.select(events).where(events.c.id > after).order_by(events.c.id).limit(most)
         if job_id is not None:
             query = query.where(events.c.job_id == job_id)
         with reading(self._engine) as connection:
-            return rows_of(connection.execute(query), EventRow)
+            return rows_of(connection.execute(query), Event)
 
     # What users do
 

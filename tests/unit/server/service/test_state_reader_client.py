@@ -31,7 +31,7 @@ for line in sys.stdin:
     elif wanted["step"] == "broken":
         answer = dict(error="It is damaged.")
     else:
-        item = dict(key=wanted["step"], key_group=os.getpid(), bytes=1, values=dict(a=1))
+        item = dict(key=wanted["step"], key_group=os.getpid(), bytes=1, values=dict(a=1), timers=None, windows=None)
         answer = dict(page=dict(batch=3, items=[item], next=None))
     print(json.dumps(answer), flush=True)
 """
