@@ -64,6 +64,7 @@ class Counted:
     commands: dict[str, int] = field(default_factory=dict)
     steps: dict[str, StepFigures] = field(default_factory=dict)
     step_records: dict[str, int] = field(default_factory=dict)
+    in_windows: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
     watermarks: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -78,7 +79,12 @@ def counted(
     """What the reports of a micro-batch and the stories of its commands come to."""
     found = Counted(is_empty=not reports)
     by_slot: dict[str, list[int]] = {}
-    sums = {"in": found.records_in, "late": found.late, "without_window": found.without_window}
+    sums = {
+        "in": found.records_in,
+        "in_windows": found.in_windows,
+        "late": found.late,
+        "without_window": found.without_window,
+    }
     for report in reports:
         if report.kind in sums:
             _add(sums[report.kind], report.name, report.total)
@@ -255,11 +261,12 @@ class MetricsRecorder:
 
     def take(
         self, batch: int, reports: Sequence[Any], told: BatchStories, held: SlotCounts, begun_s: float
-    ) -> None:
+    ) -> Counted:
         """Take what the tasks of a micro-batch reported, once it is committed to the sinks, since `begun_s`."""
         found = counted(reports, told, held, self._steps, self._parallelism)
         found.sinks_s = time.monotonic() - begun_s
         self._pending[batch] = found
+        return found
 
     def rested(self, batch: int, seconds: float) -> None:
         """Take note that the job rests within a micro-batch, in which nothing came."""
