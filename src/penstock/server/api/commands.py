@@ -19,9 +19,10 @@ from penstock.commands.receipt_history import CommandFilter, CommandHistory, new
 from penstock.control.commands import Command as ControlCommand
 from penstock.errors import CommandRefusedError, UnknownIdError
 from penstock.server.api.access import Role
+from penstock.server.api.changes import IdempotencyKey
 from penstock.server.api.context import Service
 from penstock.server.api.models import Command, CommandStory, Page, SentCommand
-from penstock.server.api.routes import Asker, IdempotencyKey, JobId, Limit, needs, new_router
+from penstock.server.api.routes import Asker, JobId, Limit, needs, new_router
 from penstock.server.service.job_resources import ID_PATTERN
 from penstock.server.service.service import JobService
 

@@ -14,7 +14,7 @@ from penstock.server.api.models import ServerConfig
 from penstock.server.service.job_views import JobViews
 from penstock.server.service.service import JobService
 
-__all__ = ["Config", "Context", "Reader", "Service", "Wake", "context_of"]
+__all__ = ["Config", "Context", "Reader", "Service", "context_of"]
 
 
 def _nothing() -> None:
@@ -57,15 +57,10 @@ def _reader(request: Request) -> JobViews:
     return context_of(request).service.reader
 
 
-def _wake(request: Request) -> Callable[[], None]:
-    return context_of(request).wake
-
-
 def _config(request: Request) -> ServerConfig:
     return context_of(request).config
 
 
 Service = Annotated[JobService, Depends(_service)]
 Reader = Annotated[JobViews, Depends(_reader)]
-Wake = Annotated[Callable[[], None], Depends(_wake)]
 Config = Annotated[ServerConfig, Depends(_config)]

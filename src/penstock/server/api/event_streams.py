@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any, Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from fastapi import Query, Request
@@ -16,8 +16,10 @@ from starlette.exceptions import HTTPException
 from penstock.server.api.context import Context, context_of
 from penstock.server.resource import Resource
 
-__all__ = ["EVENT_STREAM", "Seconds", "event_stream", "message"]
+__all__ = ["EVENT_STREAM", "Seconds", "event_stream", "message", "tail"]
 
+_Item = TypeVar("_Item", bound=Resource)
+_Place = TypeVar("_Place", int, int | None)
 _POLL_S: Final = 0.5
 _HEARTBEAT_S: Final = 10.0
 _MOST_STREAMS: Final = 50
@@ -33,22 +35,26 @@ EVENT_STREAM: Final[dict[int | str, dict[str, Any]]] = {
 Seconds = Annotated[int, Query(ge=1, le=3600, description="For how long; a browser asks again by itself.")]
 
 
-def event_stream(
-    request: Request, news: Callable[[], list[str]], seconds: int, first: list[str]
-) -> StreamingResponse:
-    """A response with `first`, and then with what `news` gives each time that it is asked."""
+async def event_stream(request: Request, news: Callable[[], list[str]], seconds: int) -> StreamingResponse:
+    """A response with what `news` returns, each time that it is called.
+
+    It is called once before there is a response, so that an unknown job is a problem with its own status.
+    """
+    first = await run_in_threadpool(news)
     context = context_of(request)
     if request.app.state.streams >= _MOST_STREAMS:
         raise HTTPException(
             503, f"{_MOST_STREAMS} streams are open, which is the most there may be.", {"Retry-After": "5"}
         )
-    return StreamingResponse(_told(request, context, news, seconds, first), media_type="text/event-stream")
+    return StreamingResponse(
+        _messages(request, context, news, seconds, first), media_type="text/event-stream"
+    )
 
 
-async def _told(
+async def _messages(
     request: Request, context: Context, news: Callable[[], list[str]], seconds: int, first: list[str]
 ) -> AsyncIterator[str]:
-    """Messages until the time is over, or the server ends; a client that is gone ends it with what it is told next."""
+    """Messages until the time is over, the server ends, or the client is gone when the next one is sent."""
     request.app.state.streams += 1
     try:
         ends_s = time.monotonic() + seconds
@@ -65,6 +71,21 @@ async def _told(
                 spoken_s = time.monotonic()
     finally:
         request.app.state.streams -= 1
+
+
+def tail(
+    kind: str, read: Callable[[_Place], Sequence[_Item]], number: Callable[[_Item], int], place: _Place
+) -> Callable[[], list[str]]:
+    """What came since the last call, as messages. `read` returns the items after a place, a number of theirs."""
+
+    def news() -> list[str]:
+        nonlocal place
+        found = read(place)
+        if found:
+            place = number(found[-1])
+        return [message(kind, item, number(item)) for item in found]
+
+    return news
 
 
 def message(kind: str, resource: Resource, number: int | None = None) -> str:

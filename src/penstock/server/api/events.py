@@ -6,11 +6,10 @@ from typing import Annotated, Final
 
 from fastapi import Header, Path, Query, Request
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service
-from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, message
+from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, message, tail
 from penstock.server.api.models import Page
 from penstock.server.api.routes import JobId, Limit, needs, new_router
 from penstock.server.service.job_resources import ID_PATTERN, Job, Operation
@@ -59,19 +58,12 @@ async def stream_events(
     last_event_id: Annotated[int | None, Header(ge=0, le=_LARGEST_ID)] = None,
 ) -> StreamingResponse:
     """Events as they happen, as server-sent events: `id`, `event: event` and `data`, a JSON object as in the list."""
-    place = after if last_event_id is None else last_event_id
+    begin = after if last_event_id is None else last_event_id
 
-    def news() -> list[str]:
-        nonlocal place
-        told = []
-        for event in service.events(job, place, _MOST_EVENTS):
-            place = event.id
-            told.append(message("event", event, event.id))
-        return told
+    def read(place: int) -> list[Event]:
+        return service.events(job, place, _MOST_EVENTS)
 
-    # A job that there is not is told as a problem, while there is no response yet.
-    first = await run_in_threadpool(news)
-    return event_stream(request, news, seconds, first)
+    return await event_stream(request, tail("event", read, lambda event: event.id, begin), seconds)
 
 
 @router.get(
@@ -95,5 +87,4 @@ async def stream_job(
         shown = job
         return [message("job", job)]
 
-    first = await run_in_threadpool(news)
-    return event_stream(request, news, seconds, first)
+    return await event_stream(request, news, seconds)

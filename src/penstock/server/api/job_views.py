@@ -6,13 +6,12 @@ from typing import Annotated, Final
 
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
 from penstock.server.api.access import Role
 from penstock.server.api.context import Reader
-from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, message
+from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, tail
 from penstock.server.api.routes import JobId, Limit, needs, new_router
-from penstock.server.service.metrics_resources import Metrics
+from penstock.server.service.metrics_resources import Batch, Metrics
 from penstock.server.service.plan_resources import Plan
 from penstock.server.service.view_resources import Advice, Checkpoints, DeadLetters, JobConfig
 
@@ -87,19 +86,12 @@ async def stream_metrics(
 
     It begins with the newest one, or behind the one that is named.
     """
-    place = after if last_event_id is None else last_event_id
+    begin = after if last_event_id is None else last_event_id
 
-    def news() -> list[str]:
-        nonlocal place
-        most = 1 if place is None else _MOST_BATCHES
-        told = []
-        for found in reader.batches(job_id, most, after=place):
-            place = found.batch
-            told.append(message("batch", found, found.batch))
-        return told
+    def read(place: int | None) -> list[Batch]:
+        return reader.batches(job_id, 1 if place is None else _MOST_BATCHES, after=place)
 
-    first = await run_in_threadpool(news)
-    return event_stream(request, news, seconds, first)
+    return await event_stream(request, tail("batch", read, lambda batch: batch.batch, begin), seconds)
 
 
 @router.get(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query
 
 from penstock.errors import JobDefinitionError
 from penstock.server.api.access import Role
-from penstock.server.api.context import Service, Wake
+from penstock.server.api.changes import Change
+from penstock.server.api.context import Service
 from penstock.server.api.models import DesiredChange, Page, Rescale
-from penstock.server.api.routes import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
+from penstock.server.api.routes import After, Asker, JobId, Limit, needs, new_router
 from penstock.server.lifecycle.statuses import Desired, JobStatus
 from penstock.server.service.job_resources import (
     ID_PATTERN,
@@ -51,30 +52,16 @@ def list_jobs(
     after: After = None,
 ) -> Page[Job]:
     """The jobs, newest first, without their progress."""
-    behind = None if after is None else _place(after)
-    found = service.list_jobs(status or tuple(JobStatus), limit + 1, behind)
-    more = len(found) > limit
-    page = found[:limit]
-    return Page(
-        items=page,
-        next=f"{page[-1].created_ms}-{page[-1].id}" if more else None,
-    )
+    place = None if after is None else _place(after)
+    found = service.list_jobs(status or tuple(JobStatus), limit + 1, place)
+    return Page.of(found, limit, lambda job: f"{job.created_ms}-{job.id}")
 
 
 @router.post("/jobs", status_code=201, summary="Submit a job", openapi_extra=needs(Role.OPERATOR))
-def submit_job(
-    submission: Submission,
-    service: Service,
-    asker: Asker,
-    wake: Wake,
-    response: Response,
-    key: IdempotencyKey = None,
-) -> Operation:
+def submit_job(submission: Submission, service: Service, change: Change) -> Operation:
     """Run a job by its definition. The operation is done at once; `job` is the id of the job, as in Location."""
-    done = service.submit(submission, asker.name, key)
-    response.headers["Location"] = f"/v1/jobs/{done.job}"
-    wake()
-    return done
+    done = service.submit(submission, change.who, change.key)
+    return change.accept(done, f"/v1/jobs/{done.job}")
 
 
 @router.get("/jobs/{job_id}", summary="Get a job", openapi_extra=needs(Role.VIEWER))
@@ -89,37 +76,21 @@ def get_job(job_id: JobId, service: Service) -> Job:
     summary="Pause, resume, stop or cancel a job",
     openapi_extra=needs(Role.OPERATOR),
 )
-def change_job(
-    job_id: JobId,
-    change: DesiredChange,
-    service: Service,
-    asker: Asker,
-    wake: Wake,
-    response: Response,
-    key: IdempotencyKey = None,
-) -> Operation:
+def change_job(job_id: JobId, wanted: DesiredChange, service: Service, change: Change) -> Operation:
     """Say what a job is to be. `savepoint` and `drain` go with FINISHED only."""
-    if (change.savepoint or change.drain) and change.desired is not Desired.FINISHED:
+    if (wanted.savepoint or wanted.drain) and wanted.desired is not Desired.FINISHED:
         raise JobDefinitionError(
-            f"savepoint and drain say how a job is stopped, and desired is {change.desired}. Leave them out."
+            f"savepoint and drain say how a job is stopped, and desired is {wanted.desired}. Leave them out."
         )
-    return _accepted(_asked(service, job_id, change, asker.name, key), wake, response)
+    return change.accept(_ask(service, job_id, wanted, change.who, change.key))
 
 
 @router.post(
     "/jobs/{job_id}/rescale", status_code=202, summary="Rescale a job", openapi_extra=needs(Role.OPERATOR)
 )
-def rescale_job(
-    job_id: JobId,
-    rescale: Rescale,
-    service: Service,
-    asker: Asker,
-    wake: Wake,
-    response: Response,
-    key: IdempotencyKey = None,
-) -> Operation:
+def rescale_job(job_id: JobId, rescale: Rescale, service: Service, change: Change) -> Operation:
     """Give a job another number of tasks. The result says how long it stood still."""
-    return _accepted(service.rescale(job_id, rescale.parallelism, asker.name, key), wake, response)
+    return change.accept(service.rescale(job_id, rescale.parallelism, change.who, change.key))
 
 
 @router.post(
@@ -128,20 +99,17 @@ def rescale_job(
     summary="Take a savepoint",
     openapi_extra=needs(Role.OPERATOR),
 )
-def take_savepoint(
-    job_id: JobId, service: Service, asker: Asker, wake: Wake, response: Response, key: IdempotencyKey = None
-) -> Operation:
+def take_savepoint(job_id: JobId, service: Service, change: Change) -> Operation:
     """Take a savepoint of a job, which goes on meanwhile. The result has its id."""
-    return _accepted(service.savepoint(job_id, asker.name, key), wake, response)
+    return change.accept(service.savepoint(job_id, change.who, change.key))
 
 
 @router.get("/savepoints", summary="List savepoints", openapi_extra=needs(Role.VIEWER))
 def list_savepoints(service: Service, limit: Limit = 100, after: After = None) -> Page[Savepoint]:
     """The savepoints that jobs may begin with, in the order of their ids."""
     found = sorted(service.savepoints(), key=lambda savepoint: savepoint.id)
-    behind = [savepoint for savepoint in found if after is None or savepoint.id > after]
-    page = behind[:limit]
-    return Page(items=page, next=page[-1].id if len(behind) > limit else None)
+    wanted = [savepoint for savepoint in found if after is None or savepoint.id > after]
+    return Page.of(wanted, limit, lambda savepoint: savepoint.id)
 
 
 @router.get("/savepoints/{savepoint_id}", summary="Get a savepoint", openapi_extra=needs(Role.VIEWER))
@@ -169,8 +137,7 @@ def list_runs(job_id: JobId, service: Service, limit: Limit = 100, after: After 
     if after is not None:
         number = int(after) if after.isascii() and after.isdigit() else 0
         found = [run for run in found if run.run < number]
-    page = found[:limit]
-    return Page(items=page, next=str(page[-1].run) if len(found) > limit else None)
+    return Page.of(found, limit, lambda run: str(run.run))
 
 
 # What a job's own code prints may hold anything, so that not everybody who may look sees it.
@@ -191,20 +158,14 @@ def get_log(
     return service.log(job_id, run, most_bytes, begin)
 
 
-def _asked(service: JobService, job_id: str, change: DesiredChange, who: str, key: str | None) -> Operation:
-    if change.desired is Desired.RUNNING:
+def _ask(service: JobService, job_id: str, wanted: DesiredChange, who: str, key: str | None) -> Operation:
+    if wanted.desired is Desired.RUNNING:
         return service.resume(job_id, who, key)
-    if change.desired is Desired.PAUSED:
+    if wanted.desired is Desired.PAUSED:
         return service.pause(job_id, who, key)
-    if change.desired is Desired.CANCELED:
+    if wanted.desired is Desired.CANCELED:
         return service.cancel(job_id, who, key)
-    return service.stop(job_id, who, key, savepoint=change.savepoint, drain=change.drain)
-
-
-def _accepted(operation: Operation, wake: Wake, response: Response) -> Operation:
-    response.headers["Location"] = f"/v1/operations/{operation.id}"
-    wake()
-    return operation
+    return service.stop(job_id, who, key, savepoint=wanted.savepoint, drain=wanted.drain)
 
 
 def _place(after: str) -> tuple[int, str]:

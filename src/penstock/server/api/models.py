@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import pydantic
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -44,6 +45,12 @@ class Page(ResponseModel, Generic[_Item]):
 
     items: list[_Item]
     next: str | None = None
+
+    @classmethod
+    def of(cls, found: Sequence[_Item], limit: int, place: Callable[[_Item], str]) -> Self:
+        """The first items of a list, and the place of the last of them when there are more."""
+        items = list(found[:limit])
+        return cls(items=items, next=place(items[-1]) if len(found) > limit else None)
 
 
 class Health(ResponseModel):

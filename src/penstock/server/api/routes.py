@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Mount
@@ -22,7 +22,6 @@ __all__ = [
     "Asker",
     "DeclaringMount",
     "GuardedRoute",
-    "IdempotencyKey",
     "JobId",
     "Limit",
     "UndeclaredRouteError",
@@ -120,13 +119,5 @@ After = Annotated[
     Query(
         pattern=r"^[A-Za-z0-9_.-]{1,256}$",
         description="`next` of the page before; the first page without it.",
-    ),
-]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        pattern=r"^[A-Za-z0-9_.:-]{1,128}$",
-        description="A request that is repeated with its key is done once.",
     ),
 ]

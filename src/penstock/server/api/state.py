@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
 from penstock.savepoints.state_pages import KeyPage, KeysWanted
 from penstock.server.api.access import Role
-from penstock.server.api.context import Reader, Service, Wake
+from penstock.server.api.changes import Change
+from penstock.server.api.context import Reader, Service
 from penstock.server.api.models import DumpRequest, Page
-from penstock.server.api.routes import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
+from penstock.server.api.routes import After, Asker, JobId, Limit, needs, new_router
 from penstock.server.service.job_resources import ID_PATTERN, Operation
 from penstock.server.service.service import Dump
 from penstock.server.service.view_resources import StateStep
@@ -80,28 +81,17 @@ def list_keys(
     summary="Dump the state",
     openapi_extra=needs(Role.OPERATOR),
 )
-def dump_state(
-    job_id: JobId,
-    request: DumpRequest,
-    service: Service,
-    asker: Asker,
-    wake: Wake,
-    response: Response,
-    key: IdempotencyKey = None,
-) -> Operation:
+def dump_state(job_id: JobId, request: DumpRequest, service: Service, change: Change) -> Operation:
     """Dump the state of a job, which goes on meanwhile. The result has the dump's id."""
-    operation = service.dump(job_id, asker.name, key, form=request.format, batch=request.batch)
-    response.headers["Location"] = f"/v1/operations/{operation.id}"
-    wake()
-    return operation
+    operation = service.dump(job_id, change.who, change.key, form=request.format, batch=request.batch)
+    return change.accept(operation)
 
 
 @router.get("/dumps", summary="List dumps", openapi_extra=needs(Role.VIEWER))
 def list_dumps(service: Service, limit: Limit = 100, after: After = None) -> Page[Dump]:
     """The dumps that can be taken away, in the order of their ids."""
-    behind = [dump for dump in service.dumps() if after is None or dump.id > after]
-    page = behind[:limit]
-    return Page(items=page, next=page[-1].id if len(behind) > limit else None)
+    wanted = [dump for dump in service.dumps() if after is None or dump.id > after]
+    return Page.of(wanted, limit, lambda dump: dump.id)
 
 
 @router.get(

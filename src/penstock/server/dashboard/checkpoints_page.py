@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from nicegui import ui
-
 from penstock.base.sizes import bytes_text
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
@@ -23,19 +21,13 @@ _EVERY_S: Final = 2.0
 @job_tab("checkpoints", "Checkpoints", icon="save", role=Role.VIEWER)
 def checkpoints(visit: JobVisit) -> None:
     """The checkpoint of a job."""
-    titles = {
-        "kept": "Micro-batches kept",
-        "origin": "Began with",
-        "epoch": "Started on it",
-        "tasks": "Tasks of each step",
-        "groups": "Key groups",
-    }
-    with ui.element("div").classes("p-tiles"):
-        tiles = {}
-        for name, title in titles.items():
-            with ui.element("div").classes("p-tile"):
-                ui.label(title).classes("p-muted p-small")
-                tiles[name] = ui.label("").classes("p-number")
+    tiles = components.Tiles(
+        kept="Micro-batches kept",
+        origin="Began with",
+        epoch="Started on it",
+        tasks="Tasks of each step",
+        groups="Key groups",
+    )
     with components.card("Committed micro-batches", about="to which the job can go back, newest first"):
         table = components.Table(
             [
@@ -52,16 +44,13 @@ def checkpoints(visit: JobVisit) -> None:
 
     def show(found: Checkpoints) -> None:
         more = "" if found.next is None else "+"
-        numbers = {
-            "kept": f"{len(found.items)}{more} of {found.retained_batches}",
-            "origin": "nothing" if found.origin == "empty" else f"a {found.origin}",
-            "epoch": "once" if found.epoch == 1 else f"{found.epoch} times",
-            "tasks": str(found.parallelism),
-            "groups": str(found.key_groups),
-        }
-        for name, text in numbers.items():
-            if tiles[name].text != text:
-                tiles[name].set_text(text)
+        tiles.show(
+            kept=f"{len(found.items)}{more} of {found.retained_batches}",
+            origin="nothing" if found.origin == "empty" else f"a {found.origin}",
+            epoch="once" if found.epoch == 1 else f"{found.epoch} times",
+            tasks=str(found.parallelism),
+            groups=str(found.key_groups),
+        )
         table.show(
             [
                 {

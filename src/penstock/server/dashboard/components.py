@@ -21,6 +21,7 @@ __all__ = [
     "WRAP_SLOT",
     "Column",
     "Table",
+    "Tiles",
     "action_button",
     "ask",
     "card",
@@ -31,8 +32,8 @@ __all__ = [
     "heading",
     "name_target",
     "same",
+    "set_text",
     "text",
-    "tile",
 ]
 
 _COPY: Final = "(e) => window.penstock.copy(e)"
@@ -156,11 +157,27 @@ def _attribute(content: str) -> str:
     return content.replace("\\", "").replace('"', "'")
 
 
-def tile(title: str) -> TextElement:
-    """A number with its title, as one of a row within `p-tiles`."""
-    with ui.element("div").classes("p-tile"):
-        ui.label(title).classes("p-muted p-small")
-        return text("-").classes("p-number")
+class Tiles:
+    """A row of numbers, each with its title."""
+
+    def __init__(self, **titles: str) -> None:
+        self._numbers: Final[dict[str, TextElement]] = {}
+        with ui.element("div").classes("p-tiles"):
+            for name, title in titles.items():
+                with ui.element("div").classes("p-tile"):
+                    ui.label(title).classes("p-muted p-small")
+                    self._numbers[name] = text("-").classes("p-number")
+
+    def show(self, **numbers: str) -> None:
+        """Show numbers by their names."""
+        for name, number in numbers.items():
+            set_text(self._numbers[name], number)
+
+
+def set_text(shown: TextElement, content: str) -> None:
+    """Change a text, and send nothing to the browser when it stays as it is."""
+    if shown.text != content:
+        shown.set_text(content)
 
 
 def empty(icon: str, about: str) -> ui.element:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from nicegui import ui
-from nicegui.elements.mixins.text_element import TextElement
 
 from penstock.base.sizes import bytes_text, limits_text
 from penstock.server.api.access import Role
@@ -121,11 +120,12 @@ class _GraphPage:
         self._visit = visit
         self._plan: Plan | None = None
         self._nodes: dict[str, _ShownNode] = {}
-        with ui.element("div").classes("p-tiles"):
-            self._busy = components.tile("Busy")
-            self._batch = components.tile("Mean micro-batch")
-            self._phases = components.tile("Longest part of the last one")
-            self._letters = components.tile("Dead letters")
+        self._tiles = components.Tiles(
+            busy="Busy",
+            batch="Mean micro-batch",
+            phase="Longest part of the last one",
+            letters="Dead letters",
+        )
         with components.card(
             "Graph", about="Choose a part to see more of it. Rates are those of the last minute."
         ):
@@ -168,12 +168,14 @@ class _GraphPage:
         self._about.show(about_node(node))
 
     def _show(self, found: Metrics) -> None:
-        _set(self._busy, f"{found.utilisation:.0%}" if found.seconds else "-")
-        _set(self._batch, f"{found.mean_busy_s * 1000:,.0f} ms" if found.mean_busy_s else "-")
         phases: Mapping[str, float] = found.batches[-1].phases if found.batches else {}
         longest = max(phases, key=lambda name: phases[name], default=None)
-        _set(self._phases, "-" if longest is None else f"{longest} {phases[longest] * 1000:,.0f} ms")
-        _set(self._letters, amount(found.dead_letters))
+        self._tiles.show(
+            busy=f"{found.utilisation:.0%}" if found.seconds else "-",
+            batch=f"{found.mean_busy_s * 1000:,.0f} ms" if found.mean_busy_s else "-",
+            phase="-" if longest is None else f"{longest} {phases[longest] * 1000:,.0f} ms",
+            letters=amount(found.dead_letters),
+        )
         for shown in self._nodes.values():
             shown.show(found)
 
@@ -194,8 +196,8 @@ class _ShownNode:
     def show(self, found: Metrics) -> None:
         """Show what it does now."""
         rate, more, too_much = node_figures(self._node, found)
-        _set(self._rate, rate)
-        _set(self._more, more)
+        components.set_text(self._rate, rate)
+        components.set_text(self._more, more)
         if too_much != ("p-too-much" in self._more.classes):
             self._more.classes(toggle="p-too-much")
 
@@ -210,8 +212,3 @@ def _draw_wires(layout: Layout, plan: Plan) -> None:
 
 def _named(found: tuple[Any, ...], name: str) -> Any:
     return next((one for one in found if one.name == name), None)
-
-
-def _set(shown: TextElement, text: str) -> None:
-    if shown.text != text:
-        shown.set_text(text)

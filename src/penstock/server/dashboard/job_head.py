@@ -75,8 +75,10 @@ class _Head:
             self._icon.set_name(health.icon)
             self._pill.classes(replace=f"p-health p-{health.level}")
         wanted = "" if job.desired.status is job.status else f", to be {job.desired.lower()}"
-        _set(self._status, f"{job.status}{wanted} for {duration(now_ms - job.since_ms)} · {job.id}")
-        _set(self._reason, health.why)
+        components.set_text(
+            self._status, f"{job.status}{wanted} for {duration(now_ms - job.since_ms)} · {job.id}"
+        )
+        components.set_text(self._reason, health.why)
         over = job.status in ENDED
         paused = job.desired is Desired.PAUSED
         for name, shown in {
@@ -200,8 +202,3 @@ class _Head:
                 f"Rescaling {self._name} to {chosen}",
                 lambda who: self._visit.service.rescale(job, chosen, who),
             )
-
-
-def _set(label: ui.label, text: str) -> None:
-    if label.text != text:
-        label.set_text(text)

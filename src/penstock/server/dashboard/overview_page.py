@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from nicegui import ui
-
 from penstock.base.sizes import limits_text
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
@@ -23,16 +21,14 @@ __all__ = ["overview", "setting_rows"]
 @job_tab("", "Overview", icon="space_dashboard", role=Role.VIEWER)
 def overview(visit: JobVisit) -> None:
     """A job in numbers."""
-    titles = {
-        "in": "Records in",
-        "batch": "Last micro-batch",
-        "lag": "Waiting",
-        "commands": "Commands",
-        "letters": "Dead letters",
-        "restarts": "Restarts",
-    }
-    with ui.element("div").classes("p-tiles"):
-        tiles = {name: components.tile(title) for name, title in titles.items()}
+    tiles = components.Tiles(
+        records="Records in",
+        batch="Last micro-batch",
+        lag="Waiting",
+        commands="Commands",
+        letters="Dead letters",
+        restarts="Restarts",
+    )
     show_charts(visit, lambda: float(min(WINDOWS)), ("throughput", "batch"))
     with components.card("Set-up", about="what is not as by default, and bounds"):
         table = components.Table(
@@ -42,9 +38,7 @@ def overview(visit: JobVisit) -> None:
         )
 
     def show(job: Job) -> None:
-        for name, text in _numbers(job).items():
-            if tiles[name].text != text:
-                tiles[name].set_text(text)
+        tiles.show(**_numbers(job))
 
     def show_settings(found: tuple[Job, JobConfig]) -> None:
         table.show(setting_rows(*found))
@@ -63,7 +57,7 @@ def _numbers(job: Job) -> dict[str, str]:
     progress = job.progress or {}
     throughput, lag = throughput_of(job), lag_of(job)
     return {
-        "in": "-" if throughput is None else f"{amount(throughput)}/s",
+        "records": "-" if throughput is None else f"{amount(throughput)}/s",
         "batch": f"{progress['batch_ms']:,.0f} ms" if progress.get("batch_ms") else "-",
         "lag": "-" if lag is None else f"{amount(lag[1])} {lag[0]}",
         "commands": amount(progress.get("commands", 0)),
