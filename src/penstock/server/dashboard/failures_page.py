@@ -15,7 +15,7 @@ from penstock.server.dashboard.registry import job_tab
 from penstock.server.service.job_resources import Run
 from penstock.server.service.view_resources import DeadLetter, DeadLetters
 
-__all__ = ["letter_rows", "letters", "reason_rows"]
+__all__ = ["failed_run_rows", "letter_rows", "letters", "reason_rows"]
 
 _MOST: Final = 100
 _SAMPLE_CHARACTERS: Final = 200
@@ -29,6 +29,20 @@ _FAILED: Final = frozenset({"failed", "killed", "refused"})
 def letters(visit: JobVisit) -> None:
     """What went wrong."""
     _LettersPage(visit)
+
+
+def failed_run_rows(found: list[Run]) -> list[dict[str, Any]]:
+    """The runs that failed, the newest first."""
+    return [
+        {
+            "run": run.run,
+            "at": clock_time(run.ended_ms),
+            "end": (run.end_kind or "").capitalize(),
+            "reason": run.why or "",
+        }
+        for run in found
+        if (run.end_kind or "").lower() in _FAILED
+    ]
 
 
 def reason_rows(found: DeadLetters) -> list[dict[str, Any]]:
@@ -112,21 +126,11 @@ class _LettersPage:
                 self._whole = components.text("", "pre").classes("p-detail p-whole")
                 self._whole.set_visibility(False)
 
-        def show_runs(found: list[Run]) -> None:
-            runs.show(
-                [
-                    {
-                        "run": run.run,
-                        "at": clock_time(run.ended_ms),
-                        "end": (run.end_kind or "").capitalize(),
-                        "reason": run.why or "",
-                    }
-                    for run in found
-                    if (run.end_kind or "").lower() in _FAILED
-                ]
-            )
-
-        visit.poll(lambda: visit.service.runs(visit.job_id), show_runs, key=("runs", visit.job_id))
+        visit.poll(
+            lambda: visit.service.runs(visit.job_id),
+            lambda found: runs.show(failed_run_rows(found)),
+            key=("runs", visit.job_id),
+        )
         visit.poll(
             lambda: visit.service.reader.dead_letters(visit.job_id, _MOST),
             self._show,
