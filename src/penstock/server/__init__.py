@@ -1,4 +1,4 @@
-"""Server: runs jobs for many people: what they want, what is, and what to do about it.
+"""Server: runs jobs for many people. It compares what they want with what is, and acts on the difference.
 
 In: requests by REST or from a browser.
 Out: runs of jobs, their views, and an audit log.

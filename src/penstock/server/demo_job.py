@@ -1,4 +1,4 @@
-"""The demo job: a definition that needs nothing else. It starts in an empty home, and stands still without a server."""
+"""The demo job: a definition that needs nothing else. It starts in an empty home, and pauses without a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FILE: Final = Path(penstock.demo.__file__).with_name("served") / "warm_rooms.py
 
 
 def demo_definition() -> JobDefinition:
-    """A job whose input is the clock and whose output is counted, so that it uses no more disk the longer it runs."""
+    """A job with the clock as input and a discarded output, so that its use of disk does not grow."""
     settings = JobSettings(
         bindings={"ticks": f"rate:{_RATE}", "heaters": "discard:"},
         batch_interval="500ms",
@@ -46,13 +46,13 @@ def demo_definition() -> JobDefinition:
 
 
 def start_or_resume(service: JobService) -> str | None:
-    """Submit the demo unless there has been a job, or let it go on that stands still since its server ended.
+    """Submit the demo unless there has been a job, or resume it if it was paused when its server ended.
 
-    Gives its id if it starts now.
+    Returns its id if it starts now.
     """
     jobs = service.list_jobs(tuple(JobStatus), 1)
     if not jobs:
-        # With the key two servers that start at once submit one job.
+        # With the key, two servers that start at once submit only one job.
         return service.submit(Submission(definition=DEMO), _WHO, key=f"first-{DEMO}").job
     for job in _demos(service, Desired.PAUSED):
         asked = [event.who for event in service.events(job.id) if event.what in _STANDS_OR_GOES]
@@ -62,7 +62,7 @@ def start_or_resume(service: JobService) -> str | None:
 
 
 def hold(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD_WITHIN_S) -> None:
-    """Let the demo stand still, since nobody has asked for it by name; its manager still works meanwhile."""
+    """Pause the demo, which nobody has submitted; its manager must still be working."""
     held = [service.pause(job.id, _WHO).job for job in _demos(service, Desired.RUNNING)]
     deadline_s = time.monotonic() + timeout_s
     while held and time.monotonic() < deadline_s:
@@ -72,7 +72,7 @@ def hold(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD
 
 
 def _demos(service: JobService, desired: Desired) -> list[Job]:
-    """The demo jobs that a server has started by itself, and that are to be so."""
+    """The demo jobs that a server has started by itself, with this desired status."""
     live = [status for status in JobStatus if status not in ENDED]
     return [
         job

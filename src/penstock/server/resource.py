@@ -8,6 +8,6 @@ __all__ = ["Resource"]
 
 
 class Resource:
-    """What a docstring below a field says is the field's description in the API's document. Times are UTC."""
+    """The docstring below a field becomes its description in the API's document. Times are in UTC."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"use_attribute_docstrings": True}

@@ -299,7 +299,7 @@ def test_a_command_is_sent(place: RestPlace) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"kind": "dump-state", "payload": {"to": "/etc/cron.d"}}, "cannot be said by REST"),
+        ({"kind": "dump-state", "payload": {"to": "/etc/cron.d"}}, "which REST does not allow"),
         ({"kind": "sing", "target": "thermostat"}, "takes no command 'sing'"),
         ({"kind": "set", "target": "../x"}, "names no step"),
         ({"kind": "set", "target": "thermostat/x"}, "not of the type"),

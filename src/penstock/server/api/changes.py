@@ -1,4 +1,4 @@
-"""Changes: what a request that changes something has, and the answer that its operation is accepted."""
+"""Changes: requests that change something, and the response that accepts their operation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IdempotencyKey = Annotated[
 
 @dataclass(frozen=True)
 class _Change:
-    """Who asks for a change, and the key by which a repeated request is known."""
+    """Who requests a change, and the key that identifies a repeated request."""
 
     who: str
     key: str | None
@@ -34,7 +34,7 @@ class _Change:
     _wake: Callable[[], None]
 
     def accept(self, operation: Operation, location: str | None = None) -> Operation:
-        """Wake the manager, and name where to look: the operation, if not something else."""
+        """Wake the manager, and set Location: to the operation, unless another one is given."""
         self._response.headers["Location"] = location or f"/v1/operations/{operation.id}"
         self._wake()
         return operation

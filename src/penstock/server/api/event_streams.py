@@ -1,4 +1,4 @@
-"""Event streams: server-sent events for as long as somebody listens."""
+"""Event streams: server-sent events for as long as a client listens."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ EVENT_STREAM: Final[dict[int | str, dict[str, Any]]] = {
         "description": "Server-sent events.",
     }
 }
-"""The response of a route that streams, as the API's description has it."""
+"""How the API's description shows the response of a streaming route."""
 
-Seconds = Annotated[int, Query(ge=1, le=3600, description="For how long; a browser asks again by itself.")]
+Seconds = Annotated[
+    int, Query(ge=1, le=3600, description="For how long; a browser then reconnects by itself.")
+]
 
 
 async def event_stream(request: Request, news: Callable[[], list[str]], seconds: int) -> StreamingResponse:
-    """A response with what `news` returns, each time that it is called.
+    """A response that sends what `news` returns, again and again.
 
-    It is called once before there is a response, so that an unknown job is a problem with its own status.
+    The first call comes before the response, so that an unknown job is a 404.
     """
     first = await run_in_threadpool(news)
     context = context_of(request)
     if request.app.state.streams >= _MOST_STREAMS:
         raise HTTPException(
-            503, f"{_MOST_STREAMS} streams are open, which is the most there may be.", {"Retry-After": "5"}
+            503, f"{_MOST_STREAMS} streams are open, and no more are allowed.", {"Retry-After": "5"}
         )
     return StreamingResponse(
         _messages(request, context, news, seconds, first), media_type="text/event-stream"
@@ -54,7 +56,7 @@ async def event_stream(request: Request, news: Callable[[], list[str]], seconds:
 async def _messages(
     request: Request, context: Context, news: Callable[[], list[str]], seconds: int, first: list[str]
 ) -> AsyncIterator[str]:
-    """Messages until the time is over, the server ends, or the client is gone when the next one is sent."""
+    """Messages until the time is up, the server ends, or the client has gone."""
     request.app.state.streams += 1
     try:
         ends_s = time.monotonic() + seconds
@@ -76,7 +78,7 @@ async def _messages(
 def tail(
     kind: str, read: Callable[[_Place], Sequence[_Item]], number: Callable[[_Item], int], place: _Place
 ) -> Callable[[], list[str]]:
-    """What came since the last call, as messages. `read` returns the items after a place, a number of theirs."""
+    """What is new since the last call, as messages. `read` returns the items after a number."""
 
     def news() -> list[str]:
         nonlocal place

@@ -1,4 +1,4 @@
-"""The routes of what happens: operations, events, and streams of both for as long as somebody listens."""
+"""Routes for operations and events, and streams of events and jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST_ID: Final = (1 << 63) - 1
 
 router = new_router("events")
 
-EventId = Annotated[int, Query(ge=0, le=_LARGEST_ID, description="The id of an event: only those behind it.")]
+EventId = Annotated[int, Query(ge=0, le=_LARGEST_ID, description="The id of an event: only those after it.")]
 OfJob = Annotated[str | None, Query(pattern=ID_PATTERN, description="Only what happened to this job.")]
 
 
@@ -37,7 +37,7 @@ def get_operation(
 
 @router.get("/events", summary="List events", openapi_extra=needs(Role.VIEWER))
 def list_events(service: Service, job: OfJob = None, limit: Limit = 100, after: EventId = 0) -> Page[Event]:
-    """Who did what, when: the audit log, oldest first. `next` is there even at its end, to go on from later."""
+    """Who did what, when: the audit log, oldest first. `next` is set even at the end, to continue later."""
     found = service.events(job, after, limit)
     return Page(items=found, next=str(found[-1].id if found else after))
 

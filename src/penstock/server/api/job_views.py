@@ -1,4 +1,4 @@
-"""The routes of what is inside a job: its plan, metrics, checkpoints, dead letters and settings."""
+"""Routes for the inside of a job: its plan, metrics, checkpoints, dead letters and settings."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ router = new_router("reading")
 metrics_router = new_router("reading", prefix="")
 
 BatchNumber = Annotated[
-    int | None, Query(ge=-1, le=_LARGEST, description="Only micro-batches behind this one.")
+    int | None, Query(ge=-1, le=_LARGEST, description="Only micro-batches after this one.")
 ]
 
 
 @router.get("/jobs/{job_id}/plan", summary="Get the plan of a job", openapi_extra=needs(Role.VIEWER))
 def get_plan(job_id: JobId, reader: Reader) -> Plan:
-    """The streams, steps and sinks of a job and how they hang together, as its newest run has described them."""
+    """The streams, steps and sinks of a job and how they are connected, as its newest run has described them."""
     return reader.plan(job_id)
 
 
@@ -47,7 +47,7 @@ def get_metrics(
     limit: Limit = 60,
     window_s: Annotated[int, Query(ge=1, le=3600, description="Over how many seconds rates are taken.")] = 60,
 ) -> Metrics:
-    """Rates, what the streams, steps and sinks have done, and the newest micro-batches one by one."""
+    """Rates, the totals of streams, steps and sinks, and the newest micro-batches one by one."""
     return reader.metrics(job_id, limit, after=after, since_ms=since_ms, window_s=window_s)
 
 
@@ -63,7 +63,7 @@ def get_advice(
         Query(ge=1, le=1 << 16, description="Cores that its tasks have. Default: as in its figures."),
     ] = None,
 ) -> Advice:
-    """Which parallelism, batch interval and number of cores a job wants, and why. It changes nothing."""
+    """Which parallelism, batch interval and number of cores a job wants, and why. Changes nothing."""
     return reader.advice(job_id, window_s, cores)
 
 
@@ -82,9 +82,9 @@ async def stream_metrics(
     seconds: Seconds = 3600,
     last_event_id: Annotated[int | None, Header(ge=0, le=_LARGEST)] = None,
 ) -> StreamingResponse:
-    """Each micro-batch when it is committed, as server-sent events: `id`, its number, `event: batch` and `data`.
+    """Each micro-batch as it is committed, as server-sent events: `id`, its number, `event: batch` and `data`.
 
-    It begins with the newest one, or behind the one that is named.
+    The stream begins with the newest micro-batch, or after the one given.
     """
     begin = after if last_event_id is None else last_event_id
 
@@ -105,11 +105,11 @@ def list_checkpoints(
         int | None, Query(ge=0, le=_LARGEST, description="`next` of the page before; the first without it.")
     ] = None,
 ) -> Checkpoints:
-    """The micro-batches to which the job can go back, newest first, and whose the checkpoint is."""
+    """The micro-batches to which the job can go back, newest first, and the checkpoint that holds them."""
     return reader.checkpoints(job_id, limit, after)
 
 
-# Records may hold anything, so that not everybody who may look sees them.
+# Records may hold anything, so viewers do not see them.
 @router.get(
     "/jobs/{job_id}/dead-letters",
     summary="List the newest dead letters of a job",
@@ -120,13 +120,13 @@ def list_dead_letters(
     reader: Reader,
     limit: Annotated[int, Query(ge=1, le=200, description="How many, at most.")] = 50,
 ) -> DeadLetters:
-    """The newest records that could not be processed, with their reasons, from where the job puts them."""
+    """The newest records that could not be processed, with their reasons, read from where the job writes them."""
     return reader.dead_letters(job_id, limit)
 
 
 @router.get("/jobs/{job_id}/config", summary="Get the settings of a job", openapi_extra=needs(Role.VIEWER))
 def get_job_config(job_id: JobId, reader: Reader) -> JobConfig:
-    """With which settings a job runs, each with its default."""
+    """The settings with which a job runs, each with its default."""
     return reader.config(job_id)
 
 
@@ -140,6 +140,6 @@ def get_job_config(job_id: JobId, reader: Reader) -> JobConfig:
 def get_exposition(reader: Reader) -> Response:
     """The newest figures of all jobs that are not over, in the text format of Prometheus.
 
-    The label `job_name` is the id of the job, since jobs of one name may run beside each other.
+    The label `job_name` is the id of the job, since several jobs may have the same name.
     """
     return Response(reader.exposition(), media_type=_TEXT)

@@ -1,4 +1,4 @@
-"""The routes of jobs: submit, look, steer."""
+"""Routes for jobs: submit, read, control."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.server.service.service import JobService
 
 __all__ = ["router"]
 
-# More than any time has, and fewer than any store can compare with.
+# More than any time has, and few enough for any store.
 _MOST_DIGITS = 18
 
 router = new_router("jobs")
@@ -59,7 +59,7 @@ def list_jobs(
 
 @router.post("/jobs", status_code=201, summary="Submit a job", openapi_extra=needs(Role.OPERATOR))
 def submit_job(submission: Submission, service: Service, change: Change) -> Operation:
-    """Run a job by its definition. The operation is done at once; `job` is the id of the job, as in Location."""
+    """Run a job by its definition. The operation is done at once; `job` is the id of the new job, as in Location."""
     done = service.submit(submission, change.who, change.key)
     return change.accept(done, f"/v1/jobs/{done.job}")
 
@@ -77,10 +77,10 @@ def get_job(job_id: JobId, service: Service) -> Job:
     openapi_extra=needs(Role.OPERATOR),
 )
 def change_job(job_id: JobId, wanted: DesiredChange, service: Service, change: Change) -> Operation:
-    """Say what a job is to be. `savepoint` and `drain` go with FINISHED only."""
+    """Set the desired status of a job. `savepoint` and `drain` go with FINISHED only."""
     if (wanted.savepoint or wanted.drain) and wanted.desired is not Desired.FINISHED:
         raise JobDefinitionError(
-            f"savepoint and drain say how a job is stopped, and desired is {wanted.desired}. Leave them out."
+            f"savepoint and drain go with FINISHED, and desired is {wanted.desired}. Leave them out."
         )
     return change.accept(_ask(service, job_id, wanted, change.who, change.key))
 
@@ -89,7 +89,7 @@ def change_job(job_id: JobId, wanted: DesiredChange, service: Service, change: C
     "/jobs/{job_id}/rescale", status_code=202, summary="Rescale a job", openapi_extra=needs(Role.OPERATOR)
 )
 def rescale_job(job_id: JobId, rescale: Rescale, service: Service, change: Change) -> Operation:
-    """Give a job another number of tasks. The result says how long it stood still."""
+    """Change the number of tasks of a job. The result says how long the job was interrupted."""
     return change.accept(service.rescale(job_id, rescale.parallelism, change.who, change.key))
 
 
@@ -100,7 +100,7 @@ def rescale_job(job_id: JobId, rescale: Rescale, service: Service, change: Chang
     openapi_extra=needs(Role.OPERATOR),
 )
 def take_savepoint(job_id: JobId, service: Service, change: Change) -> Operation:
-    """Take a savepoint of a job, which goes on meanwhile. The result has its id."""
+    """Take a savepoint while the job goes on. The result has its id."""
     return change.accept(service.savepoint(job_id, change.who, change.key))
 
 
@@ -118,7 +118,7 @@ def get_savepoint(savepoint_id: SavepointId, service: Service) -> SavepointDetai
     return service.savepoint_details(savepoint_id)
 
 
-# What cannot be taken back is for admins.
+# Only admins may do what cannot be undone.
 @router.delete(
     "/savepoints/{savepoint_id}",
     status_code=204,
@@ -126,7 +126,7 @@ def get_savepoint(savepoint_id: SavepointId, service: Service) -> SavepointDetai
     openapi_extra=needs(Role.ADMIN),
 )
 def delete_savepoint(savepoint_id: SavepointId, service: Service, asker: Asker) -> None:
-    """Delete a savepoint for good. Refused while a job that is not over has begun with it."""
+    """Delete a savepoint permanently. Refused while a job that began with it is not over."""
     service.delete_savepoint(savepoint_id, asker.name)
 
 
@@ -140,7 +140,7 @@ def list_runs(job_id: JobId, service: Service, limit: Limit = 100, after: After 
     return Page.of(found, limit, lambda run: str(run.run))
 
 
-# What a job's own code prints may hold anything, so that not everybody who may look sees it.
+# A job's own code may print anything, so viewers do not see it.
 @router.get("/jobs/{job_id}/log", summary="Get what a run has printed", openapi_extra=needs(Role.OPERATOR))
 def get_log(
     job_id: JobId,
@@ -151,7 +151,7 @@ def get_log(
     most_bytes: Annotated[int, Query(ge=1, le=1 << 20, description="How much, at most.")] = 65536,
     begin: Annotated[
         int | None,
-        Query(ge=0, lt=1 << 63, description="The byte to begin with: `end` of what was got before."),
+        Query(ge=0, lt=1 << 63, description="The byte to begin with: `end` of the previous response."),
     ] = None,
 ) -> Log:
     """What a run has printed: its end, or what comes from `begin` on."""
@@ -171,5 +171,5 @@ def _ask(service: JobService, job_id: str, wanted: DesiredChange, who: str, key:
 def _place(after: str) -> tuple[int, str]:
     created, _, job_id = after.partition("-")
     if not (created.isascii() and created.isdigit() and len(created) <= _MOST_DIGITS):
-        raise JobDefinitionError(f"after={after} is no `next` of a page of jobs.")
+        raise JobDefinitionError(f"after={after} is not the `next` of a page of jobs.")
     return int(created), job_id

@@ -1,4 +1,4 @@
-"""Models: what the API takes and gives, as its description shows it. Times are milliseconds since 1970, in UTC."""
+"""Models of requests, and of responses that only REST has. Times are milliseconds since 1970, in UTC."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ _Item = TypeVar("_Item")
 
 
 class ResponseModel(BaseModel):
-    """What the server gives."""
+    """What the server returns."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
 
 class RequestModel(BaseModel):
-    """What a client sends. A field that there is not is refused, since a mistake in its name would go unseen."""
+    """What a client sends. Unknown fields are refused, so that a misspelt name is noticed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Page(ResponseModel, Generic[_Item]):
-    """A part of a list. `next` is the value of `after` for the part that follows; null when there is none."""
+    """A part of a list. `next` is the value of `after` for the next part; null at the end."""
 
     items: list[_Item]
     next: str | None = None
 
     @classmethod
     def of(cls, found: Sequence[_Item], limit: int, place: Callable[[_Item], str]) -> Self:
-        """The first items of a list, and the place of the last of them when there are more."""
+        """The first items of a list, and the place of the last one if there are more."""
         items = list(found[:limit])
         return cls(items=items, next=place(items[-1]) if len(found) > limit else None)
 
 
 class Health(ResponseModel):
-    """Whether the server answers, and leads."""
+    """The server answers."""
 
     status: Literal["ok"] = "ok"
 
@@ -72,24 +72,26 @@ class ServerConfig(ResponseModel):
     version: str
     url: str
     tls: bool
-    hosts: list[str] = Field(description="The names that requests may call the server by.")
+    hosts: list[str] = Field(description="The names of the server that requests may use.")
     store: Literal["sqlite", "postgresql"]
     poll_s: float = Field(description="How often the manager looks at the jobs, in seconds.")
     most_body_bytes: int = Field(description="The largest body of a request.")
 
 
 class DesiredChange(RequestModel):
-    """What a job is to be: RUNNING resumes it, PAUSED, FINISHED stops it, CANCELED ends it at once."""
+    """What a job should be: RUNNING resumes it, PAUSED pauses it, FINISHED stops it, CANCELED ends it at once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"desired": "FINISHED", "savepoint": True}]})
 
     desired: Desired
     savepoint: pydantic.StrictBool = Field(False, description="Stop with a savepoint.")
-    drain: pydantic.StrictBool = Field(False, description="Stop when all that is there is processed.")
+    drain: pydantic.StrictBool = Field(
+        False, description="Stop when everything that has arrived is processed."
+    )
 
 
 class Rescale(RequestModel):
-    """With how many tasks a job is to run."""
+    """With how many tasks a job should run."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"parallelism": 4}]})
 
@@ -112,7 +114,7 @@ class Command(RequestModel):
     keys: list[Any] | None = Field(None, description="Keys, for a target that is a step alone.")
     payload: Any = None
     id: Id | None = Field(
-        None, description="Its id; a command of the same id is taken once. Default: a new one."
+        None, description="Its id; the job takes a command with the same id once. Default: a new one."
     )
     version: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] | None = None
     effective_at: AwareDatetime | None = None
@@ -131,7 +133,7 @@ class SentCommand(ResponseModel):
 
 
 class CommandStory(ResponseModel):
-    """What became of a command: its receipts in order. SENT says that the job has not read it yet."""
+    """What became of a command: its receipts in order. SENT means that the job has not read it yet."""
 
     id: str
     kind: str
@@ -143,7 +145,7 @@ class CommandStory(ResponseModel):
 
 
 class DumpRequest(RequestModel):
-    """How the state is to be dumped."""
+    """How to dump the state."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"format": "csv"}]})
 

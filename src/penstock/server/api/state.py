@@ -1,4 +1,4 @@
-"""The routes of state: what the steps of a job hold, key by key, and dumps of it to take away."""
+"""Routes for state: what the steps of a job hold, key by key, and dumps to download."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def list_state(job_id: JobId, reader: Reader) -> list[StateStep]:
     return reader.states(job_id)
 
 
-# Values may hold anything, so that not everybody who may look sees them.
+# Values may hold anything, so viewers do not see them.
 @router.get(
     "/jobs/{job_id}/state/keys", summary="List keys with their values", openapi_extra=needs(Role.OPERATOR)
 )
@@ -45,7 +45,7 @@ def list_keys(
         str | None,
         Query(
             max_length=4096,
-            description="Only this key, as JSON: several fields as a list. A text may stand as it is.",
+            description="Only this key, as JSON: several fields as a list. Text needs no quotes.",
         ),
     ] = None,
     contains: Annotated[
@@ -68,8 +68,8 @@ def list_keys(
 ) -> KeyPage:
     """What a step holds, key by key, in the order of key groups, after a committed micro-batch.
 
-    A process of its own reads it: the first answer takes some seconds, and where it takes longer the answer is 503, to
-    ask again. Of a key that holds more than 64 KiB, or 1 MiB when it is asked for by itself, only the size is told.
+    A separate process reads the state: the first response takes some seconds, and where it takes longer it is 503; then
+    ask again. For a key that holds more than 64 KiB, or 1 MiB when it is requested alone, only the size is returned.
     """
     wanted = KeysWanted(step=step, key=key, contains=contains, most=limit, after=after, batch=batch)
     return reader.keys(job_id, wanted)
@@ -82,14 +82,14 @@ def list_keys(
     openapi_extra=needs(Role.OPERATOR),
 )
 def dump_state(job_id: JobId, request: DumpRequest, service: Service, change: Change) -> Operation:
-    """Dump the state of a job, which goes on meanwhile. The result has the dump's id."""
+    """Dump the state while the job goes on. The result has the dump's id."""
     operation = service.dump(job_id, change.who, change.key, form=request.format, batch=request.batch)
     return change.accept(operation)
 
 
 @router.get("/dumps", summary="List dumps", openapi_extra=needs(Role.VIEWER))
 def list_dumps(service: Service, limit: Limit = 100, after: After = None) -> Page[Dump]:
-    """The dumps that can be taken away, in the order of their ids."""
+    """The dumps that can be downloaded, in the order of their ids."""
     wanted = [dump for dump in service.dumps() if after is None or dump.id > after]
     return Page.of(wanted, limit, lambda dump: dump.id)
 
@@ -111,5 +111,5 @@ def download_dump(dump_id: DumpId, service: Service) -> StreamingResponse:
     "/dumps/{dump_id}", status_code=204, summary="Delete a dump", openapi_extra=needs(Role.OPERATOR)
 )
 def delete_dump(dump_id: DumpId, service: Service, asker: Asker) -> None:
-    """Delete a dump for good."""
+    """Delete a dump permanently."""
     service.delete_dump(dump_id, asker.name)

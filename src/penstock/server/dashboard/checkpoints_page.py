@@ -1,4 +1,4 @@
-"""The page with the checkpoint of a job: to which micro-batches it can go back."""
+"""The page with the checkpoint of a job: the micro-batches to which it can go back."""
 
 from __future__ import annotations
 

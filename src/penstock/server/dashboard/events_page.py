@@ -23,7 +23,7 @@ _DETAIL_SLOT: Final = '<code class="p-detail">{{ props.row.detail }}</code>'
 
 
 class EventsTail:
-    """The newest events of a job or of all, of which each is read once."""
+    """The newest events of a job or of all jobs. Each is read once."""
 
     def __init__(self, service: JobService, job_id: str | None) -> None:
         self._service: Final = service

@@ -1,4 +1,4 @@
-"""The page with what went wrong in a job: records that it could not process, and runs that failed."""
+"""The page with the failures of a job: records that it could not process, and failed runs."""
 
 from __future__ import annotations
 

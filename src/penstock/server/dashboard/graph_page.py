@@ -1,4 +1,4 @@
-"""The page with the graph of a job: its streams, steps and sinks, how fast records go, and where they wait."""
+"""The page with the graph of a job: its streams, steps and sinks, their rates, and where records wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.base.sizes import bytes_text, limits_text
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount
-from penstock.server.dashboard.graph_layout import NODE_HEIGHT, NODE_WIDTH, Layout, laid_out
+from penstock.server.dashboard.graph_layout import NODE_HEIGHT, NODE_WIDTH, Layout, lay_out
 from penstock.server.dashboard.health import BEHIND_S
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
@@ -38,12 +38,12 @@ _NO_FIGURES: Final = ("", "", False)
 
 @job_tab("graph", "Graph", icon="account_tree", role=Role.VIEWER)
 def graph(visit: JobVisit) -> None:
-    """A job as it hangs together."""
+    """The parts of a job and their connections."""
     _GraphPage(visit)
 
 
 def node_figures(node: PlanNode, found: Metrics) -> tuple[str, str, bool]:
-    """What a part does: records per second, what waits or is held there, and whether that is too much."""
+    """The figures of a part: records per second, what waits or is held there, and whether that is too much."""
     if node.kind in ("data stream", "control stream"):
         stream = _named(found.streams, node.name)
         return _NO_FIGURES if stream is None else _stream_figures(stream)
@@ -74,45 +74,45 @@ def _stream_figures(stream: StreamMetrics) -> tuple[str, str, bool]:
 
 
 def _step_figures(step: StepMetrics) -> tuple[str, str, bool]:
-    told = [f"{amount(step.keys)} keys", bytes_text(step.state_bytes)]
+    rows = [f"{amount(step.keys)} keys", bytes_text(step.state_bytes)]
     uneven = step.skew is not None and step.skew >= _HIGH_SKEW
     if uneven:
-        told.append(f"skew {amount(step.skew)}")
+        rows.append(f"skew {amount(step.skew)}")
     if step.held_bytes:
-        told.append(f"holds {bytes_text(step.held_bytes)}")
-    return f"{amount(step.per_second)}/s", " · ".join(told), bool(step.held_bytes)
+        rows.append(f"holds {bytes_text(step.held_bytes)}")
+    return f"{amount(step.per_second)}/s", " · ".join(rows), bool(step.held_bytes)
 
 
 def about_node(node: PlanNode) -> list[dict[str, str]]:
-    """All that is known of a part, as rows."""
-    told: dict[str, str] = {"kind": node.kind}
+    """The details of a part, as rows."""
+    rows: dict[str, str] = {"kind": node.kind}
     if node.binding is not None:
-        told["bound to"] = node.binding.uri
+        rows["bound to"] = node.binding.uri
         if node.binding.limits:
-            told["in a micro-batch at most"] = limits_text(node.binding.limits)
+            rows["in a micro-batch at most"] = limits_text(node.binding.limits)
     if node.function:
-        told["function"] = node.function
+        rows["function"] = node.function
     if node.key:
-        told["key"] = f"{', '.join(node.key)} ({node.key_type})"
+        rows["key"] = f"{', '.join(node.key)} ({node.key_type})"
     if node.windows is not None:
-        told["windows"] = f"{node.windows.assigner}, {node.windows.trigger}, {node.windows.contents}"
+        rows["windows"] = f"{node.windows.assigner}, {node.windows.trigger}, {node.windows.contents}"
     if node.time:
-        told["event time"] = node.time
+        rows["event time"] = node.time
     if node.watermarks is not None:
         bound = node.watermarks.bound_ms
-        told["watermarks"] = node.watermarks.by + ("" if bound is None else f", {bound} ms behind")
+        rows["watermarks"] = node.watermarks.by + ("" if bound is None else f", {bound} ms behind")
     for state in node.states:
-        told[f"state {state.name}"] = f"{state.kind} of {state.type}" + (
+        rows[f"state {state.name}"] = f"{state.kind} of {state.type}" + (
             "" if state.keyed else ", once for the step"
         )
     for name, value in node.settings.items():
-        told[f"setting {name}"] = json.dumps(value)
+        rows[f"setting {name}"] = json.dumps(value)
     for kind, scopes in node.commands.items():
-        told[f"command {kind}"] = f"for {', '.join(scopes)}"
+        rows[f"command {kind}"] = f"for {', '.join(scopes)}"
     for output, fields in node.records.items():
         name = f"output {output}" if output else "records"
-        told[name] = ", ".join(f"{field} {kind}" for field, kind in fields.items())
-    return [{"name": name, "value": value} for name, value in told.items()]
+        rows[name] = ", ".join(f"{field} {kind}" for field, kind in fields.items())
+    return [{"name": name, "value": value} for name, value in rows.items()]
 
 
 class _GraphPage:
@@ -126,9 +126,7 @@ class _GraphPage:
             phase="Longest part of the last one",
             letters="Dead letters",
         )
-        with components.card(
-            "Graph", about="Choose a part to see more of it. Rates are those of the last minute."
-        ):
+        with components.card("Graph", about="Click a part for its details. Rates cover the last minute."):
             self._place = (
                 ui.element("div").classes("p-graph").props('role=group aria-label="Graph of the job"')
             )
@@ -150,7 +148,7 @@ class _GraphPage:
             return
         self._plan = plan
         nodes = {node.id: node for node in plan.nodes}
-        layout = laid_out(list(nodes), [(edge.source, edge.target) for edge in plan.edges])
+        layout = lay_out(list(nodes), [(edge.source, edge.target) for edge in plan.edges])
         self._place.clear()
         self._place.style(f"width: {layout.width}px; height: {layout.height}px")
         with self._place:
@@ -194,7 +192,7 @@ class _ShownNode:
             self._more = components.text("", "span").classes("p-node-more")
 
     def show(self, found: Metrics) -> None:
-        """Show what it does now."""
+        """Show its current figures."""
         rate, more, too_much = node_figures(self._node, found)
         components.set_text(self._rate, rate)
         components.set_text(self._more, more)

@@ -21,7 +21,7 @@ _MOST_TASKS = 32768
 
 
 def show(visit: JobVisit, job: Job) -> None:
-    """The head of a job, which follows it."""
+    """Show the head of a job, and keep it up to date."""
     head = _Head(visit, job)
     head.update(job)
     visit.poll(lambda: visit.service.get(visit.job_id), head.update, key=("job", visit.job_id))
@@ -66,7 +66,7 @@ class _Head:
         )
 
     def update(self, job: Job) -> None:
-        """Show what a job is now."""
+        """Show the current status of a job."""
         self._seen = job
         now_ms = int(time.time() * 1000)
         health = health_of(job, now_ms)
@@ -92,12 +92,12 @@ class _Head:
             if self._buttons[name].visible != shown:
                 self._buttons[name].set_visibility(shown)
 
-    # What the buttons do. The command line says the same.
+    # The actions of the buttons, each with the equivalent command.
 
     async def _pause(self) -> None:
         await self._ask_and_do(
             "Pause this job?",
-            "It processes nothing until it is resumed, and goes on from there.",
+            "It processes nothing until it is resumed; then it continues where it was.",
             command=cli_equivalents.pause_job(self._visit.job_id),
             confirm="Pause",
             doing="Pausing",
@@ -107,7 +107,7 @@ class _Head:
     async def _resume(self) -> None:
         await self._ask_and_do(
             "Resume this job?",
-            "It goes on from its checkpoint.",
+            "It continues from its checkpoint.",
             command=cli_equivalents.resume_job(self._visit.job_id),
             confirm="Resume",
             doing="Resuming",
@@ -117,7 +117,7 @@ class _Head:
     async def _take_savepoint(self) -> None:
         await self._ask_and_do(
             "Take a savepoint of this job?",
-            "The job goes on meanwhile. The savepoint is yours until you delete it.",
+            "The job keeps running. The savepoint is yours until you delete it.",
             command=cli_equivalents.take_savepoint(self._visit.job_id),
             confirm="Take savepoint",
             doing="Taking a savepoint of",
@@ -146,7 +146,7 @@ class _Head:
         do: Callable[[str, str], Operation],
         danger: bool = False,
     ) -> None:
-        """Ask, naming the job, and then let it be done: `do` takes the id of the job, and who wants it."""
+        """Ask for confirmation, and then act: `do` takes the id of the job and the user."""
         job = self._visit.job_id
         target = f"{self._name} ({job})"
         if await components.ask(title, about, command=command, confirm=confirm, target=target, danger=danger):
@@ -159,7 +159,7 @@ class _Head:
             ui.label("It ends between two micro-batches.").classes("p-dialog-text")
             components.name_target(f"{self._name} ({job})")
             savepoint = ui.checkbox("Take a savepoint", value=running)
-            drain = ui.checkbox("Drain: first process all that is there, and close all windows")
+            drain = ui.checkbox("Drain: first process everything that has arrived, and close all windows")
             line = components.same("")
 
             def update() -> None:
@@ -182,9 +182,9 @@ class _Head:
         job = self._visit.job_id
         tasks_now = int(self._seen.settings.get("parallelism") or 1)
         with components.form_dialog("Rescale this job?") as dialog:
-            ui.label("It stands still for some seconds, and goes on with another number of tasks.").classes(
-                "p-dialog-text"
-            )
+            ui.label(
+                "It is interrupted for some seconds, and continues with another number of tasks."
+            ).classes("p-dialog-text")
             components.name_target(f"{self._name} ({job})")
             tasks = ui.number(
                 "Parallelism", value=tasks_now, min=1, max=_MOST_TASKS, step=1, precision=0

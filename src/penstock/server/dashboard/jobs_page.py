@@ -1,4 +1,4 @@
-"""The page with all jobs: how each does, a filter, and a form to submit another."""
+"""The page with all jobs: their health, a filter, and a form to submit another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.server.api.access import Role
 from penstock.server.api.guard import DASHBOARD
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount, duration
-from penstock.server.dashboard.forms import checked
+from penstock.server.dashboard.forms import check_form
 from penstock.server.dashboard.health import ATTENTION, Level, health_of, lag_of, throughput_of
 from penstock.server.dashboard.page_session import Visit
 from penstock.server.dashboard.registry import page
@@ -43,7 +43,9 @@ def jobs(visit: Visit) -> None:
 
 def read_jobs(service: JobService) -> list[Job]:
     """All jobs, newest first; those with a driver with their progress."""
-    return [service.get(job.id) if job.status in WITH_DRIVER else job for job in service.list_jobs(most=1000)]
+    return [
+        service.get(job.id) if job.status in WITH_DRIVER else job for job in service.list_jobs(limit=1000)
+    ]
 
 
 def job_row(job: Job, now_ms: int) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def job_row(job: Job, now_ms: int) -> dict[str, Any]:
 
 
 def _groups(job: Job, level: Level) -> list[str]:
-    """What the job counts as, the most pressing first: a job that is behind runs, and needs attention."""
+    """The groups of a job, the most pressing first: a job that is behind is running, and needs attention."""
     if job.status in ENDED:
         stands = "ended"
     else:
@@ -131,7 +133,7 @@ class _JobsPage:
     def _update(self, found: list[Job]) -> None:
         now_ms = int(time.time() * 1000)
         rows = [job_row(job, now_ms) for job in found]
-        # Those that need somebody come first, those that are over last; within a group the newest first.
+        # Those that need attention come first, those that are over last; within a group the newest first.
         self._rows = sorted(rows, key=lambda row: _ORDER.index(row["groups"][0]))
         counts = Counter(group for row in self._rows for group in row["groups"])
         counts["all"] = len(self._rows)
@@ -192,7 +194,7 @@ class _JobsPage:
         service = self._visit.service
 
         def submit(who: str) -> Operation:
-            return service.submit(checked(Submission, {"definition": answer[0], **answer[1]}), who)
+            return service.submit(check_form(Submission, {"definition": answer[0], **answer[1]}), who)
 
         done = await self._visit.act(Role.OPERATOR, submit)
         if done is not None:

@@ -57,7 +57,7 @@ class _LogPage:
             self._run.set_options(options, value=self._run.value or 0)
 
     def _read(self) -> str | None:
-        """What there is to show; None when it stays as it is."""
+        """The text to show; None when it has not changed."""
         run = self._run.value or None
         if self._shown is not None and not self._follow.value and run == self._seen:
             return None

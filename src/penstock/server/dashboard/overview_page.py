@@ -1,4 +1,4 @@
-"""The first page on a job: what it does now, in numbers, and how it was set up."""
+"""The first page on a job: its current numbers, and its set-up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["overview", "setting_rows"]
 
 @job_tab("", "Overview", icon="space_dashboard", role=Role.VIEWER)
 def overview(visit: JobVisit) -> None:
-    """A job in numbers."""
+    """Show a job in numbers."""
     tiles = components.Tiles(
         records="Records in",
         batch="Last micro-batch",
@@ -30,7 +30,7 @@ def overview(visit: JobVisit) -> None:
         restarts="Restarts",
     )
     show_charts(visit, lambda: float(min(WINDOWS)), ("throughput", "batch"))
-    with components.card("Set-up", about="what is not as by default, and bounds"):
+    with components.card("Set-up", about="settings that differ from their defaults, and limits"):
         table = components.Table(
             [components.Column("name", "Setting"), components.Column("value", "Value")],
             key="name",
@@ -67,7 +67,7 @@ def _numbers(job: Job) -> dict[str, str]:
 
 
 def setting_rows(job: Job, config: JobConfig) -> list[dict[str, Any]]:
-    """How a job was set up: what is not as by default, and how much goes into a micro-batch at most."""
+    """The set-up of a job: settings that differ from their defaults, and limits for a micro-batch."""
     rows = {
         "definition": job.definition,
         "submitted": f"{clock_time(job.created_ms)} UTC by {job.created_by}",

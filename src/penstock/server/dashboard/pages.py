@@ -1,4 +1,4 @@
-"""All pages of the dashboard, in the order in which navigation and tabs show them, and their routes."""
+"""All pages of the dashboard, in the order of the navigation and the tabs, and their routes."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def _install_tab(tab: JobTab) -> None:
 
 
 def _route(path: str, show: Callable[..., object], role: Role) -> None:
-    # The framework looks for the names of types in a module of its own.
+    # The framework resolves the names of types in its own module.
     show.__signature__ = inspect.signature(show, eval_str=True)  # type: ignore[attr-defined]
     ui.page(path, openapi_extra=needs(role))(show)

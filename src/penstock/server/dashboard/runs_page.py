@@ -34,7 +34,7 @@ def runs(visit: JobVisit) -> None:
                 components.Column("why", "Why", slot=components.WRAP_SLOT),
             ],
             key="run",
-            nothing="It was not started yet",
+            nothing="It has not started yet",
         )
 
     def show(found: list[Run]) -> None:

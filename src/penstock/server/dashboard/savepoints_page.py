@@ -1,4 +1,4 @@
-"""The page with savepoints: what they hold, jobs that begin with one, and their end."""
+"""The page with savepoints: their content, new jobs that begin with one, and their deletion."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _SavepointsPage:
                 [
                     components.Column("id", "Savepoint", slot=components.CHOOSE_SLOT.format(field="id")),
                     components.Column("job", "Job"),
-                    components.Column("batch", "Behind micro-batch", number=True),
+                    components.Column("batch", "After micro-batch", number=True),
                     components.Column("taken", "Taken (UTC)"),
                 ],
                 key="id",
@@ -86,7 +86,7 @@ class _SavepointsPage:
         self._seen = found
         used = f" The job {found.used_by[0]} began with it." if found.used_by else ""
         self._about.set_text(
-            f"{found.id}: the state of {found.job_name} behind micro-batch {found.batch}, {amount(found.rows)} rows, "
+            f"{found.id}: the state of {found.job_name} after micro-batch {found.batch}, {amount(found.rows)} rows, "
             f"{bytes_text(found.bytes)}.{used}"
         )
         self._tables.show(
@@ -110,7 +110,7 @@ class _SavepointsPage:
             return
         if await components.ask(
             "Delete this savepoint?",
-            "It cannot be taken back: no job can begin with it any more.",
+            "This cannot be undone: no job can begin with it any more.",
             command=cli_state_equivalents.delete_savepoint("JOB", seen.id),
             confirm="Delete the savepoint",
             target=f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})",
@@ -125,7 +125,7 @@ class _SavepointsPage:
         ids = [one.id for one in known.items]
         like = next((one.id for one in known.items if seen.job_name in (one.id, one.name)), None)
         with components.form_dialog("Begin a job with this savepoint?") as dialog:
-            ui.label("A new job goes on where the savepoint stands, with a checkpoint of its own.").classes(
+            ui.label("A new job continues from the savepoint, with its own checkpoint.").classes(
                 "p-dialog-text"
             )
             components.name_target(f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})")

@@ -1,4 +1,4 @@
-"""The page with the state of a job: what its steps hold, key by key, and dumps to take away."""
+"""The page with the state of a job: what its steps hold, key by key, and dumps to download."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.server.dashboard.registry import job_tab
 from penstock.server.service.service import Dump
 from penstock.server.service.view_resources import StateStep
 
-__all__ = ["key_rows", "shown_states", "state"]
+__all__ = ["key_rows", "list_state_names", "state"]
 
 _ROWS: Final = 25
 _TRIES: Final = 8
@@ -54,7 +54,7 @@ def state(visit: JobVisit) -> None:
     components.same(cli_state_equivalents.list_states(visit.job_id))
     browser = _Keys(visit) if visit.may(Role.OPERATOR) else None
     if browser is None:
-        components.empty("lock", "What the states hold is for those with the role operator.")
+        components.empty("lock", "The content of states needs the role operator.")
 
     _Dumps(visit)
 
@@ -82,15 +82,15 @@ def _state_rows(found: list[StateStep]) -> list[dict[str, Any]]:
                     "key": step.key if first else "",
                     "state": one["name"].removeprefix(_INNER),
                     "kind": one["kind"],
-                    # How windows and timers are kept is nobody's business.
+                    # How windows and timers are stored is an implementation detail.
                     "type": "" if one["name"].startswith(_INNER) else one["type"],
                 }
             )
     return rows
 
 
-def shown_states(found: tuple[StoredKey, ...]) -> list[str]:
-    """The names of what keys hold, in one order: states, then timers and windows where there are any."""
+def list_state_names(found: tuple[StoredKey, ...]) -> list[str]:
+    """List the names of what keys hold, in one order: states, then timers and windows where there are any."""
     names = dict.fromkeys(name for one in found for name in one.values or {})
     hidden = [name for name in ("timers", "windows") if any(getattr(one, name) is not None for one in found)]
     return [*names, *hidden]
@@ -100,7 +100,7 @@ def key_rows(found: tuple[StoredKey, ...], names: list[str]) -> list[dict[str, A
     """Keys as rows of the table; what they hold is in the fields s0, s1 and so on, in the order of the names."""
     return [
         {
-            "key": _told(one.key),
+            "key": _format_value(one.key),
             "group": one.key_group,
             "size": bytes_text(one.bytes),
             **{f"s{place}": _cell(one, name) for place, name in enumerate(names)},
@@ -113,11 +113,11 @@ def _cell(one: StoredKey, name: str) -> str:
     if one.values is None:
         return "too much to show"
     value = one.values[name] if name in one.values else getattr(one, name, None)
-    told = "" if value is None else _told(value)
-    return told if len(told) <= _LONGEST_CELL else f"{told[:_LONGEST_CELL]} ..."
+    text = "" if value is None else _format_value(value)
+    return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]} ..."
 
 
-def _told(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -186,20 +186,20 @@ class _Keys:
         )
         if self._shown_step != wanted.step:
             self._forget(wanted.step)
-        self._status.set_text("Reading the state. The first look takes some seconds ...")
+        self._status.set_text("Reading the state. The first time takes some seconds ...")
         for button in (self._button, self._next):
             button.disable()
         found = await self._read(wanted)
         for button in (self._button, self._next):
             button.enable()
         if found is None:
-            self._status.set_text("The state cannot be shown now. Find again, or take a dump.")
+            self._status.set_text("The state cannot be shown now. Try again, or take a dump.")
             return
         self._found = found
         self._show(found)
 
     def _forget(self, step: str) -> None:
-        """What is shown of another step is not what this one holds."""
+        """Clear what is shown of another step."""
         self._shown_step = step
         self._names, self._chosen = None, ""
         self._place.clear()
@@ -208,7 +208,7 @@ class _Keys:
         self._say_same()
 
     async def _read(self, wanted: KeysWanted) -> KeyPage | None:
-        """The keys. While they are being read, ask again and again."""
+        """The keys. Asks again while they are being read."""
 
         def read(_: str) -> KeyPage | ExternalSystemError:
             try:
@@ -224,7 +224,7 @@ class _Keys:
         return None
 
     def _show(self, found: KeyPage) -> None:
-        names = shown_states(found.items)
+        names = list_state_names(found.items)
         if names != self._names:
             self._names = names
             self._place.clear()
@@ -241,7 +241,7 @@ class _Keys:
                     ],
                     key="key",
                     page_rows=0,
-                    nothing="There is no such key",
+                    nothing="No such key",
                 )
                 self._table.on_choose(self._choose)
         self._table.show(key_rows(found.items, names))
@@ -255,10 +255,10 @@ class _Keys:
         """Show all that a key holds."""
         assert self._found is not None
         for one in self._found.items:
-            if _told(one.key) == key:
+            if _format_value(one.key) == key:
                 held = {**(one.values or {}), "timers": one.timers, "windows": one.windows}
-                told = {name: value for name, value in held.items() if value is not None}
-                self._whole.set_text(f"{key}\n{json.dumps(told, indent=2, ensure_ascii=False)}")
+                known = {name: value for name, value in held.items() if value is not None}
+                self._whole.set_text(f"{key}\n{json.dumps(known, indent=2, ensure_ascii=False)}")
                 self._whole.set_visibility(True)
                 self._chosen = key
                 self._say_same()
@@ -336,7 +336,7 @@ class _Dumps:
     async def _delete(self, dump_id: str) -> None:
         if await components.ask(
             "Delete this dump?",
-            "Its files are gone then. The job and its state are as they were.",
+            "Its files will be gone. The job and its state do not change.",
             command=cli_state_equivalents.delete_dump(self._visit.context.config.url, dump_id),
             confirm="Delete the dump",
             target=dump_id,

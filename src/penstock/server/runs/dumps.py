@@ -1,4 +1,4 @@
-"""Dumps that the server has taken: in its folder, each by the id of its operation, until they are deleted."""
+"""Dumps that the server has taken. They stay in its folder, by the ids of their operations, until they are deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.base.durable import write_atomically
 from penstock.errors import PenstockError, UnknownIdError
 from penstock.savepoints.savepoints import dispose
 from penstock.server.resource import Resource
-from penstock.server.runs.archives import zipped
+from penstock.server.runs.archives import zip_files
 from penstock.server.runs.directory import ServerDirectory
 from penstock.server.store.row_types import OperationRow
 from penstock.snapshots.manifest import MANIFEST, Manifest
@@ -25,7 +25,7 @@ __all__ = ["Dump", "archive_of_dump", "delete_dump", "list_dumps", "note_dump", 
 
 @dataclass(frozen=True, kw_only=True)
 class Dump(Resource):
-    """A dump of the state of a job, which may be gone. Its id is that of the operation that made it."""
+    """A dump of the state of a job, which may be deleted. Its id is that of the operation that made it."""
 
     id: str
     job: str
@@ -40,7 +40,7 @@ class Dump(Resource):
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What the files of a dump do not say: of which job it is, and who asked for it when."""
+    """What the files of a dump do not say: its job, and who requested it when."""
 
     job: str
     created_ms: int
@@ -54,17 +54,17 @@ def note_dump(home: ServerDirectory, operation: OperationRow) -> None:
 
 
 def list_dumps(home: ServerDirectory) -> list[Dump]:
-    """The dumps that there are, in the order of their ids."""
+    """The dumps, in the order of their ids."""
     found = []
     for dump_id in _ids(home):
-        # What is damaged is no dump to take away.
+        # A damaged dump cannot be downloaded.
         with contextlib.suppress(PenstockError):
             found.append(read_dump(home, dump_id))
     return found
 
 
 def read_dump(home: ServerDirectory, dump_id: str) -> Dump:
-    """A dump. UnknownIdError when there is none."""
+    """A dump. Raises UnknownIdError."""
     manifest = _manifest(home, dump_id)
     note = msgspec.json.decode((home.dumps / f"{dump_id}.json").read_bytes(), type=_Note)
     return Dump(
@@ -84,7 +84,7 @@ def archive_of_dump(home: ServerDirectory, dump_id: str) -> Iterator[bytes]:
     """The files of a dump as a zip archive, in pieces."""
     manifest = _manifest(home, dump_id)
     tables = [file.path for table in manifest.tables for file in (table.schema_file, *table.files)]
-    return zipped(home.dumps / dump_id, [MANIFEST, *tables])
+    return zip_files(home.dumps / dump_id, [MANIFEST, *tables])
 
 
 def delete_dump(home: ServerDirectory, dump_id: str) -> None:
@@ -102,7 +102,7 @@ def _ids(home: ServerDirectory) -> list[str]:
 
 
 def _manifest(home: ServerDirectory, dump_id: str) -> Manifest:
-    # An id is looked up among those that there are, and no path is made of another text.
+    # Ids are looked up, so that no path is made of anything else.
     if dump_id not in _ids(home) or not (home.dumps / dump_id / MANIFEST).exists():
         raise UnknownIdError(f"There is no dump {dump_id!r}.")
     return read_manifest(open_store(str(home.dumps / dump_id)))

@@ -1,4 +1,4 @@
-"""Job resources: what the service returns of definitions, jobs, operations and savepoints, and what it is asked for."""
+"""Job resources: definitions, jobs, runs, operations and savepoints as the service returns them, and submissions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Definitions(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(Resource):
-    """How a job is scaled by itself."""
+    """How a job is scaled automatically."""
 
     policy: dict[str, Any]
     """The scaling policy of its definition."""
@@ -97,9 +97,9 @@ class Job(Resource):
     run: int
     """The number of its newest run; 0 before the first."""
     restarts: int
-    """How often it failed and was started again."""
+    """How often it failed and was restarted."""
     next_start_ms: int | None
-    """When a job that is RESTARTING is started."""
+    """When a RESTARTING job starts."""
     restart: str
     """Its restart strategy."""
     bindings: dict[str, str]
@@ -107,7 +107,7 @@ class Job(Resource):
     progress: dict[str, Any] | None
     """How it is doing; only in the answer for one job."""
     scaling: Scaling | None
-    """How it is scaled by itself; null without a policy."""
+    """How it is scaled automatically; null without a policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class Run(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class Operation(Resource):
-    """What was asked for, and what came of it. Ask for it again while it is PENDING or RUNNING."""
+    """What was requested, and the outcome. Poll it while it is PENDING or RUNNING."""
 
     id: str
     kind: str
@@ -147,7 +147,7 @@ class Log(Resource):
     run: int
     text: str
     end: int
-    """Where it ends, in bytes: `begin` of what the run prints from then on."""
+    """Where it ends, in bytes: `begin` for what the run prints next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,13 +181,13 @@ class SavepointDetails(Savepoint):
     bytes: int
     tables: tuple[SnapshotTable, ...]
     positions: dict[str, Any]
-    """Where each stream goes on."""
+    """Where each stream continues."""
     used_by: tuple[str, ...]
     """The jobs that have not ended and began with it."""
 
 
 class Submission(Changes):
-    """A job to be run: the id of a definition, with changes."""
+    """A job to run: the id of a definition, with changes."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"definition": "rooms", "parallelism": 4, "restart": "none"}]}
@@ -198,7 +198,7 @@ class Submission(Changes):
     from_savepoint: Id | None = Field(default=None, description="The id of a savepoint to begin with.")
     continues: Id | None = Field(
         default=None,
-        description="The id of a job that has ended, whose checkpoint this one goes on with; not with from_savepoint.",
+        description="The id of a job that has ended, whose checkpoint this one takes over; not with from_savepoint.",
     )
 
 
@@ -228,7 +228,7 @@ def job_of(row: JobRow) -> Job:
 
 
 def with_last_decision(scaling: Scaling, path: Path) -> Scaling:
-    """The scaling with the decision that the autoscaler has noted in a file, if it has."""
+    """The scaling with the decision that the autoscaler has written to a file, if any."""
     try:
         made = msgspec.json.decode(path.read_bytes(), type=ScalingDecision)
     except FileNotFoundError:

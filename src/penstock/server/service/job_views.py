@@ -1,4 +1,4 @@
-"""Job views: what there is to know of a job beside its status, from its checkpoint and its places."""
+"""Job views: the inside of a job, read from its checkpoint and from the places it writes to."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _AT_WORK: Final = frozenset({JobStatus.RUNNING, JobStatus.STOPPING})
 
 
 class JobViews:
-    """What there is to know of jobs. It changes nothing, needs no Spark, and opens only what a job is known to have.
+    """Reads the inside of jobs. Changes nothing, needs no Spark, and opens only what a job is known to have.
 
-    Raises UnknownIdError for a job that there is not, and CheckpointError for what is not there yet or cannot be read.
+    Raises UnknownIdError for an unknown job, and CheckpointError for what does not exist yet or cannot be read.
     """
 
     def __init__(self, store: Store, home: ServerDirectory) -> None:
@@ -70,27 +70,26 @@ class JobViews:
     def metrics(
         self,
         job_id: str,
-        most: int,
+        limit: int,
         *,
         after: int | None = None,
         since_ms: int | None = None,
         window_s: float = WINDOW_S,
     ) -> Metrics:
-        """How a job is doing, and at most so many of its newest micro-batches, oldest first.
+        """How a job is doing, and at most `limit` of its newest micro-batches, oldest first.
 
-        With `after` of those behind a micro-batch, with `since_ms` of those that ended after a time. Rates are over
-        `window_s`.
+        `after` selects those after a micro-batch, `since_ms` those that ended after a time. Rates cover `window_s`.
         """
         job = self._store.job(job_id)
         checkpoint = Path(job.checkpoint)
         since = None if since_ms is None else instant_of(since_ms)
-        batches = last_figures(checkpoint, most, after=after, since=since)
+        batches = last_figures(checkpoint, limit, after=after, since=since)
         return metrics_of(measured(checkpoint, window_s, is_running=job.status in _AT_WORK), batches)
 
-    def batches(self, job_id: str, most: int, *, after: int | None = None) -> list[Batch]:
-        """At most so many of the newest micro-batches of a job behind another, oldest first."""
+    def batches(self, job_id: str, limit: int, *, after: int | None = None) -> list[Batch]:
+        """At most `limit` of the newest micro-batches after another one, oldest first."""
         checkpoint = Path(self._store.job(job_id).checkpoint)
-        return [batch_of(found) for found in last_figures(checkpoint, most, after=after)]
+        return [batch_of(found) for found in last_figures(checkpoint, limit, after=after)]
 
     def advice(self, job_id: str, window_s: float, cores: int | None = None) -> Advice:
         """Which parallelism, batch interval and cores a job wants, by the policy of its definition, if it has one."""
@@ -105,8 +104,8 @@ class JobViews:
         )
 
     def exposition(self) -> bytes:
-        """The metrics of all jobs that are not over, in the text format of Prometheus, by the ids of the jobs."""
-        # Prometheus' client is loaded where somebody asks for it.
+        """The metrics of all jobs that are not over, in Prometheus' text format, labelled with the jobs' ids."""
+        # Prometheus' client is loaded when it is needed.
         from penstock.metrics.exposition import JobFigures, exposition
 
         found = []
@@ -144,7 +143,7 @@ class JobViews:
         )
 
     def dead_letters(self, job_id: str, limit: int) -> DeadLetters:
-        """The newest dead letters of a job, from where its binding puts them."""
+        """The newest dead letters of a job, from where its binding writes them."""
         job = self._store.job(job_id)
         place = read_described_graph(Path(job.checkpoint)).dead_letters.uri
         binding = parse_binding(DEAD_LETTERS, bound_place(job, DEAD_LETTERS, place), "sink")
@@ -152,35 +151,35 @@ class JobViews:
 
     def states(self, job_id: str) -> list[StateStep]:
         """The steps of a job with their states, and how many keys they hold."""
-        # PySpark comes with it, for which the start of the server need not wait.
+        # It imports PySpark, for which the start of the server should not wait.
         from penstock.savepoints.state_listing import listed
 
         checkpoint = Path(self._store.job(job_id).checkpoint)
         return msgspec.convert(listed(checkpoint, read_described(checkpoint)), list[StateStep])
 
     def keys(self, job_id: str, wanted: KeysWanted) -> KeyPage:
-        """What a step of a job holds, key by key. UnknownIdError also for a step that there is not.
+        """What a step of a job holds, key by key. Raises UnknownIdError for an unknown step, too.
 
-        Raises ExternalSystemError while a process reads it, which may take a while; ask again then.
+        Raises ExternalSystemError while a process is still reading; then try again.
         """
         checkpoint = CheckpointFolder(Path(self._store.job(job_id).checkpoint))
         checkpoint.known_lineage()
-        # What is said wrongly is told at once, without Spark.
+        # A wrong request fails here, without Spark.
         step = described_step(read_described(checkpoint.folder), wanted.step)
         if wanted.key is not None:
             key_of_text(wanted.key, step)
             wanted = msgspec.structs.replace(wanted, most_bytes=_MOST_KEY_BYTES)
         if not batch_numbers(checkpoint.spark_folder / "commits") and not checkpoint.seed.exists():
-            # Nothing is committed, and nothing was begun with.
+            # Nothing is committed, and the job began empty.
             return KeyPage(batch=-1, items=(), next=None)
         return self._state.ask(Question(str(checkpoint.folder), wanted))
 
     def close(self) -> None:
-        """End the process that reads state, if there is one."""
+        """End the process that reads state, if any."""
         self._state.close()
 
     def config(self, job_id: str) -> JobConfig:
-        """With what a job runs: its settings, each with its default. What may be secret is masked."""
+        """The settings of a job, each with its default. Possible secrets are masked."""
         job = self._store.job(job_id)
         given = {**job.settings, "restart": job.restart}
         defaults = JobSettings().model_dump()
@@ -197,14 +196,14 @@ class JobViews:
         )
 
 
-def bound_place(job: JobRow, name: str, told: str) -> str:
-    """Where a stream of a job is: as its checkpoint tells, or where that masks a secret, as it is bound.
+def bound_place(job: JobRow, name: str, described: str) -> str:
+    """Where a stream of a job is: as its checkpoint says, or, where that masks a secret, as its binding says.
 
     Raises BindingError when the binding has a variable that is not set here.
     """
     given = job.settings.get("bindings", {})
-    if MASK not in told or name not in given:
-        return told
+    if MASK not in described or name not in given:
+        return described
     return with_variables({name: given[name]}, job_environment())[name]
 
 
@@ -212,7 +211,7 @@ def _checkpoint(commit: Path, figures: Figures | None, batch: int) -> Checkpoint
     try:
         at_ms = commit.stat().st_mtime_ns // 1_000_000
     except FileNotFoundError:
-        # The job has gone on meanwhile.
+        # The job has deleted it in the meantime.
         return None
     return Checkpoint(
         batch=batch,
@@ -224,7 +223,7 @@ def _checkpoint(commit: Path, figures: Figures | None, batch: int) -> Checkpoint
 
 
 def _limits(checkpoint: Path) -> dict[str, dict[str, int]]:
-    """The most of each stream that goes into a micro-batch; empty before the first start has written it."""
+    """How much of each stream goes into a micro-batch at most; empty before the first start."""
     try:
         graph = read_described_graph(checkpoint)
     except CheckpointError:

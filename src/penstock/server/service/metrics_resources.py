@@ -1,4 +1,4 @@
-"""Metrics resources: the figures of a job, for those who look at it from outside."""
+"""Metrics resources: the figures of a job as the service returns them."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Metrics(Resource):
     seconds: float
     batches_per_second: float
     utilisation: float
-    """For which part of the time the job was at work, from 0 to 1."""
+    """The part of the time in which the job was at work, from 0 to 1."""
     mean_busy_s: float
     dead_letters: int
     dead_letters_per_second: float

@@ -1,4 +1,4 @@
-"""Plan resources: what a job is made of, from the description that its newest run has written."""
+"""Plan resources: what a job consists of, from the description that its newest run has written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PlanWatermarks(Resource):
     by: Literal["event time", "ingestion time"]
     generator: str | None
     bound_ms: int | None
-    """How far behind the newest of their partition records may be."""
+    """How far records may be behind the newest one of their partition."""
     idle_ms: int | None
     """After how long a partition without records no longer holds back the watermark."""
     max_ahead_ms: int | None
@@ -95,14 +95,14 @@ class PlanNode(Resource):
     key_type: str | None
     windows: PlanWindows | None
     has_timers: bool
-    """Whether it may have timers by the clock."""
+    """Whether it may have processing-time timers."""
     by_event_time: bool
     """Whether it has a watermark."""
     states: tuple[PlanState, ...]
     commands: dict[str, tuple[str, ...]]
     """The kinds of commands that it takes, with their scopes."""
     settings: dict[str, Any]
-    """The settings of a step as they are in force, with what holds from an event time on."""
+    """The settings of a step that are in force, and those that apply from an event time on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class PlanEdge(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Resource):
-    """What a job is made of. Each part comes after what it reads."""
+    """What a job consists of. Each part comes after what it reads."""
 
     job: str
     key_groups: int
@@ -135,7 +135,7 @@ class Plan(Resource):
 
 
 def read_plan(checkpoint: Path) -> Plan:
-    """What the job of a checkpoint is made of. Raises CheckpointError when no run has described it yet."""
+    """What the job of a checkpoint consists of. Raises CheckpointError when no run has described it yet."""
     graph = read_described_graph(checkpoint)
     states = read_described(checkpoint).steps
     takes = read_command_catalog(checkpoint).steps

@@ -1,4 +1,4 @@
-"""View resources: what is read of one job: checkpoints, dead letters, settings, states, advice."""
+"""View resources: checkpoints, dead letters, settings, states and advice as the service returns them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Advice(Resource):
     """What a job wants, as `penstock advise -o json` prints it."""
 
     has_policy: bool
-    """Whether its definition has a scaling policy, by which it is advised."""
+    """Whether its definition has a scaling policy, which the advice follows."""
     advice: dict[str, Any]
     decision: dict[str, Any] | None
     """What the policy would decide now."""
@@ -53,7 +53,7 @@ class Checkpoints(Resource):
     """The checkpoint of a job, and the micro-batches to which it can go back, newest first."""
 
     lineage: str
-    """Names the whole life of the checkpoint."""
+    """Identifies the checkpoint for its whole life."""
     epoch: int
     """How often a job was started on it."""
     parallelism: int
@@ -65,7 +65,7 @@ class Checkpoints(Resource):
     origin_id: str
     items: tuple[Checkpoint, ...]
     next: str | None
-    """The value of `after` for the part that follows."""
+    """The value of `after` for the next part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class Setting(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig(Resource):
-    """With what a job runs."""
+    """The settings with which a job runs."""
 
     definition: str
     bindings: dict[str, str]

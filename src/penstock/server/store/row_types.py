@@ -30,7 +30,7 @@ OperationState: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "FAILED"]
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """How a job is to be stopped: for which operation, with which savepoint at which place, and whether drained."""
+    """How to stop a job: for which operation, with which savepoint at which place, and whether drained."""
 
     operation: str
     savepoint: str | None = None
@@ -39,7 +39,7 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def needs_driver(self) -> bool:
-        """Whether only a running job can be stopped so."""
+        """Whether only a running job can be stopped like this."""
         return self.savepoint is not None or self.drain
 
 
@@ -87,7 +87,7 @@ class JobRow(NewJob, frozen=True, kw_only=True):
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of a job: its process, by id and start in ticks since a boot, and its end."""
+    """A run of a job: its process, by its id and its start in ticks since a boot, and its end."""
 
     job_id: str
     epoch: int
@@ -103,7 +103,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asked for, and what came of it."""
+    """What a user requested, and the outcome."""
 
     id: str
     kind: OperationKind

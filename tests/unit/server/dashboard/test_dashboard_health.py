@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.server.api.models import Command
-from penstock.server.dashboard.forms import WrongInputError, checked
+from penstock.server.dashboard.forms import WrongInputError, check_form
 from penstock.server.dashboard.health import ATTENTION, Level, health_of, lag_of, throughput_of
 from penstock.server.dashboard.jobs_page import job_row
 from penstock.server.lifecycle.statuses import Desired, JobStatus
@@ -108,6 +108,6 @@ def test_a_job_that_is_behind_counts_as_running_too() -> None:
 def test_a_form_says_what_to_fill_in() -> None:
     """In words for who fills it in, not for who wrote the models."""
     with pytest.raises(WrongInputError, match=r"^Fill in kind\.$"):
-        checked(Command, {"kind": "", "target": "*"})
+        check_form(Command, {"kind": "", "target": "*"})
     with pytest.raises(WrongInputError, match=r"^Version cannot be -1: "):
-        checked(Command, {"kind": "pause", "target": "*", "version": -1})
+        check_form(Command, {"kind": "pause", "target": "*", "version": -1})

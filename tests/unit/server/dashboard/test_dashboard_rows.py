@@ -7,7 +7,7 @@ from penstock.operators.record_blocks import DeadLetter
 from penstock.savepoints.state_pages import StoredKey
 from penstock.server.dashboard.failures_page import letter_rows, reason_rows
 from penstock.server.dashboard.savepoints_page import savepoint_row
-from penstock.server.dashboard.state_page import key_rows, shown_states
+from penstock.server.dashboard.state_page import key_rows, list_state_names
 from penstock.server.service.job_resources import Savepoint
 from penstock.server.service.view_resources import dead_letters_of
 
@@ -23,7 +23,7 @@ def test_keys_show_what_they_hold() -> None:
         stored([1, "b"], {"limit": 7, ":x": "y" * 500}),
         stored("c", None),
     )
-    names = shown_states(found)
+    names = list_state_names(found)
     assert names == ["limit", ":x", "timers"]
     first, second, third = key_rows(found, names)
     assert first == {
@@ -41,7 +41,7 @@ def test_keys_show_what_they_hold() -> None:
         "",
     )
     assert third["s0"] == "too much to show"
-    assert shown_states(()) == []
+    assert list_state_names(()) == []
 
 
 def letter(reason: str, offset: int, raw: bytes = b"{}", step: str = "") -> FoundLetter:

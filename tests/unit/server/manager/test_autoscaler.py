@@ -300,7 +300,7 @@ def test_damaged_figures_hold_up_nobody(worlds: Any, caplog: pytest.LogCaptureFi
         file.write(b"{}\n")
     world.carry_out()
     assert not world.look()
-    assert "cannot be looked at" in caplog.text
+    assert "cannot be read" in caplog.text
 
 
 def test_a_policy_that_makes_no_sense_is_refused(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_a_definition_that_is_gone_fails_its_job(place: Place) -> None:
     """With the name of what is missing."""
     job_id = place.submit("works")
     (place.definitions / "small.py").unlink()
-    assert "job file small.py, which is not there" in place.until(job_id, JobStatus.FAILED).reason
+    assert "job file small.py, which does not exist" in place.until(job_id, JobStatus.FAILED).reason
 
 
 def test_a_cancel_ends_a_driver_that_is_stuck(place: Place) -> None:

@@ -109,7 +109,7 @@ def test_what_does_not_go_with_the_job_is_refused(service: JobService) -> None:
     with pytest.raises(JobDefinitionError, match="from 1 to 32768"):
         service.rescale(job_id, 0, "ann")
     service.cancel(job_id, "ann")
-    with pytest.raises(JobStateError, match="already to be CANCELED"):
+    with pytest.raises(JobStateError, match="CANCELED is already requested"):
         service.stop(job_id, "ann")
     with pytest.raises(JobStateError, match="Only a job that is over can be continued"):
         submit(service, continues=job_id)
