@@ -19,7 +19,7 @@ from rooms import read_folder, write_file
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import begun_in
+from penstock.server.runs.processes import started_process
 from penstock.server.service.job_resources import Job, Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
@@ -133,7 +133,7 @@ class Managed:
         return self.service.get(job_id)
 
     def pid(self, job_id: str) -> int:
-        begun = begun_in(self.home.run(job_id, self.service.get(job_id).run))
+        begun = started_process(self.home.run(job_id, self.service.get(job_id).run))
         assert begun is not None
         return begun.pid
 

@@ -13,7 +13,7 @@ from penstock.server.runs.definitions import JobDefinition, JobSettings
 from penstock.server.service.job_resources import Job, Submission
 from penstock.server.service.service import JobService
 
-__all__ = ["DEMO", "demo_definition", "hold", "start_or_resume"]
+__all__ = ["DEMO", "demo_definition", "pause_demo", "start_or_resume"]
 
 DEMO: Final = "demo"
 """The id of the definition."""
@@ -61,7 +61,7 @@ def start_or_resume(service: JobService) -> str | None:
     return None
 
 
-def hold(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD_WITHIN_S) -> None:
+def pause_demo(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD_WITHIN_S) -> None:
     """Pause the demo, which nobody has submitted; its manager must still be working."""
     held = [service.pause(job.id, _WHO).job for job in _demos(service, Desired.RUNNING)]
     deadline_s = time.monotonic() + timeout_s

@@ -38,7 +38,7 @@ from penstock.server.api.guard import Authenticator
 from penstock.server.api.models import ServerConfig
 from penstock.server.connection_limits import Bounded, CrowdLimits, protocol_for
 from penstock.server.dashboard.mount import DashboardMount, dashboard_lifespan
-from penstock.server.demo_job import demo_definition, hold, start_or_resume
+from penstock.server.demo_job import demo_definition, pause_demo, start_or_resume
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.runs.definitions import Catalog
@@ -174,7 +174,7 @@ def serve(
         announcement.write_unless_another_lives()
         stack.callback(announcement.remove)
         on_start(started)
-        _serve(server, listening, manager, lambda: hold(service, manager.wake))
+        _serve(server, listening, manager, lambda: pause_demo(service, manager.wake))
         if on_end is not None:
             # The store may be the reason why the server ends.
             with contextlib.suppress(StoreError):

@@ -31,7 +31,7 @@ from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager
 from penstock.server.runs.directory import ADDRESS_FILE, HomeError, ServerDirectory, make_private
-from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all
+from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 from penstock.server.server import Announcement, ServeSettings, Started, serve
 from penstock.server.unserved import unserved_home
 
@@ -150,7 +150,7 @@ def test_the_demo_ends_with_its_server_and_other_jobs_are_named(
         assert served(settings, ask, ends_by=ends_by) == first
     finally:
         for path in settings.home.rglob(BEGUN_FILE):
-            begun = begun_in(path.parent)
+            begun = started_process(path.parent)
             if begun is not None:
                 kill_all(begun)
 

@@ -22,7 +22,7 @@ from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all, process_of
+from penstock.server.runs.processes import BEGUN_FILE, kill_all, process_of, started_process
 from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
@@ -42,7 +42,7 @@ class Machine:
         self.manager = Manager(place.store, place.catalog, self.home, settings, host=name)
 
     def pid(self, job_id: str, run: int) -> int:
-        begun = begun_in(self.home.run(job_id, run))
+        begun = started_process(self.home.run(job_id, run))
         assert begun is not None
         return begun.pid
 
@@ -96,7 +96,7 @@ class TwoHosts:
 
     def close(self) -> None:
         for path in self.root.rglob(BEGUN_FILE):
-            begun = begun_in(path.parent)
+            begun = started_process(path.parent)
             if begun is not None:
                 kill_all(begun)
         self.store.close()

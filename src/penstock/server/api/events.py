@@ -31,7 +31,7 @@ def get_operation(
     operation_id: Annotated[str, Path(pattern=ID_PATTERN, description="The id of an operation.")],
     service: Service,
 ) -> Operation:
-    """What was asked for, and what came of it."""
+    """What was requested, and the outcome."""
     return service.operation(operation_id)
 
 

@@ -176,7 +176,7 @@ def settled(kind: str, status: JobStatus, *, stop_done: bool) -> tuple[bool, str
     aims = {"cancel": JobStatus.CANCELED, "stop": JobStatus.FINISHED, "pause": JobStatus.PAUSED}
     aim = aims.get(kind, JobStatus.RUNNING)
     if kind == "stop" and status is aim and not stop_done:
-        return False, "The job has FINISHED by itself, before it could be stopped as it was asked to."
+        return False, "The job has FINISHED by itself, before it could be stopped as requested."
     if kind in (*aims, "resume") and status is aim:
         return True, ""
     if kind not in ("savepoint", "dump") and status in ENDED:

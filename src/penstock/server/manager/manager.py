@@ -38,13 +38,13 @@ from penstock.server.runs.driver import Launch
 from penstock.server.runs.leases import Lease, LeaseWatch, lease_of, offer, revoke
 from penstock.server.runs.processes import (
     Processes,
-    begun_in,
-    end_unbegun,
+    cancel_launch,
+    fail_unstarted,
     kill_all,
-    look_at,
+    observe,
     refuse,
+    started_process,
     terminate,
-    void,
 )
 from penstock.server.runs.retention import Kept, keep_within
 from penstock.server.store.requests import MANAGER
@@ -223,7 +223,7 @@ class Manager:
             self._exit_codes[folder] = code
             # A run that ended before it began would restart forever. A deleted job has no folder.
             if folder.exists():
-                end_unbegun(
+                fail_unstarted(
                     folder, f"Its process ended with code {code} before it began. See the output of the run."
                 )
 
@@ -293,9 +293,9 @@ class Manager:
         if job.epoch == 0:
             return Driver(DriverState.NONE)
         is_here = self._is_here(job, folder)
-        driver = look_at(folder) if is_here else self._look_elsewhere(job)
+        driver = observe(folder) if is_here else self._look_elsewhere(job)
         if is_here and driver.state is DriverState.ALIVE and (job.id, job.epoch) not in self._noted:
-            begun = begun_in(folder)
+            begun = started_process(folder)
             if begun is not None:
                 assert self._leader is not None
                 run = self._store.run(job.id, job.epoch)
@@ -362,13 +362,13 @@ class Manager:
         if effect is Effect.LAUNCH:
             self._launch(job, folder)
         elif effect is Effect.VOID:
-            void(folder)
+            cancel_launch(folder)
         elif effect is Effect.ASK_STOP:
             self._ask_stop(job)
         elif not self._is_here(job, folder):
             revoke(Path(job.checkpoint), job.id, job.epoch, kill=effect is Effect.KILL)
         else:
-            begun = begun_in(folder)
+            begun = started_process(folder)
             if begun is not None:
                 terminate(begun) if effect is Effect.TERMINATE else kill_all(begun)
 

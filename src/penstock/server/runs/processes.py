@@ -31,18 +31,18 @@ __all__ = [
     "Ended",
     "EndedKind",
     "Processes",
-    "begun_in",
+    "cancel_launch",
     "end_session",
-    "end_unbegun",
+    "fail_unstarted",
     "is_alive",
     "job_environment",
     "kill_all",
     "launchable",
-    "look_at",
+    "observe",
     "process_of",
     "refuse",
+    "started_process",
     "terminate",
-    "void",
 ]
 
 LAUNCH_FILE: Final = "launch.json"
@@ -60,7 +60,7 @@ ALIVE_VARIABLE: Final = "PENSTOCK_ALIVE_FILE"
 """The environment variable with the number of the open file whose lock shows that a process lives."""
 
 _LOCK_FILE: Final = "alive.lock"
-_VOID_FILE: Final = "void"
+_VOID_FILE: Final = "cancel_launch"
 _OWN_VARIABLES: Final = "PENSTOCK_SERVER_"
 _EXITS_WITHIN_S: Final = 1.0
 _SESSION_FIELD: Final = 3
@@ -120,7 +120,7 @@ def launchable(folder: Path) -> bool:
     return not any((folder / name).exists() for name in (BEGUN_FILE, ENDED_FILE, _VOID_FILE))
 
 
-def void(folder: Path) -> None:
+def cancel_launch(folder: Path) -> None:
     """Make sure that the process of a run never starts, unless it has."""
     _instead_of_launch(folder, _VOID_FILE, b"")
 
@@ -130,7 +130,7 @@ def refuse(folder: Path, why: str) -> None:
     _instead_of_launch(folder, ENDED_FILE, msgspec.json.encode(Ended("refused", why)))
 
 
-def end_unbegun(folder: Path, why: str) -> None:
+def fail_unstarted(folder: Path, why: str) -> None:
     """End a run whose process ended before it made itself known; leave others alone."""
     _instead_of_launch(folder, ENDED_FILE, msgspec.json.encode(Ended("failed", why)))
 
@@ -221,7 +221,7 @@ def _private(path: Path) -> Iterator[BinaryIO]:
 # Observing
 
 
-def look_at(folder: Path) -> Driver:
+def observe(folder: Path) -> Driver:
     """Observe a run that has a folder."""
     if is_alive(folder):
         return Driver(DriverState.ALIVE, working=(folder / PROGRESS_FILE).exists())
@@ -238,7 +238,7 @@ def look_at(folder: Path) -> Driver:
     return Driver(DriverState.UNLAUNCHED)
 
 
-def begun_in(folder: Path) -> DriverStarted | None:
+def started_process(folder: Path) -> DriverStarted | None:
     """The process of a run, once it has made itself known."""
     try:
         return msgspec.json.decode((folder / BEGUN_FILE).read_bytes(), type=DriverStarted)

@@ -155,7 +155,7 @@ class Metrics(Resource):
     steps: tuple[StepMetrics, ...]
     sinks: tuple[SinkMetrics, ...]
     batches: tuple[Batch, ...]
-    """The newest micro-batches that were asked for, oldest first."""
+    """The newest requested micro-batches, oldest first."""
 
 
 def metrics_of(found: Measured, batches: Sequence[Figures]) -> Metrics:

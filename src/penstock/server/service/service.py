@@ -227,7 +227,7 @@ class JobService:
 
     def cancel(self, job_id: str, who: str, key: str | None = None) -> Operation:
         """End a job now, even within a micro-batch; a later start processes that one again."""
-        return operation_of(self._store.want(job_id, Desired.CANCELED, Asked(who, "cancel", {}, key)))
+        return operation_of(self._store.set_desired(job_id, Desired.CANCELED, Asked(who, "cancel", {}, key)))
 
     def stop(
         self, job_id: str, who: str, key: str | None = None, *, savepoint: bool = False, drain: bool = False
@@ -242,15 +242,15 @@ class JobService:
             name = new_id(dt.datetime.now(dt.UTC))
             stop = Stop(operation_id, name, str(self._home.savepoints / name), drain)
         asked = Asked(who, "stop", {"savepoint": savepoint, "drain": drain}, key)
-        return operation_of(self._store.want(job_id, Desired.FINISHED, asked, stop))
+        return operation_of(self._store.set_desired(job_id, Desired.FINISHED, asked, stop))
 
     def pause(self, job_id: str, who: str, key: str | None = None) -> Operation:
         """End the driver of a job until it is resumed."""
-        return operation_of(self._store.want(job_id, Desired.PAUSED, Asked(who, "pause", {}, key)))
+        return operation_of(self._store.set_desired(job_id, Desired.PAUSED, Asked(who, "pause", {}, key)))
 
     def resume(self, job_id: str, who: str, key: str | None = None) -> Operation:
         """Continue a paused job from its checkpoint."""
-        return operation_of(self._store.want(job_id, Desired.RUNNING, Asked(who, "resume", {}, key)))
+        return operation_of(self._store.set_desired(job_id, Desired.RUNNING, Asked(who, "resume", {}, key)))
 
     def delete(self, job_id: str, who: str, *, checkpoint: bool = False) -> None:
         """Delete a job that is over, optionally with its checkpoint; its events and savepoints stay.

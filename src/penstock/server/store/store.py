@@ -215,7 +215,9 @@ class Store:
 
         return self._asked(asked, None, add)
 
-    def want(self, job_id: str, desired: Desired, asked: Asked, stop: Stop | None = None) -> OperationRow:
+    def set_desired(
+        self, job_id: str, desired: Desired, asked: Asked, stop: Stop | None = None
+    ) -> OperationRow:
         """Set the desired status of a job. Raises JobStateError when it is over, or its end was already requested."""
 
         def change(connection: sa.Connection) -> OperationRow:

@@ -28,7 +28,14 @@ from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.manager.operations import OperationWorker
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import BEGUN_FILE, Processes, begun_in, is_alive, kill_all, process_of
+from penstock.server.runs.processes import (
+    BEGUN_FILE,
+    Processes,
+    is_alive,
+    kill_all,
+    process_of,
+    started_process,
+)
 from penstock.server.service.job_resources import Job, Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
@@ -87,13 +94,13 @@ class Place:
         return (self.service.checkpoint(job_id) / "runs").read_text().split()
 
     def pid(self, job_id: str) -> int:
-        begun = begun_in(self.home.run(job_id, self.service.get(job_id).run))
+        begun = started_process(self.home.run(job_id, self.service.get(job_id).run))
         assert begun is not None
         return begun.pid
 
     def close(self) -> None:
         for path in self.home.root.rglob(BEGUN_FILE):
-            begun = begun_in(path.parent)
+            begun = started_process(path.parent)
             if begun is not None:
                 kill_all(begun)
         self.store.close()
