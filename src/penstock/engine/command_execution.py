@@ -13,10 +13,10 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.commands import DumpRequest
+from penstock.control.encoded_receipts import Applied
 from penstock.control.orders import AdmittedCommand, CommandIdNotice, PlainSet, PlainSets, Steered
 from penstock.control.receipts import RecordPosition, Report
 from penstock.control.register import Register
-from penstock.control.stories import Applied
 from penstock.engine.actions import Action, StandingCommands, action_of, standing_applier
 from penstock.engine.command_validation import are_as_named, named_keys, payload_of
 from penstock.engine.control_emissions import Emissions
