@@ -28,11 +28,11 @@ __all__ = [
     "COUNTS",
     "DEAD_LETTERS",
     "DEAD_LETTER_TYPE",
-    "ORDERS",
     "PACKED_DDL",
     "PACKED_SCHEMA",
     "RECEIPT_COLUMNS",
     "REPORTS",
+    "SLOT_COMMANDS",
     "TIME",
     "WAKE",
     "WATERMARKS",
@@ -69,7 +69,7 @@ PACKED_SCHEMA: Final = pa.schema(
     ]
 )
 COUNTS: Final = "counts"
-ORDERS: Final = "orders"
+SLOT_COMMANDS: Final = "slot-commands"
 REPORTS: Final = "reports"
 RECEIPT_COLUMNS: Final = "receipts"
 WATERMARKS: Final = "watermarks"

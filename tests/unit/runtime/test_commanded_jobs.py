@@ -15,7 +15,7 @@ from in_process_job import NOW, BatchResult, InProcessJob
 from property_examples import examples
 
 import penstock as ps
-from penstock.control.orders import PlainSets
+from penstock.control.admitted_commands import PlainSets
 from penstock.control.receipts import FINAL, Receipt
 from penstock.engine.command_execution import CommandExecution
 from penstock.jobs.settings import RunSettings
@@ -641,7 +641,7 @@ def test_a_command_that_is_malformed_has_its_place_among_others() -> None:
 
 
 def _set_one_by_one(execution: CommandExecution, sets: PlainSets, now: dt.datetime) -> None:
-    for order in sets.orders():
+    for order in sets.separate():
         execution.command(order, now)
 
 
