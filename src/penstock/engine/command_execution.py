@@ -445,7 +445,7 @@ class CommandExecution:
         context.key_group = key_group
 
     def _all_keys(self) -> Iterator[tuple[Any, int]]:
-        """Every key of the slot with its key group; keys whose values are all gone are no keys."""
+        """Every key of the slot with its key group; keys whose values are all gone do not count as keys."""
         for group in self._key_groups:
             if not self._table(group).keys and group not in self._groups:
                 continue

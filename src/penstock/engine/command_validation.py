@@ -118,7 +118,7 @@ class Accepting:
                 (groups,) = self._key_groups([command])
             except _NOT_A_KEY as e:
                 kind = self.steps[command.target.step].key_type
-                refusal = f"the target has a key that is no {kind}: {e}"
+                refusal = f"the target has a key that is not of type {kind}: {e}"
             else:
                 return AdmittedCommand(place, command, command.target.step, "", groups)
         return self.refused(place, command, refusal)

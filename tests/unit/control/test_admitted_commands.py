@@ -1,4 +1,4 @@
-"""Admitted commands on their way to slots: each slot learns of every command, whole where it has to do with it, in one order."""
+"""Admitted commands: each slot learns of every command, in one order, and gets those that concern it in full."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ POISON: dict[str, tuple[bytes, str]] = {
     "an unknown kind": (command("explode"), "takes no command 'explode'"),
     "an unknown step": (command("set-limit", 1, key=1, to="nowhere"), "no step 'nowhere'"),
     "a payload of another type": (command("set-limit", "five", key=1), "the payload does not fit"),
-    "a key of another type": (command("set-limit", 5, key="one"), "a key that is no int64"),
+    "a key of another type": (command("set-limit", 5, key="one"), "a key that is not of type int64"),
     "keys for a step": (command("rules", key=1), "'rules' is for step or job"),
     "a step for keys": (command("set-limit", 5), "'set-limit' is for key or keys or all"),
     "an unknown state": (command("set", {"limits": 5}, key=1), "no state 'limits'"),

@@ -68,7 +68,7 @@ def list_keys(
     A process of its own reads it: the first answer takes some seconds, and where it takes longer the answer is 503, to
     ask again. Of a key that holds more than 64 KiB, or 1 MiB when it is asked for by itself, only the size is told.
     """
-    wanted = KeysWanted(step=step, key=key, contains=contains, most=limit, after=after, batch=batch)
+    wanted = KeysWanted(step=step, key=key, contains=contains, limit=limit, after=after, batch=batch)
     return Keys.model_validate(reader.keys(job_id, wanted))
 
 

@@ -250,10 +250,10 @@ class JobViews:
     def states(self, job_id: str) -> list[dict[str, Any]]:
         """The steps of a job with their states, and how many keys they hold."""
         # PySpark comes with it, for which the start of the server need not wait.
-        from penstock.savepoints.state_listing import listed
+        from penstock.savepoints.state_listing import list_steps
 
         checkpoint = Path(self._store.job(job_id).checkpoint)
-        return listed(checkpoint, read_described(checkpoint))
+        return list_steps(checkpoint, read_described(checkpoint))
 
     def keys(self, job_id: str, wanted: KeysWanted) -> KeyPage:
         """What a step of a job holds, key by key. UnknownIdError also for a step that there is not.
