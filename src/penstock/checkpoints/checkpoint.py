@@ -173,7 +173,7 @@ class Checkpoint:
 
     def _not_begun(self, missing: str = "") -> CheckpointError:
         return CheckpointError(
-            f"{self.folder} is no checkpoint of a job that was started{missing}. Name the folder that penstock run "
+            f"{self.folder} is not a checkpoint of a job that was started{missing}. Name the folder that penstock run "
             "--checkpoint was given."
         )
 

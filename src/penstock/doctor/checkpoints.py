@@ -68,7 +68,7 @@ def examine_checkpoint(
         yield refused("checkpoint files", e)
         return
     if torn is not None:
-        yield warning("checkpoint files", torn.told, "Start the job; it takes back what is torn.")
+        yield warning("checkpoint files", torn.message, "Start the job; it takes back what is torn.")
         return
     yield _progress(checkpoint, lineage, now())
 

@@ -16,8 +16,8 @@ from penstock.checkpoints.checkpoint_files import COUNTS_FILE, mark_begun, store
 from penstock.checkpoints.checkpoint_sync import CheckpointSync
 from penstock.checkpoints.ownership import Ownership
 from penstock.checkpoints.plans import Plans
+from penstock.control.encoded_receipts import Batch, BatchReceipts, EncodedReceipts, encode_receipts
 from penstock.control.receipts import StepTime, slowest_time
-from penstock.control.stories import Batch, BatchStories, EncodedHistory, stories
 from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.batch_bounds import BatchBounds
 from penstock.jobs.compile import CompiledJob
@@ -34,11 +34,11 @@ from penstock.jobs.metrics_recorder import (
 from penstock.metrics.batch_metrics import Lag
 from penstock.runtime.packed_rows import (
     DEAD_LETTERS,
+    RECEIPT_COLUMNS,
     REPORTS,
-    STORIES,
     TIME,
+    decode_receipt_columns,
     reports_of,
-    runs_of_bytes,
     time_of,
 )
 from penstock.spark.progress import BatchProgress, ProgressReader
@@ -220,27 +220,30 @@ class BatchCommitter:
         for name, found in messages.items():
             self.bound.sinks[name][0].commit(batch_id, found)
         self._count(batch_id, reports)
-        told = self._stories(batch_id, reports)
-        self.bound.receipts.write(batch_id, told)
-        self.dumps.want(batch_id, told.together)
+        receipts = self._receipts(batch_id, reports)
+        self.bound.receipts.write(batch_id, receipts)
+        self.dumps.want(batch_id, receipts.together)
         # Last, so that a replay counts anew what a crash has left uncounted; and for good, since receipts have counts.
         self._checkpoint.save(COUNTS_FILE, self._counts)
         counts = self._counts
         held = SlotCounts(counts.keys, counts.state_bytes, counts.held)
-        self.progress.add(batch_id, self.recorder.take(batch_id, reports, told, held, begun_s))
+        self.progress.add(batch_id, self.recorder.take(batch_id, reports, receipts, held, begun_s))
         self.ownership.check()
 
-    def _stories(self, batch_id: int, reports: list[Any]) -> BatchStories:
+    def _receipts(self, batch_id: int, reports: list[Any]) -> BatchReceipts:
         """What became of the commands of the micro-batch, in their order."""
-        runs = [
-            run for report in reports if report.kind == STORIES for run in runs_of_bytes(bytes(report.body))
+        columns = [
+            some
+            for report in reports
+            if report.kind == RECEIPT_COLUMNS
+            for some in decode_receipt_columns(bytes(report.body))
         ]
         slots = [reports_of(bytes(report.body)) for report in reports if report.kind == REPORTS]
-        together: list[EncodedHistory] = []
+        together: list[EncodedReceipts] = []
         if slots:
             batch = Batch(batch_id, max(at for at, _, _ in slots), self._counts.records)
-            together = stories((one for _, some, _ in slots for one in some), batch)
-        return BatchStories.of(runs, together)
+            together = encode_receipts((one for _, some, _ in slots for one in some), batch)
+        return BatchReceipts.of(columns, together)
 
     def _count(self, batch_id: int, reports: list[Any]) -> None:
         counts = self._counts

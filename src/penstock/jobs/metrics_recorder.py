@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from penstock.base.instants import instant_of
+from penstock.control.encoded_receipts import BatchReceipts
 from penstock.control.receipts import FINAL
-from penstock.control.stories import BatchStories
 from penstock.jobs.compile import CompiledJob
 from penstock.jobs.job_log import job_log
 from penstock.machine.memory import MemoryUse
@@ -74,9 +74,9 @@ class Counted:
 
 
 def counted(
-    reports: Sequence[Any], told: BatchStories, held: SlotCounts, steps: Sequence[str], parallelism: int
+    reports: Sequence[Any], told: BatchReceipts, held: SlotCounts, steps: Sequence[str], parallelism: int
 ) -> Counted:
-    """What the reports of a micro-batch and the stories of its commands come to."""
+    """What the reports of a micro-batch and the receipts of its commands come to."""
     found = Counted(is_empty=not reports)
     by_slot: dict[str, list[int]] = {}
     sums = {
@@ -260,7 +260,7 @@ class MetricsRecorder:
         return time.monotonic() - begun_s if batch > self.latest.batch else 0.0
 
     def take(
-        self, batch: int, reports: Sequence[Any], told: BatchStories, held: SlotCounts, begun_s: float
+        self, batch: int, reports: Sequence[Any], told: BatchReceipts, held: SlotCounts, begun_s: float
     ) -> Counted:
         """Take what the tasks of a micro-batch reported, once it is committed to the sinks, since `begun_s`."""
         found = counted(reports, told, held, self._steps, self._parallelism)

@@ -70,7 +70,7 @@ def test_keys_are_asked_for(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -
     }
     (question,) = asked
     assert question.checkpoint == str(place.service.checkpoint(job_id))
-    assert (question.wanted.most, question.wanted.after) == (7, "2." + "a" * 32)
+    assert (question.wanted.limit, question.wanted.after) == (7, "2." + "a" * 32)
     assert place.ask("GET", f"{path}&key=5").status_code == 200
     assert (asked[-1].wanted.key, asked[-1].wanted.most_bytes) == ("5", 1 << 20)
     busy = place.ask("GET", f"{path}&contains=x")

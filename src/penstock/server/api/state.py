@@ -71,7 +71,7 @@ def list_keys(
     A separate process reads the state: the first response takes some seconds, and where it takes longer it is 503; then
     ask again. For a key that holds more than 64 KiB, or 1 MiB when it is requested alone, only the size is returned.
     """
-    wanted = KeysWanted(step=step, key=key, contains=contains, most=limit, after=after, batch=batch)
+    wanted = KeysWanted(step=step, key=key, contains=contains, limit=limit, after=after, batch=batch)
     return reader.keys(job_id, wanted)
 
 

@@ -181,7 +181,7 @@ class _Keys:
             step=self._step.value,
             key=self._key.value or None,
             contains=self._contains.value or "",
-            most=_ROWS,
+            limit=_ROWS,
             after=after,
         )
         if self._shown_step != wanted.step:

@@ -152,10 +152,10 @@ class JobViews:
     def states(self, job_id: str) -> list[StateStep]:
         """The steps of a job with their states, and how many keys they hold."""
         # It imports PySpark, for which the start of the server should not wait.
-        from penstock.savepoints.state_listing import listed
+        from penstock.savepoints.state_listing import list_steps
 
         checkpoint = Path(self._store.job(job_id).checkpoint)
-        return msgspec.convert(listed(checkpoint, read_described(checkpoint)), list[StateStep])
+        return msgspec.convert(list_steps(checkpoint, read_described(checkpoint)), list[StateStep])
 
     def keys(self, job_id: str, wanted: KeysWanted) -> KeyPage:
         """What a step of a job holds, key by key. Raises UnknownIdError for an unknown step, too.
