@@ -192,7 +192,9 @@ def _check_travels(what: str, function: object) -> None:
         ) from e
 
 
-def parse_bindings(job: JobDescription, given: Mapping[str, str], checkpoint: Checkpoint) -> dict[str, Binding]:
+def parse_bindings(
+    job: JobDescription, given: Mapping[str, str], checkpoint: Checkpoint
+) -> dict[str, Binding]:
     """The binding of every stream and sink of the job, and of the dead letters."""
     found: dict[str, Binding] = {}
     for source in job.graph.sources():
@@ -278,11 +280,11 @@ class _Place:
         oldest = (
             oldest_ends(self.checkpoint.spark_folder / "offsets", streams).get(stream, 0) if streams else 0
         )
-        own = self.checkpoint.folder / COMMANDS
+        own = (self.checkpoint.folder / COMMANDS, self.checkpoint.inputs / stream)
         return Keeping(
             self.settings.retained_batches,
             oldest if isinstance(oldest, int) else 0,
-            owned=stream == COMMANDS and Path(binding.directory).absolute() == own,
+            owned=Path(binding.directory).absolute() in own,
         )
 
 

@@ -112,7 +112,8 @@ def _attribute(module: ModuleType, attribute: str, name: str) -> JobDescription:
     found = getattr(module, attribute, None)
     if not isinstance(found, JobDescription):
         known = (
-            ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, JobDescription))) or "none"
+            ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, JobDescription)))
+            or "none"
         )
         raise JobDefinitionError(f"{name} has no job named {attribute!r}; jobs in it: {known}.")
     return found

@@ -39,7 +39,7 @@ class RunHooks:
 
     Args:
         on_note: gets sentences: with what state the job begins, and what happens to it as a whole.
-        on_open: gets the checkpoint when it is locked and has its first state, before the bindings are looked at.
+        on_open: when the checkpoint is locked and has its first state, before the bindings are looked at.
         on_begin: when nothing has refused the run, before Spark starts.
         on_running: gets Spark's session when the first micro-batch may begin.
         on_progress: gets how far the job is, again and again, and once more behind its last micro-batch.
@@ -47,7 +47,7 @@ class RunHooks:
     """
 
     on_note: Callable[[str], None] = _ignore
-    on_open: Callable[[Checkpoint], None] = _ignore
+    on_open: Callable[[], None] = nobody_waits
     on_begin: Callable[[], None] = nobody_waits
     on_running: Callable[[SparkSession], None] = _ignore
     on_progress: Callable[[Progress], None] = _ignore

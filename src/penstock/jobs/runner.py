@@ -82,7 +82,11 @@ class JobRunner:
     """
 
     def __init__(
-        self, job: JobDescription, settings: RunSettings, code: tuple[Path, ...] = (), number: int | None = None
+        self,
+        job: JobDescription,
+        settings: RunSettings,
+        code: tuple[Path, ...] = (),
+        number: int | None = None,
     ) -> None:
         self._job = job
         self._settings = settings
@@ -142,7 +146,7 @@ class JobRunner:
         check_room(checkpoint.folder)
         recovered = recover(checkpoint, settings.retained_batches)
         told = recovered + begin(self._job, settings, checkpoint)
-        hooks.on_open(checkpoint)
+        hooks.on_open()
         declared = declared_state(self._job)
         evolves = must_evolve(declared, checkpoint)
         bound = compile_job(self._job, settings, checkpoint, gets_seed=evolves)

@@ -45,7 +45,9 @@ def module(name: str) -> ModuleType:
 
 
 reference = module("reference")
-JOBS: dict[str, JobDescription] = {name: load_job(str(EXAMPLE / f"{name}.py")).job for name in ("job", "vectorised")}
+JOBS: dict[str, JobDescription] = {
+    name: load_job(str(EXAMPLE / f"{name}.py")).job for name in ("job", "vectorised")
+}
 
 # Taken here, since other tests forget what they have imported.
 MESSAGES = sys.modules["messages_pb2"]
