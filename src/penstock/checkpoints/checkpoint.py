@@ -187,6 +187,11 @@ class Checkpoint:
         """The folder with the state that the first micro-batch begins with, if the job began with any."""
         return self.folder / "seed"
 
+    @property
+    def inputs(self) -> Path:
+        """The folder with records from Python that no micro-batch has read yet, by stream."""
+        return self.folder / "inputs"
+
     def _check_fits(self, found: Lineage, wanted: Lineage) -> None:
         advice = "Use the values of the checkpoint, or a new checkpoint."
         if found.job != wanted.job:

@@ -124,7 +124,7 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     checked = RunSettings(**settings)
     job, code = _job(launch)
     # Spark is loaded only now, so that errors show at once.
-    from penstock.jobs.runner import JobRunner, Progress
+    from penstock.jobs.runner import JobRunner, Progress, RunHooks
 
     written_s = -_PROGRESS_S
 
@@ -142,12 +142,12 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     runner = JobRunner(job, checked, code, launch.run)
     for note in runner.notes:
         _tell(f"Note: {note}")
-    return runner.run(on_progress=on_progress, on_note=_tell)
+    return runner.run(hooks=RunHooks(on_progress=on_progress, on_note=_tell))
 
 
 def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
     from penstock.jobs.job_loader import load_job
-    from penstock.streams.job import Job
+    from penstock.streams.job_description import JobDescription
 
     if launch.file is not None:
         loaded = load_job(launch.file)
@@ -156,7 +156,7 @@ def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
 
     found = list(importlib.metadata.entry_points(group=ENTRY_POINTS, name=launch.entry_point or ""))
     job = found[0].load() if found else None
-    if not isinstance(job, Job):
+    if not isinstance(job, JobDescription):
         raise JobDefinitionError(
             f"No installed package offers a job as the entry point {launch.entry_point!r} of {ENTRY_POINTS}."
         )
