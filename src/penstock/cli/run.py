@@ -12,14 +12,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from penstock.cli.job_target import Patience
+from penstock.cli.outcome import print_outcome
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
+from penstock.cli.server_job import await_outcome
 from penstock.cli.target import (
     DEFAULT_HOME,
     CaOption,
     HomeOption,
     ServerOption,
     Servers,
-    asked_for,
     complete_definitions,
     complete_savepoints,
     given_options,
@@ -252,7 +254,7 @@ def run(
         if log is not None:
             stack.enter_context(log)
         stack.enter_context(errors_as_sentences(tell=None if log is None else log.error))
-        refuse_options(context, _DETACHED_ONLY, "goes with --detached.")
+        refuse_options(context, dict.fromkeys(_DETACHED_ONLY, "goes with --detached."))
         from penstock.bindings.parse import split_definition
         from penstock.jobs.display import RunDisplay
         from penstock.jobs.job_loader import load_job
@@ -328,8 +330,10 @@ def _submit(
     others = {"job_file", "detached", "server", "home", "ca", "output"}
     refuse_options(
         context,
-        set(context.params) - others - wanted.keys(),
-        "does not go with --detached: the definition has it.",
+        dict.fromkeys(
+            set(context.params) - others - wanted.keys(),
+            "does not go with --detached: the definition has it.",
+        ),
     )
     given = {name: value for name, value in wanted.items() if name in given_options(context)}
     with servers.asked() as asked:
@@ -344,8 +348,7 @@ def _submit(
                 f"are: {', '.join(sorted(known)) or 'none'}. Without --detached the file is run here."
             )
         operation = asked.change("POST", "/v1/jobs", {"definition": definition, **given})
-        asked_for(asked, operation, output=output)
-        if output is Output.text:
+        if print_outcome(await_outcome(asked, operation, Patience()), output) is not None:
             print(operation["job"], flush=True)
             stderr.print(f"Submitted. See penstock info {escaped(operation['job'])}.", soft_wrap=True)
 
