@@ -36,7 +36,6 @@ __all__ = [
     "TimeoutOption",
     "complete_definitions",
     "complete_savepoints",
-    "given_options",
     "refuse_options",
 ]
 
@@ -138,8 +137,8 @@ def _is_checkpoint(job: str) -> bool:
     return os.sep in job or job.startswith(("~", ".")) or (job != "" and Checkpoint(Path(job)).is_begun)
 
 
-def given_options(context: typer.Context) -> dict[str, str]:
-    """The parameters that were given on the command line, with how each is written there."""
+def _given_options(context: typer.Context) -> dict[str, str]:
+    """Return the parameters that were given on the command line, with how each is written there."""
     return {
         str(parameter.name): max(parameter.opts, key=len)
         for parameter in context.command.params
@@ -150,7 +149,7 @@ def given_options(context: typer.Context) -> dict[str, str]:
 
 def refuse_options(context: typer.Context | None, reasons: Mapping[str, str]) -> None:
     """Raise JobDefinitionError when one of these parameters was given; its reason follows how it is written."""
-    given = {} if context is None else given_options(context)
+    given = {} if context is None else _given_options(context)
     for name, reason in reasons.items():
         if name in given:
             raise JobDefinitionError(f"{given[name]} {reason}")
@@ -164,17 +163,13 @@ def _complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_definitions(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of the server's definitions, for a run that is detached."""
-    if not context.params.get("detached"):
-        return []
+    """The ids of the server's definitions."""
     found = (definition["id"] for definition in _offered(context, "/v1/definitions"))
     return sorted(name for name in found if name.startswith(incomplete))
 
 
 def complete_savepoints(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of the server's savepoints, for a run that is detached."""
-    if not context.params.get("detached"):
-        return []
+    """The ids of the server's savepoints."""
     found = (savepoint["id"] for savepoint in _offered(context, "/v1/savepoints?limit=1000"))
     return sorted(name for name in found if name.startswith(incomplete))
 

@@ -53,7 +53,7 @@ def show_metrics(job_id: str) -> str:
 
 def submit_job(definition: str, changes: Mapping[str, Any]) -> str:
     """Submit a job by its definition, with settings by their names."""
-    return _said("run", "--detached", definition, *_options(changes))
+    return _said("submit", definition, *_options(changes))
 
 
 def pause_job(job_id: str) -> str:
