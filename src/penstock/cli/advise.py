@@ -11,12 +11,9 @@ from rich.table import Table
 
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
 from penstock.cli.target import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     JobArgument,
-    ServerOption,
     Servers,
+    asks_server,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["advise"]
 
 
+@asks_server
 def advise(
+    servers: Servers,
     context: typer.Context,
     job: JobArgument,
     window: Annotated[
@@ -50,9 +49,6 @@ def advise(
             metavar="FILE", help="A scaling policy, to advise by and to say what it would decide now."
         ),
     ] = None,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Say which parallelism, batch interval and number of cores a job wants, and why. Changes nothing.
@@ -62,7 +58,7 @@ def advise(
     """
     with errors_as_sentences():
         reason = "goes with a checkpoint: the definition of a server's job has it."
-        with Servers(server, home, ca).job(job, context, checkpoint_only={"policy": reason}) as target:
+        with servers.job(job, context, checkpoint_only={"policy": reason}) as target:
             found = target.advise(window, cores, None if policy is None else _read_policy(policy))
         if output is Output.json:
             content = msgspec.to_builtins(found.advice)

@@ -21,13 +21,10 @@ from penstock.cli.job_target import CommandDraft, JobTarget, Patience
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
 from penstock.cli.target import (
     CHECKPOINT_VARIABLE,
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     OptionalJobArgument,
-    ServerOption,
     Servers,
     TimeoutOption,
+    asks_server,
 )
 from penstock.cli.times import shown_instant
 from penstock.commands.command_target import TARGET_FORMS
@@ -58,7 +55,9 @@ control_app = typer.Typer(
 
 
 @control_app.command()
+@asks_server
 def send(
+    servers: Servers,
     context: typer.Context,
     kind: Annotated[str, typer.Option(metavar="K", help="What is to be done: the kind of command.")],
     job: OptionalJobArgument = None,
@@ -97,9 +96,6 @@ def send(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is applied or rejected.")] = False,
     timeout: TimeoutOption = 60.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Send a command to a job, whether it runs at the moment or not.
@@ -125,7 +121,7 @@ def send(
             commands_uri=_commands_uri(define),
         )
         patience = Patience(timeout, wait=wait)
-        with Servers(server, home, ca).job(called, context, checkpoint_only=_CHECKPOINT_ONLY) as receiver:
+        with servers.job(called, context, checkpoint_only=_CHECKPOINT_ONLY) as receiver:
             _send(receiver, draft, patience, output)
 
 
@@ -147,11 +143,10 @@ def _send(receiver: JobTarget, draft: CommandDraft, patience: Patience, output: 
 
 
 @control_app.command()
+@asks_server
 def status(
+    servers: Servers,
     place: Annotated[list[str], typer.Argument(metavar="[JOB] ID", help="The job, and the command's id.")],
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what became of one command.
@@ -164,7 +159,7 @@ def status(
             raise CommandRefusedError(f"{len(place)} arguments are too many. Give the job and one id.")
         called = _named(place[0] if len(place) == 2 else os.environ.get(CHECKPOINT_VARIABLE))
         command_id = place[-1]
-        with Servers(server, home, ca).job(called) as target:
+        with servers.job(called) as target:
             story = target.history_of(command_id)
         if output is Output.json:
             receipts = [] if story is None else [plain(receipt) for receipt in story.receipts]
@@ -178,21 +173,20 @@ def status(
 
 
 @control_app.command()
+@asks_server
 def history(
+    servers: Servers,
     job: OptionalJobArgument = None,
     step: Annotated[
         str | None, typer.Option(metavar="S", help="Only commands for this step, or for the whole job.")
     ] = None,
     kind: Annotated[str | None, typer.Option(metavar="K", help="Only commands of this kind.")] = None,
     last: Annotated[int, typer.Option(metavar="N", min=1, help="How many, the newest.")] = 20,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """List the newest commands that a job has read, newest last."""
     with errors_as_sentences(_NOT_SENT_CODE):
-        with Servers(server, home, ca).job(_named(job)) as target:
+        with servers.job(_named(job)) as target:
             stories = target.histories(step, kind, last)
         if output is Output.json:
             for story in stories:

@@ -16,12 +16,9 @@ from penstock.cli.metrics_tables import show_metrics
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
 from penstock.cli.server_job import show_server_events
 from penstock.cli.target import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     OptionalJobArgument,
-    ServerOption,
     Servers,
+    asks_server,
 )
 from penstock.errors import CheckpointError
 from penstock.metrics.rates import WINDOW_S
@@ -43,7 +40,9 @@ def register_metrics(app: typer.Typer) -> None:
     app.command()(events)
 
 
+@asks_server
 def metrics(
+    servers: Servers,
     job: OptionalJobArgument = None,
     watch: Annotated[
         bool,
@@ -52,9 +51,6 @@ def metrics(
     window: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="Over how many seconds rates are taken.")
     ] = WINDOW_S,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: Annotated[
         MetricsOutput,
         typer.Option("-o", "--output", help="Print tables, one JSON line, or Prometheus' text format."),
@@ -69,7 +65,7 @@ def metrics(
             raise CheckpointError("No job is named. Give a job of the server, or a checkpoint folder.")
         if watch and output is MetricsOutput.prometheus:
             raise CheckpointError("--watch goes with tables or JSON. Let Prometheus ask again for the rest.")
-        with Servers(server, home, ca).job(job) as target:
+        with servers.job(job) as target:
             if output is MetricsOutput.prometheus:
                 sys.stdout.write(target.exposition())
             elif output is MetricsOutput.json:
@@ -79,7 +75,9 @@ def metrics(
                 show_metrics(target.title, lambda: target.metrics(window), watch=watch)
 
 
+@asks_server
 def events(
+    servers: Servers,
     job: OptionalJobArgument = None,
     last: Annotated[int, typer.Option(metavar="N", min=0, help="How many, the newest.")] = 20,
     follow: Annotated[
@@ -92,9 +90,6 @@ def events(
             help="Of a checkpoint: with a line for each micro-batch with commands, from its receipts.",
         ),
     ] = True,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """List who did what to a job, and what became of it, newest last: the audit log of a checkpoint, or of a server.
@@ -102,7 +97,6 @@ def events(
     Without a job all events of the server.
     """
     with errors_as_sentences():
-        servers = Servers(server, home, ca)
         show = functools.partial(_print_event, output=output)
         if job is None:
             with servers.asked() as asked:

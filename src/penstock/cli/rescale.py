@@ -10,20 +10,19 @@ from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, stdout
 from penstock.cli.target import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     JobArgument,
     NoWaitOption,
-    ServerOption,
     Servers,
     TimeoutOption,
+    asks_server,
 )
 
 __all__ = ["rescale"]
 
 
+@asks_server
 def rescale(
+    servers: Servers,
     context: typer.Context,
     job: JobArgument,
     parallelism: Annotated[
@@ -31,9 +30,6 @@ def rescale(
     ],
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Give the state of a job to another number of tasks.
@@ -42,7 +38,7 @@ def rescale(
     changed. Prints how long the job stood still.
     """
     with errors_as_sentences():
-        with Servers(server, home, ca).job(job, context, server_only=("no_wait",)) as target:
+        with servers.job(job, context, server_only=("no_wait",)) as target:
             done = target.rescale(parallelism, Patience(timeout, wait=not no_wait))
         details = print_outcome(done, output)
         if details is not None:

@@ -11,21 +11,20 @@ from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
 from penstock.cli.target import (
-    DEFAULT_HOME,
     NO_PLACES,
-    CaOption,
-    HomeOption,
     JobArgument,
     NoWaitOption,
-    ServerOption,
     Servers,
     TimeoutOption,
+    asks_server,
 )
 
 __all__ = ["savepoint"]
 
 
+@asks_server
 def savepoint(
+    servers: Servers,
     context: typer.Context,
     job: JobArgument,
     to: Annotated[
@@ -41,9 +40,6 @@ def savepoint(
     ] = None,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Take a savepoint of a job, which may be running; or list those that there are, or delete one.
@@ -53,7 +49,7 @@ def savepoint(
     """
     with (
         errors_as_sentences(),
-        Servers(server, home, ca).job(
+        servers.job(
             job, context, checkpoint_only={"to": NO_PLACES}, server_only=("no_wait", "timeout")
         ) as target,
     ):

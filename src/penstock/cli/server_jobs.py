@@ -13,14 +13,11 @@ from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
 from penstock.cli.target import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     ManagedJobArgument,
     NoWaitOption,
-    ServerOption,
     Servers,
     TimeoutOption,
+    asks_server,
 )
 from penstock.cli.times import instant_text
 from penstock.errors import JobFailedError
@@ -43,21 +40,19 @@ def register_managed(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@asks_server
 def list_jobs(
+    servers: Servers,
     everything: Annotated[bool, typer.Option("--all", help="Jobs that are over, too.")] = False,
     status: Annotated[
         list[JobStatus] | None,
         typer.Option(metavar="STATUS", help="Only jobs with this status. May be repeated."),
     ] = None,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """List the jobs of the server that are not over, newest first; those of its home when no server works."""
     with errors_as_sentences():
         wanted = status or [one for one in JobStatus if everything or one not in ENDED]
-        servers = Servers(server, home, ca)
         with servers.unserved() as own:
             if own is not None:
                 jobs = [msgspec.to_builtins(job) for job in own.jobs(wanted)]
@@ -74,15 +69,14 @@ def list_jobs(
             stderr.print("There is no such job." if status or everything else "No job runs or is to run.")
 
 
+@asks_server
 def info(
+    servers: Servers,
     job: ManagedJobArgument,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show a job: what it is and why, its settings, plan, runs and savepoints, and how it is going."""
-    with errors_as_sentences(), Servers(server, home, ca).server_job(job) as target:
+    with errors_as_sentences(), servers.server_job(job) as target:
         found = target.describe()
         if output is Output.json:
             print_json(found)
@@ -90,13 +84,12 @@ def info(
             _tell(found)
 
 
+@asks_server
 def cancel(
+    servers: Servers,
     job: ManagedJobArgument,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 60.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """End a job at once, in the midst of a micro-batch if need be. Its checkpoint stays as the last one left it.
@@ -104,7 +97,6 @@ def cancel(
     A job of a home in which no server works is ended as well.
     """
     with errors_as_sentences():
-        servers = Servers(server, home, ca)
         with servers.unserved() as own:
             if own is not None:
                 _cancel_unserved(own, job, timeout, output)
@@ -112,35 +104,33 @@ def cancel(
         _set_desired("CANCELED", "is canceled.", servers, job, Patience(timeout, wait=not no_wait), output)
 
 
+@asks_server
 def pause(
+    servers: Servers,
     job: ManagedJobArgument,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Let a job have no process until it is resumed. What it has done is kept in its checkpoint."""
     with errors_as_sentences():
         result = "is paused. Let it go on with penstock resume."
         patience = Patience(timeout, wait=not no_wait)
-        _set_desired("PAUSED", result, Servers(server, home, ca), job, patience, output)
+        _set_desired("PAUSED", result, servers, job, patience, output)
 
 
+@asks_server
 def resume(
+    servers: Servers,
     job: ManagedJobArgument,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Let a paused job go on from its checkpoint, and wait until it runs."""
     with errors_as_sentences():
         patience = Patience(timeout, wait=not no_wait)
-        _set_desired("RUNNING", "runs.", Servers(server, home, ca), job, patience, output)
+        _set_desired("RUNNING", "runs.", servers, job, patience, output)
 
 
 def _cancel_unserved(home: UnservedHome, called: str, timeout_s: float, output: Output) -> None:
@@ -171,7 +161,9 @@ def _set_desired(
             stderr.print(f"The job {escaped(target.job_id)} {result}", soft_wrap=True)
 
 
+@asks_server
 def logs(
+    servers: Servers,
     job: ManagedJobArgument,
     run: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Which run. Default: the newest one.")
@@ -182,13 +174,10 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what is printed, until Ctrl-C.")
     ] = False,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a run of a job has printed. It needs the role operator, since jobs may print anything."""
-    with errors_as_sentences(), Servers(server, home, ca).server_job(job) as target:
+    with errors_as_sentences(), servers.server_job(job) as target:
         for text in target.log(run, most_bytes, follow=follow):
             if output is Output.json:
                 print_json({"run": text["run"], "text": text["text"]})

@@ -14,13 +14,10 @@ from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
 from penstock.cli.target import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     JobArgument,
-    ServerOption,
     Servers,
     TimeoutOption,
+    asks_server,
 )
 
 __all__ = ["DumpFormat", "diff", "dump", "get", "ls", "plan", "state_app", "verify"]
@@ -44,7 +41,9 @@ class DumpFormat(StrEnum):
 
 
 @state_app.command()
+@asks_server
 def dump(
+    servers: Servers,
     job: JobArgument,
     to: Annotated[
         str,
@@ -59,9 +58,6 @@ def dump(
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
     timeout: TimeoutOption = 600.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Dump the state of a job, which may be running, after a micro-batch that is committed.
@@ -69,7 +65,7 @@ def dump(
     The same micro-batch gives the same bytes. The dump exists when its manifest does, which is written last.
     """
     with errors_as_sentences():
-        with Servers(server, home, ca).job(job) as target:
+        with servers.job(job) as target:
             done = target.dump(to, form.value, batch, Patience(timeout))
         details = print_outcome(done, output)
         if details is not None:
@@ -77,16 +73,15 @@ def dump(
 
 
 @state_app.command()
+@asks_server
 def ls(
+    servers: Servers,
     job: JobArgument,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """List the steps of a job with their states and how many keys they hold."""
     with errors_as_sentences():
-        with Servers(server, home, ca).job(job) as target:
+        with servers.job(job) as target:
             found = target.list_states()
         if output is Output.json:
             print_json(found)
@@ -100,7 +95,9 @@ def ls(
 
 
 @state_app.command()
+@asks_server
 def get(
+    servers: Servers,
     job: JobArgument,
     step: Annotated[str, typer.Option(metavar="STEP", help="The step.")],
     key: Annotated[
@@ -110,14 +107,11 @@ def get(
         int | None,
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with errors_as_sentences():
-        with Servers(server, home, ca).job(job) as target:
+        with servers.job(job) as target:
             found = target.value_of_key(step, key, batch)
         if output is Output.json:
             print_json(found)

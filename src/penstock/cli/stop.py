@@ -10,21 +10,20 @@ from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, stderr
 from penstock.cli.target import (
-    DEFAULT_HOME,
     NO_PLACES,
-    CaOption,
-    HomeOption,
     JobArgument,
     NoWaitOption,
-    ServerOption,
     Servers,
     TimeoutOption,
+    asks_server,
 )
 
 __all__ = ["stop"]
 
 
+@asks_server
 def stop(
+    servers: Servers,
     context: typer.Context,
     job: JobArgument,
     with_savepoint: Annotated[
@@ -43,17 +42,12 @@ def stop(
     ] = False,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Stop a running job between two micro-batches, perhaps with a savepoint."""
     with errors_as_sentences():
         wanted = with_savepoint or to is not None
-        with Servers(server, home, ca).job(
-            job, context, checkpoint_only={"to": NO_PLACES}, server_only=("no_wait",)
-        ) as target:
+        with servers.job(job, context, checkpoint_only={"to": NO_PLACES}, server_only=("no_wait",)) as target:
             done = target.stop(to, Patience(timeout, wait=not no_wait), savepoint=wanted, drain=drain)
         details = print_outcome(done, output)
         if details is not None:

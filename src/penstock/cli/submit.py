@@ -20,11 +20,8 @@ from penstock.cli.run_options import (
 )
 from penstock.cli.server_job import await_outcome
 from penstock.cli.target import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
-    ServerOption,
     Servers,
+    asks_server,
     complete_definitions,
     complete_savepoints,
 )
@@ -43,7 +40,9 @@ class Scaling(StrEnum):
     dry_run = "dry-run"
 
 
+@asks_server
 def submit(
+    servers: Servers,
     definition: Annotated[
         str,
         typer.Argument(
@@ -77,13 +76,10 @@ def submit(
     allow_non_restored_state: AllowNonRestoredStateOption = False,
     new_outputs_from: NewOutputsFromOption = None,
     replan: ReplanOption = None,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Let a server run one of its definitions, and print the job's id at once."""
-    with errors_as_sentences(), Servers(server, home, ca).asked() as asked:
+    with errors_as_sentences(), servers.asked() as asked:
         changes = {
             "name": name,
             "parallelism": parallelism,

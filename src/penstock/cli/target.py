@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,24 +25,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKPOINT_VARIABLE",
-    "DEFAULT_HOME",
     "NO_PLACES",
-    "CaOption",
-    "HomeOption",
     "JobArgument",
     "ManagedJobArgument",
     "NoWaitOption",
     "OptionalJobArgument",
-    "ServerOption",
     "Servers",
     "TimeoutOption",
+    "asks_server",
     "complete_definitions",
     "complete_savepoints",
     "refuse_options",
 ]
 
 CHECKPOINT_VARIABLE: Final = "PENSTOCK_CHECKPOINT"
-DEFAULT_HOME: Final = Path("~/.penstock")
+_DEFAULT_HOME: Final = Path("~/.penstock")
 NO_PLACES: Final = (
     "names a place, which no client of a server may do; the server has a place for savepoints. Leave it out."
 )
@@ -126,6 +125,47 @@ class Servers:
                 yield job
 
 
+def asks_server(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options that say which server to ask, as its argument `servers`."""
+
+    @functools.wraps(verb)
+    def command(server: str | None, home: Path, ca: Path | None, **given: Any) -> None:
+        verb(servers=Servers(server, home, ca), **given)
+
+    own = inspect.signature(verb, eval_str=True).parameters
+    parameters = [
+        *(parameter for name, parameter in own.items() if name not in ("servers", "output")),
+        *inspect.signature(_server_options, eval_str=True).parameters.values(),
+        *(parameter for name, parameter in own.items() if name == "output"),
+    ]
+    # Typer makes options of what the signature says.
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _server_options(
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The server to ask. Default: PENSTOCK_SERVER, else the one that works in the home.",
+        ),
+    ] = None,
+    home: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="The manager's folder, in which its server says where it listens."
+        ),
+    ] = _DEFAULT_HOME,
+    ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificates, in PEM, to trust with TLS instead of the system's."),
+    ] = None,
+) -> None:
+    """Declare the options."""
+
+
 def _is_checkpoint(job: str) -> bool:
     """Whether a text means a checkpoint: it has a slash, begins like a path, or is the name of a checkpoint here.
 
@@ -177,7 +217,7 @@ def complete_savepoints(context: typer.Context, incomplete: str) -> list[str]:
 def _offered(context: typer.Context, path: str) -> list[dict[str, Any]]:
     """What the server has, if it says so at once: a shell waits for it, and shows no errors."""
     given = context.params
-    servers = Servers(given.get("server"), Path(given.get("home") or DEFAULT_HOME), given.get("ca"))
+    servers = Servers(given.get("server"), Path(given.get("home") or _DEFAULT_HOME), given.get("ca"))
     try:
         with servers.asked(_COMPLETION_S) as server:
             found: list[dict[str, Any]] = server.get(path)["items"]
@@ -186,21 +226,6 @@ def _offered(context: typer.Context, path: str) -> list[dict[str, Any]]:
         return []
 
 
-ServerOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="The server to ask. Default: PENSTOCK_SERVER, else the one that works in the home.",
-    ),
-]
-HomeOption = Annotated[
-    Path,
-    typer.Option(metavar="FOLDER", help="The manager's folder, in which its server says where it listens."),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Certificates, in PEM, to trust with TLS instead of the system's."),
-]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_JOB, autocompletion=_complete_jobs)]
 OptionalJobArgument = Annotated[
     str | None,
