@@ -7,40 +7,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, print_json, stderr
 from penstock.cli.run_options import (
     BATCH_INTERVAL,
     AllowNonRestoredStateOption,
-    AllowReadOption,
-    AllowWriteOption,
-    BoundedOption,
-    CheckpointOption,
-    DefineOption,
-    FiguresOption,
-    FreshOption,
-    FromDumpOption,
-    FromSavepointOption,
-    JobFileArgument,
     KeepPositionsOption,
-    LockTimeoutOption,
-    LogFormat,
-    LogFormatOption,
-    LogSizeOption,
-    MasterOption,
-    MaxCommandBytesOption,
-    MaxHeldBytesOption,
-    MetricsAllowRemoteOption,
-    MetricsBindOption,
-    MustContinueOption,
     NewOutputsFromOption,
-    ParallelismOption,
-    ReceiptsOption,
     ReplanOption,
-    StateMemoryOption,
-    StrictOption,
 )
 from penstock.jobs.log_display import LogDisplay
 
@@ -50,35 +29,150 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
+class LogFormat(StrEnum):
+    """How a run reports what happens to it."""
+
+    text = "text"
+    json = "json"
+
+
+_JobFileArgument = Annotated[
+    str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")
+]
+_DefineOption = Annotated[
+    list[str] | None,
+    typer.Option("-D", metavar="NAME=URI", help="Bind a stream or sink. May be repeated."),
+]
+_BoundedOption = Annotated[bool, typer.Option("--bounded", help="Process what is there, then finish.")]
+_CheckpointOption = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Folder that keeps progress and state. Default: none is kept."),
+]
+_ParallelismOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Tasks that share each keyed step. Default: the number of cores."),
+]
+_MasterOption = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
+_MaxCommandBytesOption = Annotated[
+    int,
+    typer.Option(metavar="N", min=1, help="The largest command that is taken; larger ones are rejected."),
+]
+_MaxHeldBytesOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="How much data may wait for paused steps inside the job; beyond it data streams are not read.",
+    ),
+]
+_StateMemoryOption = Annotated[
+    int,
+    typer.Option(
+        metavar="MB", min=0, help="How much state each worker keeps in memory; the rest is on its local disk."
+    ),
+]
+_ReceiptsOption = Annotated[
+    int,
+    typer.Option(
+        metavar="MB", min=1, help="How many receipts the checkpoint keeps; beyond it the oldest go."
+    ),
+]
+_FiguresOption = Annotated[
+    int,
+    typer.Option(
+        metavar="MB",
+        min=1,
+        help="How many figures of micro-batches the checkpoint keeps; beyond it the oldest go.",
+    ),
+]
+_LogSizeOption = Annotated[
+    int,
+    typer.Option(
+        metavar="MB", min=1, help="How much of Spark's log and of what functions print the checkpoint keeps."
+    ),
+]
+_LockTimeoutOption = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS", min=0, help="How long to wait for another run that uses the checkpoint to end."
+    ),
+]
+_FromSavepointOption = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="Begin with a savepoint, named by id or place, if CHECKPOINT is new."),
+]
+_FromDumpOption = Annotated[
+    str | None, typer.Option(metavar="URI", help="Begin with a dump, if CHECKPOINT is new.")
+]
+_MustContinueOption = Annotated[
+    bool,
+    typer.Option(
+        "--must-continue", help="Refuse to begin anew: CHECKPOINT must be there, say on a mounted disk."
+    ),
+]
+_FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Put an existing checkpoint aside first, and begin anew.")
+]
+_AllowReadOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PREFIX",
+        help="Let commands have the job read this file or address, and what is below it. May be repeated.",
+    ),
+]
+_AllowWriteOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PREFIX",
+        help="Let commands have the job write dumps below this folder or address. May be repeated.",
+    ),
+]
+_MetricsBindOption = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Serve the job's metrics to Prometheus there, at /metrics."),
+]
+_MetricsAllowRemoteOption = Annotated[
+    bool,
+    typer.Option("--metrics-allow-remote", help="Let others than this machine read the metrics."),
+]
+_LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(help="The form of messages on stderr: for people, or one JSON object a line."),
+]
+_StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
+]
+
+
 def run(
-    job_file: JobFileArgument,
-    define: DefineOption = None,
-    bounded: BoundedOption = False,
-    checkpoint: CheckpointOption = None,
-    parallelism: ParallelismOption = None,
+    job_file: _JobFileArgument,
+    define: _DefineOption = None,
+    bounded: _BoundedOption = False,
+    checkpoint: _CheckpointOption = None,
+    parallelism: _ParallelismOption = None,
     batch_interval: Annotated[int, BATCH_INTERVAL] = 0,
-    master: MasterOption = "local[*]",
-    max_command_bytes: MaxCommandBytesOption = 1 << 20,
-    max_held_bytes: MaxHeldBytesOption = 256 << 20,
-    state_memory_mb: StateMemoryOption = 1024,
-    receipts_mb: ReceiptsOption = 256,
-    figures_mb: FiguresOption = 32,
-    log_mb: LogSizeOption = 64,
-    lock_timeout: LockTimeoutOption = 60.0,
-    from_savepoint: FromSavepointOption = None,
-    from_dump: FromDumpOption = None,
-    must_continue: MustContinueOption = False,
-    fresh: FreshOption = False,
+    master: _MasterOption = "local[*]",
+    max_command_bytes: _MaxCommandBytesOption = 1 << 20,
+    max_held_bytes: _MaxHeldBytesOption = 256 << 20,
+    state_memory_mb: _StateMemoryOption = 1024,
+    receipts_mb: _ReceiptsOption = 256,
+    figures_mb: _FiguresOption = 32,
+    log_mb: _LogSizeOption = 64,
+    lock_timeout: _LockTimeoutOption = 60.0,
+    from_savepoint: _FromSavepointOption = None,
+    from_dump: _FromDumpOption = None,
+    must_continue: _MustContinueOption = False,
+    fresh: _FreshOption = False,
     keep_positions: KeepPositionsOption = None,
     allow_non_restored_state: AllowNonRestoredStateOption = False,
-    allow_read: AllowReadOption = None,
-    allow_write: AllowWriteOption = None,
+    allow_read: _AllowReadOption = None,
+    allow_write: _AllowWriteOption = None,
     new_outputs_from: NewOutputsFromOption = None,
     replan: ReplanOption = None,
-    metrics_bind: MetricsBindOption = None,
-    metrics_allow_remote: MetricsAllowRemoteOption = False,
-    log_format: LogFormatOption = LogFormat.text,
-    strict: StrictOption = False,
+    metrics_bind: _MetricsBindOption = None,
+    metrics_allow_remote: _MetricsAllowRemoteOption = False,
+    log_format: _LogFormatOption = LogFormat.text,
+    strict: _StrictOption = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Run a job in this process.
