@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ from penstock.metrics.job_metrics import measured
 from penstock.server.service.metrics_views import MetricsInfo, metrics_info
 
 if TYPE_CHECKING:
+    from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.policy import ScalingPolicy
     from penstock.snapshots.manifest import Manifest
 
@@ -177,15 +179,18 @@ class CheckpointJob:
 
         return listed(self._folder, read_described(self._folder))
 
-    def value_of_key(self, step: str, key: str, batch: int | None) -> dict[str, Any] | None:
+    def find_key(self, step: str, key: str, batch: int | None) -> StoredKey | None:
         """Read the stored state with Spark."""
-        from penstock.savepoints.state_listing import asked_key, value_of_key
+        from penstock.checkpoints.described_state import read_described
+        from penstock.savepoints.state_pages import KeysWanted, key_query
         from penstock.spark.reading_session import reading_session
 
+        self._checkpoint.known_lineage()
+        wanted = KeysWanted(step=step, key=key, batch=batch, most_bytes=sys.maxsize)
         # Mistakes show before Spark starts, which takes seconds.
-        wanted = asked_key(self._checkpoint, step, key, batch)
+        query = key_query(self._checkpoint, read_described(self._folder), wanted)
         with reading_session() as session:
-            return value_of_key(session, wanted)
+            return next(iter(query.read(session).items), None)
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:  # noqa: ARG002  # as JobTarget
         """Dump the state to any place."""

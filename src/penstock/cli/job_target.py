@@ -12,6 +12,7 @@ import msgspec
 if TYPE_CHECKING:
     from penstock.commands.receipt_history import CommandHistory
     from penstock.control.receipts import Receipt
+    from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.advice import Advice
     from penstock.scaling.autoscale_decisions import Decision
     from penstock.scaling.policy import ScalingPolicy
@@ -127,8 +128,8 @@ class JobTarget(Protocol):
     def list_states(self) -> list[dict[str, Any]]:
         """Return the steps, each with its states and number of keys."""
 
-    def value_of_key(self, step: str, key: str, batch: int | None) -> dict[str, Any] | None:
-        """Return what a step holds for a key, by state; None for nothing."""
+    def find_key(self, step: str, key: str, batch: int | None) -> StoredKey | None:
+        """Return a key with all that a step holds for it; None for nothing."""
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:
         """Dump the state; `details` has the place as `uri`."""

@@ -29,6 +29,7 @@ from penstock.server.service.metrics_views import MetricsInfo
 
 if TYPE_CHECKING:
     from penstock.client.http import Server
+    from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.policy import ScalingPolicy
 
 __all__ = ["ServerJob", "await_outcome", "show_server_events"]
@@ -153,18 +154,19 @@ class ServerJob:
         found: list[dict[str, Any]] = self._server.get(f"{self._path}/state")
         return found
 
-    def value_of_key(self, step: str, key: str, batch: int | None) -> dict[str, Any] | None:
+    def find_key(self, step: str, key: str, batch: int | None) -> StoredKey | None:
         """Get the page of keys that has this one only."""
+        from penstock.savepoints.state_pages import StoredKey
+
         items = self._server.patient_get(f"{self._path}/state/keys", step=step, key=key, batch=batch)["items"]
         if not items:
             return None
-        (found,) = items
-        if found["values"] is None:
+        found = msgspec.convert(items[0], StoredKey)
+        if found.values is None:
             raise ServerValueError(
-                f"The key holds {found['bytes']:,} bytes, which is more than a server tells. Use penstock state dump."
+                f"The key holds {found.bytes:,} bytes, which is more than a server tells. Use penstock state dump."
             )
-        inner = {f"@{name}": found[name] for name in ("timers", "windows") if found[name] is not None}
-        return {**found["values"], **inner}
+        return found
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:
         """Let the server dump the state, fetch it into a new folder here, and delete it there.

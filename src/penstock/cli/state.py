@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -19,6 +19,9 @@ from penstock.cli.target import (
     TimeoutOption,
     asks_server,
 )
+
+if TYPE_CHECKING:
+    from penstock.savepoints.state_pages import StoredKey
 
 __all__ = ["DumpFormat", "diff", "dump", "get", "ls", "plan", "state_app", "verify"]
 
@@ -112,7 +115,8 @@ def get(
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with errors_as_sentences():
         with servers.job(job) as target:
-            found = target.value_of_key(step, key, batch)
+            stored = target.find_key(step, key, batch)
+        found = None if stored is None else _shown_values(stored)
         if output is Output.json:
             print_json(found)
         elif found is None:
@@ -124,6 +128,12 @@ def get(
                 )
     if found is None:
         raise typer.Exit(1)
+
+
+def _shown_values(stored: StoredKey) -> dict[str, Any]:
+    """Return the values by state, with timers and open windows under names that no state has."""
+    inner = {"@timers": stored.timers, "@windows": stored.windows}
+    return {**(stored.values or {}), **{name: value for name, value in inner.items() if value is not None}}
 
 
 @state_app.command()
