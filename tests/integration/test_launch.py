@@ -82,7 +82,9 @@ def test_a_run_is_fed_steered_looked_at_and_stopped(spark: SparkSession, tmp_pat
         result = run.stop(drain=True)
     assert result.summary.status == "stopped"
     assert Alarm(2, 40.0) in result.output("alarms")
-    assert not (tmp_path / "state" / "inputs" / "readings" / f"{0:020}.parquet").exists(), "it is read and removed"
+    assert not (tmp_path / "state" / "inputs" / "readings" / f"{0:020}.parquet").exists(), (
+        "it is read and removed"
+    )
 
 
 def test_a_run_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
