@@ -14,6 +14,7 @@ from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
+from penstock.streams.described_stream import DescribedStream
 from penstock.streams.graph import (
     EventTimeNode,
     Graph,
@@ -24,7 +25,8 @@ from penstock.streams.graph import (
     check_name,
     described_type,
 )
-from penstock.streams.stream import DataStream, Origin, is_time, protobuf_source
+from penstock.streams.origin import Origin, is_time, protobuf_source
+from penstock.streams.stream import DataStream
 from penstock.streams.watermark_strategies import Watermarks
 
 __all__ = ["Job"]
@@ -244,7 +246,7 @@ class Job:
         )
         self.graph.add(node)
         origin = Origin(name, timing.is_control, source, timing.time, timing.version)
-        return DataStream(self.graph, Port(node.id), kind, origin)
+        return DataStream(DescribedStream(self.graph, Port(node.id), kind, origin))
 
     def check(self) -> None:
         """Raise JobDefinitionError when the job cannot run: no stream, nothing that leaves it, or a loose end."""
