@@ -15,6 +15,7 @@ from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
 from penstock.streams.described_stream import DescribedStream
+from penstock.streams.function_types import RecordT
 from penstock.streams.graph import (
     EventTimeNode,
     Graph,
@@ -173,12 +174,12 @@ class Job:
         self,
         name: str,
         *,
-        schema: Any,
+        schema: type[RecordT] | str,
         protobuf: Any = None,
         allow_nan: bool = False,
         event_time: str | UnsetType | None = UNSET,
         watermarks: Watermarks | UnsetType | None = UNSET,
-    ) -> DataStream:
+    ) -> DataStream[RecordT]:
         """Declare a stream of records to process.
 
         Args:
@@ -207,12 +208,12 @@ class Job:
         self,
         name: str,
         *,
-        schema: Any,
+        schema: type[RecordT] | str,
         protobuf: Any = None,
         allow_nan: bool = False,
         effective_at: str | None = None,
         version: str | None = None,
-    ) -> DataStream:
+    ) -> DataStream[RecordT]:
         """Declare a stream of records that steer. Within a micro-batch all of them take effect before any data record.
 
         Args:
@@ -238,7 +239,7 @@ class Job:
         allow_nan: bool,
         timing: Timing,
         watermarks: Watermarks | None = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         timing.check(name, kind)
         time = None if timing.is_control else timing.time
         node = SourceNode(

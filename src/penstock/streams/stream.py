@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, cast, overload
 
 from penstock.base.durations import Duration
 from penstock.errors import JobDefinitionError
-from penstock.operators.functions import ConnectedProcessFunction, ProcessFunction, check_function
+from penstock.operators.functions import check_function
 from penstock.operators.keys import KeySelector, key_selector, place_selector
 from penstock.state.folded_states import AggregateFunction
 from penstock.streams.described_stream import DescribedStream, StepInput
+from penstock.streams.function_types import (
+    AggregateT,
+    ConnectedRecordFunction,
+    KeyT,
+    RecordFunction,
+    RecordT,
+    ResultT,
+    WindowRecordFunction,
+)
 from penstock.streams.graph import SinkNode, check_name
 from penstock.streams.origin import protobuf_source
 from penstock.streams.stateless_nodes import add_event_time, add_transform, add_union
@@ -34,28 +43,53 @@ __all__ = [
 ]
 
 
-class DataStream(DescribedStream):
-    """A stream of records of one type."""
+class DataStream(DescribedStream, Generic[RecordT]):
+    """A stream of records of one type, `DataStream[Reading]`.
+
+    Functions that take other records are errors to a type checker; so is all that follows from their results.
+    """
 
     def __init__(self, described: DescribedStream) -> None:
         super().__init__(described.graph, described.port, described.record_type, described.origin)
 
-    def map(self, function: Callable[[Any], Any], *, output: Any = None, name: str = "") -> DataStream:
+    @overload
+    def map(self, function: Callable[[RecordT], ResultT], *, name: str = "") -> DataStream[ResultT]: ...
+    @overload
+    def map(
+        self, function: Callable[[RecordT], Any], *, output: type[ResultT] | str, name: str = ""
+    ) -> DataStream[ResultT]: ...
+    def map(
+        self, function: Callable[[RecordT], Any], *, output: Any = None, name: str = ""
+    ) -> DataStream[Any]:
         """Replace each record by what the function makes of it.
 
         `output` is the schema of the result; it may be left out when the function's return annotation says it.
         """
         return DataStream(add_transform(self, "map", function, output, name))
 
-    def filter(self, function: Callable[[Any], bool], *, name: str = "") -> DataStream:
+    def filter(self, function: Callable[[RecordT], bool], *, name: str = "") -> DataStream[RecordT]:
         """Keep the records for which the function is true."""
         return DataStream(add_transform(self, "filter", function, self.record_type, name))
 
-    def flat_map(self, function: Callable[[Any], Any], *, output: Any = None, name: str = "") -> DataStream:
+    @overload
+    def flat_map(
+        self, function: Callable[[RecordT], Iterable[ResultT] | None], *, name: str = ""
+    ) -> DataStream[ResultT]: ...
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[RecordT], Iterable[Any] | None],
+        *,
+        output: type[ResultT] | str,
+        name: str = "",
+    ) -> DataStream[ResultT]: ...
+    def flat_map(
+        self, function: Callable[[RecordT], Iterable[Any] | None], *, output: Any = None, name: str = ""
+    ) -> DataStream[Any]:
         """Replace each record by any number of records that the function yields or returns."""
         return DataStream(add_transform(self, "flat_map", function, output, name))
 
-    def with_event_time(self, field: str) -> DataStream:
+    def with_event_time(self, field: str) -> DataStream[RecordT]:
         """Let a field have the event time of the records from here on: a timestamp, or an integer of milliseconds.
 
         Watermarks stay those that the stream has, so the times must not be further behind than these allow. A record in
@@ -69,7 +103,7 @@ class DataStream(DescribedStream):
         """
         return DataStream(add_event_time(self, field))
 
-    def union(self, *others: DataStream, name: str = "") -> DataStream:
+    def union(self, *others: DataStream[RecordT], name: str = "") -> DataStream[RecordT]:
         """One stream of the records of this one and of others, which have the same type and event time.
 
         The watermark behind it is the smallest of those of all streams that are not idle. Within a micro-batch the
@@ -82,7 +116,9 @@ class DataStream(DescribedStream):
         """
         return DataStream(add_union((self, *others), name))
 
-    def key_by(self, *key: str | Callable[[Any], Any], key_type: Any = None) -> KeyedStream:
+    def key_by(
+        self, *key: str | Callable[[RecordT], KeyT | None], key_type: Any = None
+    ) -> KeyedStream[KeyT, RecordT]:
         """Partition the stream by a field, by several fields, or by the result of a function.
 
         A function needs a return annotation or `key_type`. Keys are integers, text, bytes, dates or (several
@@ -98,26 +134,36 @@ class DataStream(DescribedStream):
         except JobDefinitionError as e:
             raise type(e)(f"The stream {self.name!r} cannot be keyed: {e}") from e
 
-    def process(self, step: str, function: ProcessFunction, *, output: Any = None) -> ProcessedStream:
+    @overload
+    def process(self, step: str, function: RecordFunction[RecordT, ResultT]) -> ProcessedStream[ResultT]: ...
+    @overload
+    def process(
+        self, step: str, function: RecordFunction[RecordT, Any], *, output: type[ResultT] | str
+    ) -> ProcessedStream[ResultT]: ...
+    def process(
+        self, step: str, function: RecordFunction[RecordT, Any], *, output: Any = None
+    ) -> ProcessedStream[Any]:
         """Run a process function on records without a key. `step` is the stable name to which the state belongs.
 
         The records of each source partition are processed in their order, and share operator states
         (`OperatorListState`, `UnionListState`). Settings, broadcast states and commands to the step are as in keyed
         steps.
         """
-        self.check_port()
-        return KeyedStream(self, place_selector(self.record_type)).process(step, function, output=output)
+        return self._keyed_by_place().process(step, function, output=output)
 
-    def window_all(self, assigner: WindowAssigner) -> WindowedStream:
+    def window_all(self, assigner: WindowAssigner) -> WindowedStream[int, RecordT]:
         """Put all records into the same windows, whatever they are. One task does it for all of them."""
         return WindowedStream(self.key_by(_all_alike, key_type=int), assigner)
 
-    def connect(self, *controls: BroadcastStream) -> ConnectedStream:
+    def connect(self, *controls: BroadcastStream[Any]) -> ConnectedStream[None, RecordT]:
         """Join this stream, which has no key, with control streams that are broadcast; any number of them."""
-        self.check_port()
-        return KeyedStream(self, place_selector(self.record_type)).connect(*controls)
+        return self._keyed_by_place().connect(*controls)
 
-    def broadcast(self) -> BroadcastStream:
+    def _keyed_by_place(self) -> KeyedStream[None, RecordT]:
+        self.check_port()
+        return KeyedStream(self, place_selector(self.record_type))
+
+    def broadcast(self) -> BroadcastStream[RecordT]:
         """The stream for every key: each control record takes effect for the whole step that it is connected to."""
         self.check_port()
         if not self.origin.is_control:
@@ -139,14 +185,14 @@ class DataStream(DescribedStream):
         self.graph.add(SinkNode(f"sink/{name}", name, self.port, self.record_type, source))
 
 
-class ProcessedStream(DataStream):
+class ProcessedStream(DataStream[RecordT]):
     """What a step emits, with its side outputs."""
 
     def __init__(self, step: DescribedStep) -> None:
         super().__init__(step)
         self._step = step
 
-    def stamp_control_version(self) -> ProcessedStream:
+    def stamp_control_version(self) -> ProcessedStream[Any]:
         """Let each record leave with the version of the settings under which it was made.
 
         The records get a field `control_version`: the version of the newest control that took effect for the key or for
@@ -154,78 +200,97 @@ class ProcessedStream(DataStream):
         """
         return ProcessedStream(self._step.stamped())
 
-    def side_output(self, name: str) -> DataStream:
+    def side_output(self, name: str) -> DataStream[Any]:
         """The stream of records that the function emits to that side output."""
         return DataStream(self._step.side_output(name))
 
 
-class BroadcastStream(StepInput):
+class BroadcastStream(StepInput, Generic[RecordT]):
     """A control stream whose records take effect for all keys."""
 
-    def __init__(self, stream: DataStream) -> None:
+    def __init__(self, stream: DataStream[RecordT]) -> None:
         super().__init__(stream, None)
 
 
-class KeyedStream(StepInput):
-    """A stream partitioned by key."""
+class KeyedStream(StepInput, Generic[KeyT, RecordT]):
+    """A stream partitioned by key, `KeyedStream[int, Reading]`. A key that a field holds is `Any` to type checkers."""
 
     key: KeySelector
 
-    def __init__(self, stream: DataStream, key: KeySelector) -> None:
+    def __init__(self, stream: DataStream[RecordT], key: KeySelector) -> None:
         super().__init__(stream, key)
 
-    def connect(self, *controls: KeyedStream | BroadcastStream) -> ConnectedStream:
+    def connect(
+        self, *controls: KeyedStream[KeyT, Any] | BroadcastStream[Any]
+    ) -> ConnectedStream[KeyT, RecordT]:
         """Join this stream with control streams that are keyed the same way, or broadcast; any number of them."""
         check_connections(self, self.key, controls)
         return ConnectedStream(self, controls)
 
-    def process(self, step: str, function: ProcessFunction, *, output: Any = None) -> ProcessedStream:
+    @overload
+    def process(self, step: str, function: RecordFunction[RecordT, ResultT]) -> ProcessedStream[ResultT]: ...
+    @overload
+    def process(
+        self, step: str, function: RecordFunction[RecordT, Any], *, output: type[ResultT] | str
+    ) -> ProcessedStream[ResultT]: ...
+    def process(
+        self, step: str, function: RecordFunction[RecordT, Any], *, output: Any = None
+    ) -> ProcessedStream[Any]:
         """Run a process function on the records. `step` is the stable name to which the state belongs."""
-        check_function(function, step, connected=False)
-        return ProcessedStream(add_process(step, function, [self], output))
+        return ProcessedStream(
+            add_process(step, check_function(function, step, connected=False), [self], output)
+        )
 
-    def sum(self, step: str, field: str) -> ProcessedStream:
+    def sum(self, step: str, field: str) -> ProcessedStream[Any]:
         """After each record the sum of a numeric field over all records of its key so far.
 
         Emits the fields of the key and `value`, a double; null values change nothing.
         """
         return ProcessedStream(add_rolling(step, "sum", field, self, self.key))
 
-    def min(self, step: str, field: str) -> ProcessedStream:
+    def min(self, step: str, field: str) -> ProcessedStream[Any]:
         """The smallest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
         return ProcessedStream(add_rolling(step, "min", field, self, self.key))
 
-    def max(self, step: str, field: str) -> ProcessedStream:
+    def max(self, step: str, field: str) -> ProcessedStream[Any]:
         """The largest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
         return ProcessedStream(add_rolling(step, "max", field, self, self.key))
 
-    def mean(self, step: str, field: str) -> ProcessedStream:
+    def mean(self, step: str, field: str) -> ProcessedStream[Any]:
         """The mean of a numeric field so far, as `sum` gives the sum; null as long as there is no value."""
         return ProcessedStream(add_rolling(step, "mean", field, self, self.key))
 
-    def window(self, assigner: WindowAssigner) -> WindowedStream:
+    def window(self, assigner: WindowAssigner) -> WindowedStream[KeyT, RecordT]:
         """Put the records of each key into windows, such as `ps.TumblingWindows("10s")`."""
         return WindowedStream(self, assigner)
 
 
-class ConnectedStream:
+class ConnectedStream(Generic[KeyT, RecordT]):
     """A data stream joined with control streams."""
 
-    def __init__(self, data: KeyedStream, controls: tuple[KeyedStream | BroadcastStream, ...]) -> None:
+    def __init__(self, data: KeyedStream[KeyT, RecordT], controls: Sequence[StepInput]) -> None:
         self._data = data
         self._controls = controls
 
+    @overload
     def process(
-        self, step: str, function: ConnectedProcessFunction, *, output: Any = None
-    ) -> ProcessedStream:
+        self, step: str, function: ConnectedRecordFunction[RecordT, ResultT]
+    ) -> ProcessedStream[ResultT]: ...
+    @overload
+    def process(
+        self, step: str, function: ConnectedRecordFunction[RecordT, Any], *, output: type[ResultT] | str
+    ) -> ProcessedStream[ResultT]: ...
+    def process(
+        self, step: str, function: ConnectedRecordFunction[RecordT, Any], *, output: Any = None
+    ) -> ProcessedStream[Any]:
         """Run a connected process function. `step` is the stable name to which the state belongs."""
-        check_function(function, step, connected=True)
+        checked = check_function(function, step, connected=True)
         # Broadcast control records take effect before keyed ones.
         controls = sorted(self._controls, key=lambda control: control.key is not None)
-        return ProcessedStream(add_process(step, function, [*controls, self._data], output))
+        return ProcessedStream(add_process(step, checked, [*controls, self._data], output))
 
 
-class WindowedStream:
+class WindowedStream(Generic[KeyT, RecordT]):
     """Records of each key in windows. Say when windows fire and what leaves them, then what comes of their records.
 
     Every method gives a new one, but for those that make a step: `reduce`, `aggregate` and `process`. The step's stream
@@ -237,30 +302,50 @@ class WindowedStream:
     >>> windowed = clicks.key_by("user").window(TumblingWindows("1m")).allowed_lateness("10s")
     """
 
-    def __init__(self, keyed: KeyedStream, assigner: WindowAssigner) -> None:
+    def __init__(self, keyed: KeyedStream[KeyT, RecordT], assigner: WindowAssigner) -> None:
         self._keyed = keyed
         self._parts: dict[str, Any] = {"assigner": assigner}
 
-    def trigger(self, trigger: Trigger) -> WindowedStream:
+    def trigger(self, trigger: Trigger) -> WindowedStream[KeyT, RecordT]:
         """Let windows fire as a trigger says, in place of the assigner's own."""
         return self._with(trigger=trigger)
 
-    def evictor(self, evictor: Evictor) -> WindowedStream:
+    def evictor(self, evictor: Evictor) -> WindowedStream[KeyT, RecordT]:
         """Let an evictor drop records when windows fire. All records are kept until then."""
         return self._with(evictor=evictor)
 
-    def allowed_lateness(self, lateness: Duration) -> WindowedStream:
+    def allowed_lateness(self, lateness: Duration) -> WindowedStream[KeyT, RecordT]:
         """Keep windows by event time for so long behind their end; each late record fires them again."""
         return self._with(lateness=lateness)
 
+    @overload
+    def reduce(
+        self, step: str, function: Callable[[RecordT, RecordT], RecordT]
+    ) -> ProcessedStream[RecordT]: ...
+    @overload
     def reduce(
         self,
         step: str,
-        function: Callable[[Any, Any], Any],
-        window_function: WindowFunction | None = None,
+        function: Callable[[RecordT, RecordT], RecordT],
+        window_function: WindowRecordFunction[KeyT, RecordT, ResultT],
+    ) -> ProcessedStream[ResultT]: ...
+    @overload
+    def reduce(
+        self,
+        step: str,
+        function: Callable[[RecordT, RecordT], RecordT],
+        window_function: WindowRecordFunction[KeyT, RecordT, Any],
+        *,
+        output: type[ResultT] | str,
+    ) -> ProcessedStream[ResultT]: ...
+    def reduce(
+        self,
+        step: str,
+        function: Callable[[RecordT, RecordT], RecordT],
+        window_function: Any = None,
         *,
         output: Any = None,
-    ) -> ProcessedStream:
+    ) -> ProcessedStream[Any]:
         """Reduce the records of a window to one, of which only that is kept.
 
         `function` takes what was reduced so far and a record. What it comes to is emitted, or given to
@@ -268,14 +353,34 @@ class WindowedStream:
         """
         return self._step(step, Reduced(function, window_function), output)
 
+    @overload
+    def aggregate(
+        self, step: str, function: AggregateFunction[RecordT, Any, Any], *, output: Any = None
+    ) -> ProcessedStream[Any]: ...
+    @overload
     def aggregate(
         self,
         step: str,
-        function: AggregateFunction[Any, Any, Any],
-        window_function: WindowFunction | None = None,
+        function: AggregateFunction[RecordT, Any, AggregateT],
+        window_function: WindowRecordFunction[KeyT, AggregateT, ResultT],
+    ) -> ProcessedStream[ResultT]: ...
+    @overload
+    def aggregate(
+        self,
+        step: str,
+        function: AggregateFunction[RecordT, Any, AggregateT],
+        window_function: WindowRecordFunction[KeyT, AggregateT, Any],
+        *,
+        output: type[ResultT] | str,
+    ) -> ProcessedStream[ResultT]: ...
+    def aggregate(
+        self,
+        step: str,
+        function: AggregateFunction[RecordT, Any, Any],
+        window_function: Any = None,
         *,
         output: Any = None,
-    ) -> ProcessedStream:
+    ) -> ProcessedStream[Any]:
         """Aggregate the records of a window, of which only the accumulator is kept.
 
         Emitted are the fields of the key, `window_start`, `window_end` and the result: its fields, or `value`; or what
@@ -284,7 +389,7 @@ class WindowedStream:
         """
         return self._step(step, Aggregated(function, window_function), output)
 
-    def count(self, step: str) -> ProcessedStream:
+    def count(self, step: str) -> ProcessedStream[Any]:
         """Count the records of a window. Emits the fields of the key, `window_start`, `window_end` and `value`.
 
         As all aggregates of a field it runs as columns where it can: with tumbling, sliding or cumulative windows,
@@ -294,30 +399,30 @@ class WindowedStream:
         """
         return self._step(step, Aggregated(RecordCount()), None)
 
-    def sum(self, step: str, field: str) -> ProcessedStream:
+    def sum(self, step: str, field: str) -> ProcessedStream[Any]:
         """Add up a numeric field; see `count`."""
         return self._aggregate(step, "sum", field)
 
-    def min(self, step: str, field: str) -> ProcessedStream:
+    def min(self, step: str, field: str) -> ProcessedStream[Any]:
         """The smallest value of a numeric field; see `count`."""
         return self._aggregate(step, "min", field)
 
-    def max(self, step: str, field: str) -> ProcessedStream:
+    def max(self, step: str, field: str) -> ProcessedStream[Any]:
         """The largest value of a numeric field; see `count`."""
         return self._aggregate(step, "max", field)
 
-    def mean(self, step: str, field: str) -> ProcessedStream:
+    def mean(self, step: str, field: str) -> ProcessedStream[Any]:
         """The mean of a numeric field; see `count`."""
         return self._aggregate(step, "mean", field)
 
-    def statistics(self, step: str, field: str) -> ProcessedStream:
+    def statistics(self, step: str, field: str) -> ProcessedStream[Any]:
         """All of `count`, `sum`, `min`, `max` and `mean` of a numeric field, as fields of these names; see `count`."""
         check_number(step, "statistics", self._keyed.stream.record_type, field)
         return self._step(step, Aggregated(FieldStatistics(field)), None)
 
     def approx_count_distinct(
         self, step: str, field: str, *, accuracy: float = DEFAULT_ACCURACY
-    ) -> ProcessedStream:
+    ) -> ProcessedStream[Any]:
         """Count how many values of a field differ.
 
         Emits the fields of the key, `window_start`, `window_end` and `distinct`, an integer. The field holds integers,
@@ -330,20 +435,34 @@ class WindowedStream:
         aggregate = distinct_count(step, self._keyed.stream, field, accuracy)
         return self._step(step, Aggregated(aggregate), None)
 
-    def _aggregate(self, step: str, aggregate: str, field: str) -> ProcessedStream:
+    def _aggregate(self, step: str, aggregate: str, field: str) -> ProcessedStream[Any]:
         check_number(step, aggregate, self._keyed.stream.record_type, field)
         return self._step(step, Aggregated(FieldAggregate(aggregate, field)), None)
 
-    def process(self, step: str, function: WindowFunction, *, output: Any = None) -> ProcessedStream:
+    @overload
+    def process(
+        self, step: str, function: WindowRecordFunction[KeyT, RecordT, ResultT]
+    ) -> ProcessedStream[ResultT]: ...
+    @overload
+    def process(
+        self,
+        step: str,
+        function: WindowRecordFunction[KeyT, RecordT, Any],
+        *,
+        output: type[ResultT] | str,
+    ) -> ProcessedStream[ResultT]: ...
+    def process(
+        self, step: str, function: WindowRecordFunction[KeyT, RecordT, Any], *, output: Any = None
+    ) -> ProcessedStream[Any]:
         """Keep all records of a window, and give them to a function when it fires."""
-        return self._step(step, AllRecords(function), output)
+        return self._step(step, AllRecords(cast("WindowFunction", function)), output)
 
-    def _with(self, **parts: Any) -> WindowedStream:
+    def _with(self, **parts: Any) -> WindowedStream[KeyT, RecordT]:
         found = WindowedStream(self._keyed, self._parts["assigner"])
         found._parts = self._parts | parts
         return found
 
-    def _step(self, step: str, contents: WindowContents, output: Any) -> ProcessedStream:
+    def _step(self, step: str, contents: WindowContents, output: Any) -> ProcessedStream[Any]:
         described = add_windows(step, self._keyed, self._keyed.key, contents, self._parts, output)
         return ProcessedStream(described)
 
