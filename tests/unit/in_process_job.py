@@ -14,8 +14,8 @@ import pyarrow as pa
 from memory_entries import MemoryEntries, Stored
 
 import penstock as ps
+from penstock.control.encoded_receipts import Batch, BatchReceipts, encode_receipts
 from penstock.control.receipts import Receipt, StepTime
-from penstock.control.stories import Batch, BatchStories, stories
 from penstock.objects.allowed import AllowedPlaces
 from penstock.operators.record_blocks import DeadLetter, Records
 from penstock.operators.watermarks import WatermarkUpdate
@@ -25,13 +25,13 @@ from penstock.runtime.level import Level
 from penstock.runtime.packed_rows import (
     DEAD_LETTER_TYPE,
     DEAD_LETTERS,
+    RECEIPT_COLUMNS,
     REPORTS,
-    STORIES,
     TIME,
     PackedRow,
+    decode_receipt_columns,
     packed_batches,
     reports_of,
-    runs_of_bytes,
     time_of,
     watermark_rows,
 )
@@ -132,11 +132,16 @@ class BatchResult:
     @property
     def receipts(self) -> list[Receipt]:
         """What became of the commands."""
-        runs = [run for kind, _, _, _, body in self.reports if kind == STORIES for run in runs_of_bytes(body)]
+        columns = [
+            some
+            for kind, _, _, _, body in self.reports
+            if kind == RECEIPT_COLUMNS
+            for some in decode_receipt_columns(body)
+        ]
         slots = [reports_of(body) for kind, _, _, _, body in self.reports if kind == REPORTS]
         reports = [report for _, some, _ in slots for report in some]
         batch = Batch(0, max((at for at, _, _ in slots), default=EPOCH), self.counts("records"))
-        return BatchStories.of(runs, stories(reports, batch)).receipts
+        return BatchReceipts.of(columns, encode_receipts(reports, batch)).receipts
 
     def records(self, sink: str) -> list[Any]:
         return self.sinks[sink].records if sink in self.sinks else []

@@ -36,7 +36,7 @@ def guide() -> Iterator[dict[str, Any]]:
 def running(guide: dict[str, Any], function: ps.ProcessFunction) -> InProcessJob:
     job = ps.Job("shop", key_groups=1)
     sales = job.data_stream("sales", schema=guide["Sale"])
-    sales.key_by("customer").process("step", function, output=guide["Told"]).sink_to("told")
+    sales.key_by("customer").process("step", function, output=guide["Message"]).sink_to("told")
     return InProcessJob(job)
 
 
@@ -79,7 +79,7 @@ def test_the_list_of_the_guide_is_gone_after_its_time(guide: dict[str, Any]) -> 
 
     class Telling(guide["Weekly"]):  # type: ignore[misc]
         def process_record(self, sale: Any, ctx: ps.Context) -> Iterator[Any]:
-            yield guide["Told"](sale.customer, str(len(self.articles)))
+            yield guide["Message"](sale.customer, str(len(self.articles)))
             super().process_record(sale, ctx)
 
     job = running(guide, Telling())
@@ -119,7 +119,7 @@ def test_the_step_without_a_key_does_what_the_guide_says(guide: dict[str, Any]) 
     assert [told.text for told in first.records("pairs")] == ["tea and tea"]
     flush = {"id": "a", "kind": "flush", "target": {"step": "pairs"}}
     last = job.run({"commands": [("c", [msgspec.json.encode(flush)])]})
-    assert last.records("pairs") == [guide["Told"](2, "only jam")]
+    assert last.records("pairs") == [guide["Message"](2, "only jam")]
     assert not job.run({"sales": [("s", [guide["Sale"](1, "tea", 1.0)])]}).records("pairs")
 
 

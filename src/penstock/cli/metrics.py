@@ -34,7 +34,7 @@ from penstock.jobs.requests import is_running
 from penstock.metrics.batch_metrics import NewFigures, newest_figures
 from penstock.metrics.job_metrics import measured
 from penstock.metrics.rates import WINDOW_S
-from penstock.server.service.metrics_views import MetricsInfo, metrics_info
+from penstock.server.service.metrics_resources import Metrics, metrics_of
 
 __all__ = ["register_metrics"]
 
@@ -169,9 +169,9 @@ def _watch_lines(folder: Path) -> None:
         time.sleep(_LINES_S)
 
 
-def _look(folder: Path, window_s: float) -> MetricsInfo:
+def _look(folder: Path, window_s: float) -> Metrics:
     found = measured(folder, window_s, is_running=is_running(folder))
-    return metrics_info(found, [] if found.newest is None else [found.newest])
+    return metrics_of(found, [] if found.newest is None else [found.newest])
 
 
 # -- events --

@@ -288,7 +288,7 @@ def run(
         )
         loaded = load_job(job_file)
         # Spark is loaded only now, so that mistakes in the arguments show at once.
-        from penstock.jobs.runner import JobRunner
+        from penstock.jobs.runner import JobRunner, RunHooks
 
         runner = JobRunner(loaded.job, settings, loaded.code)
         display: RunDisplay | LogDisplay
@@ -302,11 +302,12 @@ def run(
         for note in runner.notes:
             display.note(f"Note: {note}")
         with display if isinstance(display, RunDisplay) else contextlib.nullcontext():
-            summary = runner.run(
+            hooks = RunHooks(
                 on_progress=display.update,
                 on_note=display.note,
                 on_begin=lambda: print(runner.job_id, file=id_to, flush=True),
             )
+            summary = runner.run(hooks=hooks)
         if output is Output.json:
             print_json(asdict(summary))
         if output is not Output.json or log is not None:

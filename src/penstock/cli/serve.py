@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.server.server import Started
-    from penstock.server.service.job_info import JobInfo
+    from penstock.server.service.job_resources import Job
 
 __all__ = ["serve", "token"]
 
@@ -170,7 +170,7 @@ def _tell(started: Started, output: Output, home: Path) -> None:
         )
 
 
-def _tell_end(jobs: Sequence[JobInfo]) -> None:
+def _tell_end(jobs: Sequence[Job]) -> None:
     """Say which jobs go on without the server, and how to end them."""
     if not jobs:
         stderr.print("penstock serve has ended. No job goes on.")

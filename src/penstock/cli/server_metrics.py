@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.cli.metrics_tables import show_metrics
 from penstock.cli.output import print_json
-from penstock.server.service.metrics_views import MetricsInfo
+from penstock.server.service.metrics_resources import Metrics
 
 if TYPE_CHECKING:
     from penstock.client.http import Server
@@ -30,8 +30,8 @@ def print_managed(server: Server, job_id: str, window_s: int, *, watch: bool) ->
 def show_managed(server: Server, job_id: str, window_s: int, *, watch: bool) -> None:
     """Show the metrics as tables, and with `watch` anew each second."""
 
-    def look() -> MetricsInfo:
+    def look() -> Metrics:
         found = server.patient_get(f"/v1/jobs/{job_id}/metrics", window_s=window_s, limit=1)
-        return msgspec.convert(found, MetricsInfo)
+        return msgspec.convert(found, Metrics)
 
     show_metrics(job_id, look, watch=watch)

@@ -98,10 +98,10 @@ def ls(
     with errors_as_sentences():
         if is_checkpoint(job):
             from penstock.checkpoints.described_state import read_described
-            from penstock.savepoints.state_listing import listed
+            from penstock.savepoints.state_listing import list_steps
 
             checkpoint = checkpoint_of(job)
-            found = listed(checkpoint, read_described(checkpoint))
+            found = list_steps(checkpoint, read_described(checkpoint))
         else:
             with Servers(server, home, ca).job(job) as (asked, job_id):
                 found = asked.get(f"/v1/jobs/{job_id}/state")

@@ -65,7 +65,7 @@ from penstock.sources.topic_identity import TopicIdentity
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.query import BoundSource
 from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, ProcessNode, SourceNode, TransformNode
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 
@@ -98,7 +98,7 @@ class CompiledJob:
 
 
 def compile_job(
-    job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False
+    job: JobDescription, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False
 ) -> CompiledJob:
     """Bind every stream and sink of the job. With `gets_seed` the checkpoint will have a seed when the job starts.
 
@@ -170,7 +170,7 @@ def compile_job(
     )
 
 
-def check_travels(job: Job) -> None:
+def check_travels(job: JobDescription) -> None:
     """Raise JobDefinitionError when a function of the job cannot be sent to the workers."""
     for node in job.graph.nodes.values():
         if isinstance(node, TransformNode):
@@ -192,7 +192,9 @@ def _check_travels(what: str, function: object) -> None:
         ) from e
 
 
-def parse_bindings(job: Job, given: Mapping[str, str], checkpoint: Checkpoint) -> dict[str, Binding]:
+def parse_bindings(
+    job: JobDescription, given: Mapping[str, str], checkpoint: Checkpoint
+) -> dict[str, Binding]:
     """The binding of every stream and sink of the job, and of the dead letters."""
     found: dict[str, Binding] = {}
     for source in job.graph.sources():
@@ -235,7 +237,7 @@ def _command_folder(checkpoint: Checkpoint) -> Path:
     return folder
 
 
-def wanted_lineage(job: Job, settings: RunSettings) -> Lineage:
+def wanted_lineage(job: JobDescription, settings: RunSettings) -> Lineage:
     """The lineage of a new checkpoint of the job."""
     streams = tuple(source.name for source in job.graph.sources())
     if job.graph.steps():
@@ -278,11 +280,11 @@ class _Place:
         oldest = (
             oldest_ends(self.checkpoint.spark_folder / "offsets", streams).get(stream, 0) if streams else 0
         )
-        own = self.checkpoint.folder / COMMANDS
+        own = (self.checkpoint.folder / COMMANDS, self.checkpoint.inputs / stream)
         return Keeping(
             self.settings.retained_batches,
             oldest if isinstance(oldest, int) else 0,
-            owned=stream == COMMANDS and Path(binding.directory).absolute() == own,
+            owned=Path(binding.directory).absolute() in own,
         )
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.control.encoded_receipts import Applied, ReceiptColumns
 from penstock.control.receipts import Report, StepTime
-from penstock.control.stories import Applied, StoryRun
 from penstock.operators.record_blocks import DeadLetter
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.records.schemas import record_type
@@ -28,24 +28,24 @@ __all__ = [
     "COUNTS",
     "DEAD_LETTERS",
     "DEAD_LETTER_TYPE",
-    "ORDERS",
     "PACKED_DDL",
     "PACKED_SCHEMA",
+    "RECEIPT_COLUMNS",
     "REPORTS",
-    "STORIES",
+    "SLOT_COMMANDS",
     "TIME",
     "WAKE",
     "WATERMARKS",
     "PackedRow",
     "counts_row",
+    "decode_receipt_columns",
+    "encode_receipt_columns",
     "from_bytes",
     "packed_batches",
     "place_of",
     "place_text",
     "reports_of",
     "reports_row",
-    "runs_bytes",
-    "runs_of_bytes",
     "split_by_key_group",
     "time_of",
     "time_row",
@@ -69,16 +69,16 @@ PACKED_SCHEMA: Final = pa.schema(
     ]
 )
 COUNTS: Final = "counts"
-ORDERS: Final = "orders"
+SLOT_COMMANDS: Final = "slot-commands"
 REPORTS: Final = "reports"
-STORIES: Final = "stories"
+RECEIPT_COLUMNS: Final = "receipts"
 WATERMARKS: Final = "watermarks"
 TIME: Final = "time"
 WAKE: Final = "wake"
 _updates: Final = msgspec.msgpack.Decoder(WatermarkUpdate)
 _times: Final = msgspec.msgpack.Decoder(StepTime)
 _reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report], list[Applied]])
-_runs: Final = msgspec.msgpack.Decoder(list[StoryRun])
+_receipt_columns: Final = msgspec.msgpack.Decoder(list[ReceiptColumns])
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 
 # Arrow batches handed to Spark are kept near this size; Spark holds a few of them in memory for each task.
@@ -148,14 +148,14 @@ def reports_of(body: bytes) -> tuple[dt.datetime, list[Report], list[Applied]]:
     return _reports.decode(body)
 
 
-def runs_bytes(runs: Sequence[StoryRun]) -> bytes:
-    """Stories as the body of a report."""
-    return msgspec.msgpack.encode(runs)
+def encode_receipt_columns(columns: Sequence[ReceiptColumns]) -> bytes:
+    """Encode receipts as the body of a report."""
+    return msgspec.msgpack.encode(columns)
 
 
-def runs_of_bytes(body: bytes) -> list[StoryRun]:
-    """What `runs_bytes` was given."""
-    return _runs.decode(body)
+def decode_receipt_columns(body: bytes) -> list[ReceiptColumns]:
+    """Decode the body of a report of receipts."""
+    return _receipt_columns.decode(body)
 
 
 def watermark_rows(update: WatermarkUpdate, first_key_groups: Iterable[int]) -> Iterator[PackedRow]:

@@ -23,7 +23,7 @@ from penstock.state.key_groups import key_groups
 from penstock.state.stored_blocks import Content
 from penstock.state.stored_runs import stored_table
 
-__all__ = ["AskedKey", "asked_key", "listed", "value_of_key"]
+__all__ = ["AskedKey", "asked_key", "list_steps", "value_of_key"]
 
 
 class _Counts(msgspec.Struct):
@@ -32,7 +32,7 @@ class _Counts(msgspec.Struct):
     keys: dict[str, dict[str, int]] = {}
 
 
-def listed(checkpoint: Path, state: JobState) -> list[dict[str, Any]]:
+def list_steps(checkpoint: Path, state: JobState) -> list[dict[str, Any]]:
     """The steps of a job with the number of keys that they hold, and their states. Needs no Spark."""
     counts = stored_counts(Checkpoint(checkpoint), _Counts) or _Counts()
     return [

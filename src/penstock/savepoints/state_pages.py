@@ -38,22 +38,24 @@ _DIGEST: Final = 32
 _HIDDEN: Final = {TIMERS: "timers", WINDOWS: "windows"}
 
 
-class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class StoredKey:
     """A key with what its step holds for it, as JSON values: states by name, its timers, and its open windows.
 
-    `values`, `timers` and `windows` are None when all together have more bytes of JSON than were wanted.
+    `bytes` is the size of all this as JSON. `values`, `timers` and `windows` are null where it is more than was wanted.
     """
 
     key: Any
     key_group: int
     bytes: int
     values: dict[str, Any] | None
-    timers: Any = None
-    windows: Any = None
+    timers: Any
+    windows: Any
 
 
-class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some keys after a micro-batch, and the place behind which the others are; None when there are no others."""
+@dataclass(frozen=True, kw_only=True)
+class KeyPage:
+    """Some keys of a step, after a micro-batch. `next` is the value of `after` for the others; null without others."""
 
     batch: int
     items: tuple[StoredKey, ...]
@@ -70,7 +72,7 @@ class KeysWanted(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     after: str | None = None
     contains: str = ""
-    most: int = 100
+    limit: int = 100
     batch: int | None = None
     most_bytes: int = 65536
 
@@ -112,11 +114,11 @@ def key_page(session: SparkSession, checkpoint: Checkpoint, state: JobState, wan
         found = read(number - lineage.first_batch)
     parts = [msgspec.msgpack.decode(body, type=list[_Found]) for body in found]
     merged = list(heapq.merge(*parts, key=lambda one: one.place))
-    page = merged[: wanted.most]
+    page = merged[: wanted.limit]
     return KeyPage(
         batch=number,
         items=tuple(_stored(one) for one in page),
-        next=f"{page[-1].place[0]}.{page[-1].place[1]}" if len(merged) > wanted.most else None,
+        next=f"{page[-1].place[0]}.{page[-1].place[1]}" if len(merged) > wanted.limit else None,
     )
 
 
@@ -168,11 +170,11 @@ class _PageReader:
         found: list[_Found] = []
         for run in stored_runs(self.step.schema, stored):
             for group, table in sorted(run.items()):
-                if group >= self.after[0] and len(found) <= self.wanted.most:
+                if group >= self.after[0] and len(found) <= self.wanted.limit:
                     found += self._found(group, table.all_rows())
-            if len(found) > self.wanted.most:
+            if len(found) > self.wanted.limit:
                 break
-        yield msgspec.msgpack.encode(found[: self.wanted.most + 1])
+        yield msgspec.msgpack.encode(found[: self.wanted.limit + 1])
 
     def _found(self, group: int, rows: pa.RecordBatch) -> list[_Found]:
         """The keys of a group that are wanted, in their order, and no more than are."""
@@ -181,7 +183,7 @@ class _PageReader:
             (place, number)
             for number, text in enumerate(keys)
             if self.wanted.contains in text and (place := (group, _digest(text))) > self.after
-        )[: self.wanted.most + 1]
+        )[: self.wanted.limit + 1]
         chosen = rows.take(pa.array([number for _, number in places], pa.int64()))
         shown = [name for name in rows.schema.names if name in self.step.states and _is_shown(name)]
         texts = [json_texts(chosen.column(name)).to_pylist() for name in shown]
@@ -225,4 +227,4 @@ def key_of_text(text: str, step: DescribedStep) -> pa.Array:
     try:
         return key_array([value], kind)
     except (ValueError, TypeError, OverflowError, pa.ArrowException, msgspec.ValidationError) as e:
-        raise CheckpointError(f"{text!r} is no key of the step, whose keys are {kind}: {e}.") from None
+        raise CheckpointError(f"{text!r} is not a key of the step, whose keys are {kind}: {e}.") from None

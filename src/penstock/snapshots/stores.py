@@ -100,7 +100,7 @@ def open_store(uri: str) -> Store:
 def _checked(path: str) -> str:
     if any(part in ("", ".", "..") for part in path.split("/")) or "\0" in path:
         raise SnapshotError(
-            f"{path!r} is no path inside a snapshot. Give names with '/' between them, without empty parts, '.' "
+            f"{path!r} is not a path inside a snapshot. Give names with '/' between them, without empty parts, '.' "
             "and '..'."
         )
     return path

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import pickle
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from pyspark import cloudpickle
 
@@ -17,12 +18,25 @@ __all__ = ["Sealed"]
 
 T = TypeVar("T")
 
+_MSGSPEC_CACHE: Final = "__msgspec_cache__"
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Takes what msgspec keeps in a dataclass off it, where the class travels by value: it cannot, and is made anew."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and _MSGSPEC_CACHE in vars(obj):
+            delattr(obj, _MSGSPEC_CACHE)
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
 
 class Sealed(Generic[T]):
     """A value in pickled form."""
 
     def __init__(self, value: T) -> None:
-        self._bytes: Final[bytes] = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        target = io.BytesIO()
+        _Pickler(target).dump(value)  # type: ignore[no-untyped-call]
+        self._bytes: Final[bytes] = target.getvalue()
 
     def open(self) -> T:
         """The value; the same object each time within a worker."""

@@ -113,7 +113,7 @@ def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
     JobFailedError when its JVM ends under the session. Where this process has a Spark context already, the session
     shares it and leaves it running.
     """
-    running = SparkSession.getActiveSession()
+    running = _running_session()
     if running is not None:
         session = running.newSession()
         for name, value in _all_settings(settings).items():
@@ -135,6 +135,14 @@ def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
         # Without its JVM there is nothing to stop, and each try would fail.
         with contextlib.suppress(Py4JError, OSError, EOFError):
             session.stop()
+
+
+def _running_session() -> SparkSession | None:
+    """The session of this process, whichever thread has made it; None without one that works."""
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  # of all threads
+    if session is None or session._sc._jsc is None:  # noqa: SLF001  # it was stopped
+        return None
+    return session
 
 
 def _jvm_has_ended(session: SparkSession) -> bool:

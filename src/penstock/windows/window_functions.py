@@ -224,7 +224,7 @@ class Aggregated(WindowContents):
 
 
 def _check_function(function: Any) -> None:
-    """JobDefinitionError when it is no window function that can run."""
+    """JobDefinitionError when it is not a window function that can run."""
     if inspect.isclass(function):
         raise JobDefinitionError(
             f"A window was given the class {function.__name__}; give an instance: {function.__name__}()."

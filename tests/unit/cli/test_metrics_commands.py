@@ -151,7 +151,7 @@ def test_metrics_of_a_job_without_figures(tmp_path: Path) -> None:
     assert json.loads(penstock_("metrics", tmp_path, "-o", "json").stdout)["figures"] is None
     assert penstock_("metrics", tmp_path, "-o", "prometheus").stdout == ""
     for command in ("metrics", "events"):
-        assert "is no checkpoint of a job" in penstock_(command, tmp_path / "no", code=2).stderr
+        assert "is not a checkpoint of a job" in penstock_(command, tmp_path / "no", code=2).stderr
         assert not (tmp_path / "no").exists()
 
 

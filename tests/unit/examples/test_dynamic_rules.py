@@ -16,10 +16,10 @@ from in_process_job import NOW, InProcessJob
 from property_examples import examples
 
 from penstock.jobs.job_loader import load_job
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dynamic_rules"
-JOB: Job = load_job(str(EXAMPLE / "rules_job.py")).job
+JOB: JobDescription = load_job(str(EXAMPLE / "rules_job.py")).job
 rules_job: Any = sys.modules["rules_job"]
 
 Record = dict[str, Any]

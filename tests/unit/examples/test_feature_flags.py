@@ -15,10 +15,10 @@ from in_process_job import NOW, InProcessJob
 from property_examples import examples
 
 from penstock.jobs.job_loader import load_job
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "feature_flags"
-JOB: Job = load_job(str(EXAMPLE / "flags_job.py")).job
+JOB: JobDescription = load_job(str(EXAMPLE / "flags_job.py")).job
 flags_job: Any = sys.modules["flags_job"]
 
 Record = dict[str, Any]

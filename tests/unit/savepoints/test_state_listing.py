@@ -14,7 +14,7 @@ from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.errors import CheckpointError
 from penstock.jobs.restore import declared_state
 from penstock.savepoints import snapshot_capture
-from penstock.savepoints.state_listing import asked_key, listed, value_of_key
+from penstock.savepoints.state_listing import asked_key, list_steps, value_of_key
 
 KEYS: list[tuple[tuple[Any, ...], Any, str]] = [
     ((int,), -7, "-7"),
@@ -86,7 +86,7 @@ def test_what_is_no_key_is_refused(
     """With the type that keys have."""
     step = StepWith({"count": ps.ValueState(int)}, types, [{}, {}])
     checkpoint = committed(tmp_path, step, monkeypatch)
-    with pytest.raises(CheckpointError, match="is no key of the step, whose keys are"):
+    with pytest.raises(CheckpointError, match="is not a key of the step, whose keys are"):
         asked_key(checkpoint, "step 0", text, None)
     with pytest.raises(CheckpointError, match="has no step 'attic'; its steps are step 0"):
         asked_key(checkpoint, "attic", text, None)
@@ -109,7 +109,7 @@ def test_hidden_states_and_steps_without_states_are_listed(tmp_path: Path) -> No
         StepWith({"rules": ps.BroadcastState(str, int)}, (int, str), [{}, {}]),
     ]
     state = declared_state(job_of(steps, 5))
-    assert listed(tmp_path, state) == [
+    assert list_steps(tmp_path, state) == [
         {"step": "step 0", "keys": 0, "key": "string", "states": []},
         {
             "step": "step 1",

@@ -106,5 +106,5 @@ def test_a_place_that_cannot_hold_a_snapshot_is_refused(uri: str) -> None:
 @pytest.mark.parametrize("path", ["", "/x", "x/", "a//b", "../x", "a/./b"])
 def test_paths_stay_inside(tmp_path: Path, path: str) -> None:
     """Of the snapshot."""
-    with pytest.raises(SnapshotError, match="is no path inside a snapshot"):
+    with pytest.raises(SnapshotError, match="is not a path inside a snapshot"):
         open_store(str(tmp_path)).create(path, b"")

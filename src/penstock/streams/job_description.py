@@ -30,7 +30,7 @@ from penstock.streams.origin import Origin, is_time, protobuf_source
 from penstock.streams.stream import DataStream
 from penstock.streams.watermark_strategies import Watermarks
 
-__all__ = ["Job"]
+__all__ = ["JobDescription"]
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ def _check_time(who: str, event_time: Any, watermarks: Any) -> None:
         )
 
 
-class Job:
-    """A streaming job: data streams, control streams, and what happens to them.
+class JobDescription:
+    """What a job is: data streams, control streams, and what happens to them.
 
-    >>> job = Job("temperature-control")
+    >>> job = JobDescription("temperature-control")
     >>> readings = job.data_stream("readings", schema="sensor_id INT, temperature DOUBLE")
 
     Args:
