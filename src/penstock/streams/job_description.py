@@ -184,7 +184,8 @@ class JobDescription:
 
         Args:
             name: the stream's name, to which a binding gives a place (`-D name=URI`).
-            schema: a dataclass, a msgspec Struct, a generated protobuf message class, or a DDL string.
+            schema: a dataclass, a msgspec Struct, a generated protobuf message class, or a DDL string. To type
+                checkers a class is the type of the records; those of a DDL string are `Any`.
             protobuf: the message class for bindings with `format=protobuf`, beside another schema. Fields meet by
                 name, ignoring case and underscores.
             allow_nan: let NaN pass in float fields. By default such a record goes to the dead letters, since NaN

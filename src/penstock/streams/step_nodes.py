@@ -9,7 +9,6 @@ from typing import Any
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction, annotated_result, output_type
-from penstock.operators.keys import KeySelector
 from penstock.operators.rolling_aggregates import RollingAggregate
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.operators.window_step import LATE, WindowStep, window_output, window_step
@@ -85,23 +84,20 @@ def add_process(
     return _add_step(step, function, inputs, main, protobuf_source(None, schema, f"Step {step!r}"))
 
 
-def add_rolling(step: str, aggregate: str, field: str, keyed: StepInput, key: KeySelector) -> DescribedStep:
+def add_rolling(step: str, aggregate: str, field: str, keyed: StepInput) -> DescribedStep:
     """A step that emits after each record the aggregate of a field so far."""
     check_number(step, aggregate, keyed.stream.record_type, field)
-    function = RollingAggregate(FieldAggregate(aggregate, field), key)
+    assert keyed.key is not None
+    function = RollingAggregate(FieldAggregate(aggregate, field), keyed.key)
     return add_process(step, function, [keyed], function.output)
 
 
 def add_windows(
-    step: str,
-    keyed: StepInput,
-    key: KeySelector,
-    contents: WindowContents,
-    parts: Mapping[str, Any],
-    output: Any,
+    step: str, keyed: StepInput, contents: WindowContents, parts: Mapping[str, Any], output: Any
 ) -> DescribedStep:
     """A step with windows; `parts` are their assigner and what goes with it."""
-    stream = keyed.stream
+    stream, key = keyed.stream, keyed.key
+    assert key is not None
     check_step(step, stream)
     try:
         spec = WindowSpec(contents=contents, late_output=True, **parts)

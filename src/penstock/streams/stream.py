@@ -246,19 +246,19 @@ class KeyedStream(StepInput, Generic[KeyT, RecordT]):
 
         Emits the fields of the key and `value`, a double; null values change nothing.
         """
-        return ProcessedStream(add_rolling(step, "sum", field, self, self.key))
+        return ProcessedStream(add_rolling(step, "sum", field, self))
 
     def min(self, step: str, field: str) -> ProcessedStream[Any]:
         """The smallest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
-        return ProcessedStream(add_rolling(step, "min", field, self, self.key))
+        return ProcessedStream(add_rolling(step, "min", field, self))
 
     def max(self, step: str, field: str) -> ProcessedStream[Any]:
         """The largest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
-        return ProcessedStream(add_rolling(step, "max", field, self, self.key))
+        return ProcessedStream(add_rolling(step, "max", field, self))
 
     def mean(self, step: str, field: str) -> ProcessedStream[Any]:
         """The mean of a numeric field so far, as `sum` gives the sum; null as long as there is no value."""
-        return ProcessedStream(add_rolling(step, "mean", field, self, self.key))
+        return ProcessedStream(add_rolling(step, "mean", field, self))
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[KeyT, RecordT]:
         """Put the records of each key into windows, such as `ps.TumblingWindows("10s")`."""
@@ -463,7 +463,7 @@ class WindowedStream(Generic[KeyT, RecordT]):
         return found
 
     def _step(self, step: str, contents: WindowContents, output: Any) -> ProcessedStream[Any]:
-        described = add_windows(step, self._keyed, self._keyed.key, contents, self._parts, output)
+        described = add_windows(step, self._keyed, contents, self._parts, output)
         return ProcessedStream(described)
 
 
