@@ -316,7 +316,7 @@ def test_a_savepoint_is_taken_begun_with_and_deleted(
     owner = visit(place.served.started["token"]).page
     page.get_by_role("button", name="Begin a job with it").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text(f"penstock run --detached turnstile --from-savepoint {savepoint}")
+    expect(dialog).to_contain_text(f"penstock submit turnstile --from-savepoint {savepoint}")
     dialog.get_by_role("button", name="Submit").click()
     expect(page).to_have_title("turnstile: Overview - penstock")
     job_id = page.url.rsplit("/", 1)[1]

@@ -107,13 +107,46 @@ def compile_job(
     check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
+    plan = _plan(job, settings, checkpoint, bindings, gets_seed=gets_seed)
+    sinks = _sinks(job, plan, bindings)
+    sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings))
+    commands = bindings.get(COMMANDS)
+    bound_receipts = bindings.get(RECEIPTS)
+    receipts = ReceiptWriter(
+        checkpoint.folder,
+        lineage.output_id,
+        None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
+        settings.receipts_mb << 20,
+    )
+    dead_letters = bindings[DEAD_LETTERS]
+    where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
+    control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
+    graph = described_graph(job.name, plan, bindings)
+    topics, notes = known_topics(
+        (bindings[s.node.name] for s in sources if s.node is not START_NODE), checkpoint, lineage
+    )
+    return CompiledJob(
+        plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes
+    )
+
+
+def _plan(
+    job: JobDescription,
+    settings: RunSettings,
+    checkpoint: Checkpoint,
+    bindings: Mapping[str, Binding],
+    *,
+    gets_seed: bool,
+) -> JobPlan:
+    """The levels of the job, with what its tasks need to know of the bindings."""
+    lineage = checkpoint.lineage(wanted_lineage(job, settings))
     kafka_sources = {
         n.name: kafka_source.preflight(binding)
         for n in job.graph.sources()
         if isinstance(binding := bindings[n.name], KafkaBinding)
     }
     timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
-    plan = JobPlan(
+    return JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
         raw_streams=frozenset(n.name for n in job.graph.sources() if _has_raw(bindings[n.name])),
@@ -129,19 +162,30 @@ def compile_job(
             checkpoint, lineage, {name: known for name, known in kafka_sources.items() if name in timed}
         ),
     )
+
+
+def _sinks(
+    job: JobDescription, plan: JobPlan, bindings: Mapping[str, Binding]
+) -> dict[str, tuple[Sink, RecordType, pa.Schema]]:
+    """Each sink and that of the dead letters, with what it writes."""
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
         made = _sink(bindings[sink.name], sink.record_type, sink.protobuf)
         sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
-    dead_letters = bindings[DEAD_LETTERS]
     sinks[DEAD_LETTERS] = (
-        _sink(dead_letters, DEAD_LETTER_TYPE, None),
+        _sink(bindings[DEAD_LETTERS], DEAD_LETTER_TYPE, None),
         DEAD_LETTER_TYPE,
         DEAD_LETTER_TYPE.schema,
     )
+    return sinks
+
+
+def _sources(
+    job: JobDescription, bindings: Mapping[str, Binding], place: _Place
+) -> tuple[list[BoundSource], list[Receiver[Any]]]:
+    """The sources in the order of the lineage, and what receives the records of those that cannot be read again."""
     sources: list[BoundSource] = []
     receivers: list[Receiver[Any]] = []
-    place = _Place(plan, checkpoint, settings)
     commands = bindings.get(COMMANDS)
     if isinstance(commands, KafkaBinding):
         kafka_source.preflight(commands)
@@ -151,23 +195,10 @@ def compile_job(
         sources.append(source)
         receivers += [receiver] if receiver is not None else []
     if commands is not None:
-        sources[-1] = _command_source(sources[-1], commands, place, settings)
-    if STARTS in lineage.streams:
-        sources.append(BoundSource(START_NODE, StartLog(), StartReader(plan)))
-    bound_receipts = bindings.get(RECEIPTS)
-    receipts = ReceiptWriter(
-        checkpoint.folder,
-        lineage.output_id,
-        None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
-        settings.receipts_mb << 20,
-    )
-    where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
-    control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
-    graph = described_graph(job.name, plan, bindings)
-    topics, notes = known_topics((bindings[n.name] for n in nodes), checkpoint, lineage)
-    return CompiledJob(
-        plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes
-    )
+        sources[-1] = _command_source(sources[-1], commands, place, place.settings)
+    if STARTS in place.checkpoint.known_lineage().streams:
+        sources.append(BoundSource(START_NODE, StartLog(), StartReader(place.plan)))
+    return sources, receivers
 
 
 def check_travels(job: JobDescription) -> None:

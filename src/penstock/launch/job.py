@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BindingError, JobDefinitionError
-from penstock.streams.graph import DEAD_LETTERS
+from penstock.streams.graph import DEAD_LETTERS, ProcessNode, TransformNode
 from penstock.streams.job_description import JobDescription
 
 if TYPE_CHECKING:
@@ -87,9 +86,18 @@ class Job(JobDescription):
         folder = Path(checkpoint).expanduser().absolute()
         bound, uris = self._bind(bindings or {}, folder, temporary, bounded=bounded)
         checked = _settings({**settings, "bindings": uris, "checkpoint": str(folder), "bounded": bounded})
-        run = JobRun(JobRunner(self, checked, _code()), bound)
+        run = JobRun(JobRunner(self, checked, self._code()), bound)
         run.begin()
         return run
+
+    def _code(self) -> tuple[Path, ...]:
+        """The user's modules that the workers need."""
+        from penstock.launch.job_code import loaded_modules
+
+        nodes = self.graph.nodes.values()
+        return loaded_modules(
+            node.function for node in nodes if isinstance(node, ProcessNode | TransformNode)
+        )
 
     def _bind(
         self, given: Mapping[str, Any], checkpoint: Path, temporary: object, *, bounded: bool
@@ -145,10 +153,3 @@ def _settings(values: dict[str, Any]) -> RunSettings:
             more = ", ".join(one for one in known if one not in _OWN)
             raise JobDefinitionError(f"There is no setting {name!r}. Settings of a run are {more}.")
     return RunSettings(**values)
-
-
-def _code() -> tuple[Path, ...]:
-    """The user's modules that the workers need."""
-    from penstock.launch.job_code import loaded_modules
-
-    return loaded_modules(Path(sys.path[0] or ".").resolve())

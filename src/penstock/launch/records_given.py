@@ -35,7 +35,7 @@ def table_of_records(stream: str, record_type: RecordType, records: Sequence[Any
         batch = record_type.batch(objects, check=False)
     except SchemaError as e:
         raise SchemaError(f"The records for the stream {stream!r}: {e}") from None
-    return pa.Table.from_batches([batch])
+    return pa.table(batch.columns, schema=_nullable(record_type))
 
 
 def _object(stream: str, record_type: RecordType, number: int, record: Mapping[str, Any]) -> Any:
@@ -65,8 +65,12 @@ def table_of_frame(stream: str, record_type: RecordType, frame: Frame) -> pa.Tab
                 f"The frame for the stream {stream!r} has no column {field.name!r}; it has "
                 f"{', '.join(table.column_names) or 'none'}."
             )
-    # What a record must have and a row lacks is a dead letter, as it is wherever records come from.
-    return pa.table(columns, schema=pa.schema([field.with_nullable(True) for field in record_type.schema]))
+    return pa.table(columns, schema=_nullable(record_type))
+
+
+def _nullable(record_type: RecordType) -> pa.Schema:
+    """The columns as they are written: a record without what it must have is a dead letter, as it is elsewhere."""
+    return pa.schema([field.with_nullable(True) for field in record_type.schema])
 
 
 def _arrow(frame: Frame) -> pa.Table:

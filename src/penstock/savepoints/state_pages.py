@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_state import DescribedStep, JobState
 from penstock.errors import CheckpointError, UnknownIdError
 from penstock.snapshots.text_columns import json_texts
@@ -29,7 +29,17 @@ from penstock.windows.window_state import WINDOWS
 if TYPE_CHECKING:
     from penstock.spark.types import SparkSession
 
-__all__ = ["KeyPage", "KeysWanted", "StoredKey", "described_step", "key_of_text", "key_page", "parsed_place"]
+__all__ = [
+    "KeyPage",
+    "KeyQuery",
+    "KeysWanted",
+    "StoredKey",
+    "described_step",
+    "key_of_text",
+    "key_page",
+    "key_query",
+    "parsed_place",
+]
 
 Place: TypeAlias = tuple[int, str]
 """Where a key stands: its key group, and the digest by which it is sorted there."""
@@ -93,33 +103,56 @@ def parsed_place(after: str) -> Place:
     return int(group), digest
 
 
-def key_page(session: SparkSession, checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyPage:
-    """The keys that are wanted. Raises UnknownIdError, CheckpointError."""
+@dataclass(frozen=True)
+class KeyQuery:
+    """Keys that can be read: their step is known, and their micro-batch is committed."""
+
+    checkpoint: Checkpoint
+    lineage: Lineage
+    number: int
+    node: str
+    reader: _PageReader
+
+    def read(self, session: SparkSession) -> KeyPage:
+        """Read the keys. Raises CheckpointError when the micro-batch is gone meanwhile."""
+        from penstock.savepoints.snapshot_capture import committed, read_step
+
+        wanted, number = self.reader.wanted, self.number
+        read = functools.partial(read_step, session, self.checkpoint, node=self.node, reader=self.reader)
+        try:
+            found = read(number - self.lineage.first_batch)
+        except CheckpointError:
+            newer = committed(self.checkpoint, self.lineage, wanted.batch)
+            if newer == number:
+                raise
+            # A quick job has gone on so far that the micro-batch is no longer kept.
+            number = newer
+            found = read(number - self.lineage.first_batch)
+        parts = [msgspec.msgpack.decode(body, type=list[_Found]) for body in found]
+        merged = list(heapq.merge(*parts, key=lambda one: one.place))
+        page = merged[: wanted.limit]
+        return KeyPage(
+            batch=number,
+            items=tuple(_stored(one) for one in page),
+            next=f"{page[-1].place[0]}.{page[-1].place[1]}" if len(merged) > wanted.limit else None,
+        )
+
+
+def key_query(checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyQuery:
+    """Check what is wanted, without Spark. Raises UnknownIdError, CheckpointError."""
     # PySpark comes with it, which those who only name what they want need not wait for.
-    from penstock.savepoints.snapshot_capture import committed, read_step
+    from penstock.savepoints.snapshot_capture import committed
 
     step = described_step(state, wanted.step)
     lineage = checkpoint.known_lineage()
     reader = _reader(step, state.key_groups, wanted)
     number = committed(checkpoint, lineage, wanted.batch)
-    read = functools.partial(read_step, session, checkpoint, node=step.node, reader=reader)
-    try:
-        found = read(number - lineage.first_batch)
-    except CheckpointError:
-        newer = committed(checkpoint, lineage, wanted.batch)
-        if newer == number:
-            raise
-        # A quick job has gone on so far that the micro-batch is no longer kept.
-        number = newer
-        found = read(number - lineage.first_batch)
-    parts = [msgspec.msgpack.decode(body, type=list[_Found]) for body in found]
-    merged = list(heapq.merge(*parts, key=lambda one: one.place))
-    page = merged[: wanted.limit]
-    return KeyPage(
-        batch=number,
-        items=tuple(_stored(one) for one in page),
-        next=f"{page[-1].place[0]}.{page[-1].place[1]}" if len(merged) > wanted.limit else None,
-    )
+    return KeyQuery(checkpoint, lineage, number, step.node, reader)
+
+
+def key_page(session: SparkSession, checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyPage:
+    """The keys that are wanted. Raises UnknownIdError, CheckpointError."""
+    return key_query(checkpoint, state, wanted).read(session)
 
 
 class _Found(msgspec.Struct, array_like=True):

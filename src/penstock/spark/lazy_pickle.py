@@ -12,6 +12,7 @@ import io
 import pickle
 from typing import Any, Final, Generic, TypeVar, cast
 
+import msgspec
 from pyspark import cloudpickle
 
 __all__ = ["Sealed"]
@@ -27,6 +28,15 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type) and _MSGSPEC_CACHE in vars(obj):
             delattr(obj, _MSGSPEC_CACHE)
+        if (
+            obj is not msgspec.Struct
+            and isinstance(obj, type(msgspec.Struct))
+            and obj.__module__ == "__main__"
+        ):
+            raise pickle.PicklingError(
+                f"{obj.__name__} is a msgspec Struct of the program that is run, which Python cannot send. Make it a "
+                "dataclass, or move it into a module that the program imports"
+            )
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 

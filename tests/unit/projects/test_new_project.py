@@ -147,14 +147,14 @@ def test_the_commands_of_the_readme_are_those_of_penstock(project: NewProject) -
     """Each with its options, and the streams of the job are bound."""
     lines = [shlex.split(line)[1:] for line in readme_lines(project, "penstock ")]
     of_a_checkpoint = ["run", "run", "control", "control", "state", "stop"]
-    of_a_server = ["serve", "run", "list", "control", "stop"]
+    of_a_server = ["serve", "submit", "list", "control", "stop"]
     assert [words[0] for words in lines] == of_a_checkpoint + of_a_server
     for words in lines:
         command: Any = get_command(app)
         while hasattr(command, "commands"):
             command, words = command.commands[words[0]], words[1:]
         context = command.make_context("penstock", words)
-        if command.name == "run" and not context.params["detached"]:
+        if command.name == "run":
             assert [uri.partition("=")[0] for uri in context.params["define"]] == [
                 "readings",
                 "limits",
@@ -171,7 +171,7 @@ def test_a_server_can_run_the_project(project: NewProject) -> None:
     (line,) = [line for line in readme_lines(project, "penstock run") if "--checkpoint" in line]
     bindings = dict(word.split("=", 1) for word in shlex.split(line) if "=jsonl:" in word)
     assert definition.settings["bindings"] == bindings
-    (started,) = [line for line in readme_lines(project, "penstock run") if "--detached" in line]
+    (started,) = readme_lines(project, "penstock submit")
     assert started.split()[-1] == definition.id
 
 

@@ -53,7 +53,7 @@ def show_metrics(job_id: str) -> str:
 
 def submit_job(definition: str, changes: Mapping[str, Any]) -> str:
     """Submit a job by its definition, with settings by their names."""
-    return _format_command("run", "--detached", definition, *_options(changes))
+    return _format_command("submit", definition, *_options(changes))
 
 
 def pause_job(job_id: str) -> str:
