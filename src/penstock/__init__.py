@@ -24,7 +24,14 @@ from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
 from penstock.state.unions import UnionListState
 from penstock.state.values import ValueState
-from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream, WindowedStream
+from penstock.streams.stream import (
+    BroadcastStream,
+    ConnectedStream,
+    DataStream,
+    KeyedStream,
+    ProcessedStream,
+    WindowedStream,
+)
 from penstock.streams.watermark_strategies import WatermarkGenerator, Watermarks
 from penstock.windows.assigners import (
     CountWindows,
@@ -86,6 +93,7 @@ __all__ = [
     "Parameter",
     "PenstockError",
     "ProcessFunction",
+    "ProcessedStream",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
     "ReducingState",

@@ -227,11 +227,11 @@ class ProcessFunction:
 
     side_outputs: ClassVar[Mapping[str, Any]] = {}
 
-    def process_record(self, record: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_record(self, record: Any, ctx: Context, /) -> Iterable[Any] | None:
         """Process one record; yield or return the records to emit."""
         raise NotImplementedError
 
-    def on_timer(self, timer: Timer, ctx: Context) -> Iterable[Any] | None:
+    def on_timer(self, timer: Timer, ctx: Context, /) -> Iterable[Any] | None:
         """A timer of `ctx.key` is due, which was registered with `ctx.timers`; yield or return the records to emit.
 
         By processing time it is called after the control records of a micro-batch and before its data, by event time
@@ -240,7 +240,7 @@ class ProcessFunction:
         """
         raise NotImplementedError
 
-    def process_batch(self, records: pa.RecordBatch, ctx: BatchContext) -> Any:
+    def process_batch(self, records: pa.RecordBatch, ctx: BatchContext, /) -> Any:
         """Process many records of one key group, in order; in a step without a key, of one part and source partition.
 
         Returns None, or a record batch to emit: with as many rows as `records`, or as a pair
@@ -266,7 +266,7 @@ class ConnectedProcessFunction(ProcessFunction):
     is yielded outside of that loop leaves the step once.
     """
 
-    def process_control(self, record: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_control(self, record: Any, ctx: Context, /) -> Iterable[Any] | None:
         """Take a control record into account; may emit records like `process_record`."""
         raise NotImplementedError
 
@@ -284,8 +284,8 @@ def declared_states(function: ProcessFunction) -> dict[str, KeyedState]:
     return found
 
 
-def check_function(function: Any, step: str, *, connected: bool) -> None:
-    """Raise JobDefinitionError when the function cannot be the one of that step."""
+def check_function(function: Any, step: str, *, connected: bool) -> ProcessFunction:
+    """The function of a step. JobDefinitionError for what cannot be that."""
     if inspect.isclass(function):
         raise JobDefinitionError(
             f"Step {step!r} was given the class {function.__name__}; give an instance: {function.__name__}()."
@@ -304,6 +304,8 @@ def check_function(function: Any, step: str, *, connected: bool) -> None:
         )
     if connected and kind.process_control is ConnectedProcessFunction.process_control:  # type: ignore[attr-defined]
         raise JobDefinitionError(f"{kind.__name__} of step {step!r} does not override process_control.")
+    found: ProcessFunction = function
+    return found
 
 
 def output_type(function: ProcessFunction, declared: Any, step: str) -> RecordType | None:

@@ -131,15 +131,15 @@ class AggregateFunction(Generic[V, A, R]):
         """An accumulator without any value."""
         raise NotImplementedError
 
-    def add(self, value: V, accumulator: A) -> A:
+    def add(self, value: V, accumulator: A, /) -> A:
         """The accumulator with one more value; may be the same one, changed."""
         raise NotImplementedError
 
-    def get_result(self, accumulator: A) -> R:
+    def get_result(self, accumulator: A, /) -> R:
         """What comes of an accumulator, which stays as it is."""
         raise NotImplementedError
 
-    def merge(self, a: A, b: A) -> A:
+    def merge(self, a: A, b: A, /) -> A:
         """Two accumulators as one, the values of `a` before those of `b`; may be one of the two, changed."""
         raise NotImplementedError
 

@@ -34,7 +34,7 @@ class WindowFunction:
     window_state: ClassVar[Any] = None
     side_outputs: ClassVar[Mapping[str, Any]] = {}
 
-    def process(self, key: Any, records: Sequence[Any], ctx: WindowContext) -> Iterable[Any] | None:
+    def process(self, key: Any, records: Sequence[Any], ctx: WindowContext, /) -> Iterable[Any] | None:
         """Yield or return the records to emit for a window that fires.
 
         `records` are all that the window holds, in the order in which they came, or the one result of them where the
