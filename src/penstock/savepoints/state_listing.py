@@ -14,7 +14,8 @@ from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.checkpoint_files import stored_counts
 from penstock.checkpoints.described_state import DescribedStep, JobState, read_described
 from penstock.errors import CheckpointError
-from penstock.savepoints.snapshot_capture import FrozenEntries, committed, read_step
+from penstock.savepoints.captured_tables import FrozenEntries
+from penstock.savepoints.snapshot_capture import committed, read_step
 from penstock.savepoints.state_pages import key_of_text
 from penstock.snapshots.table_formats import json_rows
 from penstock.spark.types import SparkSession
