@@ -191,11 +191,9 @@ class JobHarness:
         catalog = self._catalog
         keys_json = None if keys is None else msgspec.json.encode(keys).decode()
         payload = msgspec.Raw(msgspec.json.encode(values))
+        fields.setdefault("id", self._next_command_id())
         command = Command(
-            kind=kind,
-            target=parse_target(target, keys_json, catalog),
-            payload=payload,
-            **{"id": self._next_command_id(), **fields},
+            kind=kind, target=parse_target(target, keys_json, catalog), payload=payload, **fields
         )
         check_known(command, catalog)
         self.send(COMMANDS, msgspec.json.encode(command))
