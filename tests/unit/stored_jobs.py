@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from memory_entries import MemoryEntries, Stored
 
 import penstock as ps
 from penstock.checkpoints.described_state import JobState
@@ -34,6 +33,7 @@ from penstock.state.shared import Setting, SharedStates
 from penstock.state.slot_tables import SlotTables
 from penstock.state.state_spec import StateSpec
 from penstock.state.values import BoundValueState
+from penstock.testing.memory_entries import MemoryEntries, Stored
 
 __all__ = [
     "JobWith",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -34,9 +34,10 @@ class BatchOutcome:
 
     Args:
         number: that of the micro-batch, from 0.
-        sinks: what each sink got, by its name; `dead-letters` is one of them.
+        sinks: what the sinks got, by name, without those that got nothing; `dead-letters` is one of them.
         reports: what the tasks told the driver, for tests of what happens within.
         records_before: how many records each step had processed before.
+        sink_names: the names of all sinks.
 
     """
 
@@ -44,18 +45,18 @@ class BatchOutcome:
     sinks: Mapping[str, Written]
     reports: list[TaskReport] = field(default_factory=list)
     records_before: Mapping[str, int] = field(default_factory=dict)
+    sink_names: Sequence[str] = ()
 
     def output(self, sink: str) -> list[Any]:
         """The records that left through a sink, as objects of its schema. UnknownIdError when there is no such sink."""
-        if sink not in self.sinks:
-            raise UnknownIdError(f"The job has no sink {sink!r}; it has {', '.join(sorted(self.sinks))}.")
-        return self.sinks[sink].records
+        if sink not in self.sink_names:
+            raise UnknownIdError(f"The job has no sink {sink!r}; it has {', '.join(self.sink_names)}.")
+        return self.sinks[sink].records if sink in self.sinks else []
 
     @property
     def outputs(self) -> dict[str, list[Any]]:
         """The records by sink, of those sinks that got any. Dead letters are no output."""
-        found = {name: written.records for name, written in self.sinks.items() if name != DEAD_LETTERS}
-        return {name: records for name, records in found.items() if records}
+        return {name: written.records for name, written in self.sinks.items() if name != DEAD_LETTERS}
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
@@ -84,7 +85,7 @@ class BatchOutcome:
     @property
     def data(self) -> dict[str, Any]:
         """Every byte that the sinks got, which a replay must give again."""
-        return {name: written.data for name, written in self.sinks.items() if written.batches}
+        return {name: written.data for name, written in self.sinks.items()}
 
     def counts(self, kind: str) -> dict[str, int]:
         """What the tasks have counted, by stream or step, such as "in", "records" or "late"."""

@@ -232,8 +232,9 @@ class BatchRunner:
         written = {
             name: Written(kind, [pair for task in sink.finished for pair in task.batches])
             for name, (sink, kind, _) in sinks.items()
+            if sink.finished
         }
-        return BatchOutcome(self.number, written, reports, self.records)
+        return BatchOutcome(self.number, written, reports, self.records, list(sinks))
 
 
 def _with_own_functions(graph: Graph) -> Graph:

@@ -39,7 +39,7 @@ def check_replay(
 def _differences(
     first: BatchOutcome, again: BatchOutcome, stored: BatchRunner, stored_again: BatchRunner
 ) -> Iterator[str]:
-    for sink in sorted(first.sinks):
+    for sink in first.sink_names:
         yield from _first_difference(f"the sink {sink!r} got", first.output(sink), again.output(sink))
     yield from _first_difference("a receipt is", first.receipts, again.receipts)
     if first.data != again.data:
