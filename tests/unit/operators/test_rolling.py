@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import InProcessJob
 
 import penstock as ps
 from penstock.errors import JobDefinitionError
+from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
@@ -32,11 +32,11 @@ FOLDS: dict[str, Callable[[list[int]], float | None]] = {
 SALES = st.builds(Sale, st.sampled_from("ab"), st.integers(1, 2), st.none() | st.integers(-50, 50))
 
 
-def job_of(aggregate: str, *key: str) -> InProcessJob:
+def job_of(aggregate: str, *key: str) -> BatchRunner:
     job = ps.Job("j", key_groups=2)
     sales = job.data_stream("sales", schema=Sale).key_by(*key)
     getattr(sales, aggregate)("step", "amount").sink_to("out")
-    return InProcessJob(job)
+    return BatchRunner(job)
 
 
 @given(st.lists(st.lists(SALES, max_size=5), max_size=4), st.sampled_from(sorted(FOLDS)))
@@ -50,7 +50,7 @@ def test_each_record_gives_the_aggregate_so_far(batches: Any, aggregate: str) ->
             values = seen.setdefault((sale.shop, sale.day), [])
             values += [] if sale.amount is None else [sale.amount]
             expected.append((sale.shop, sale.day, FOLDS[aggregate](values)))
-        found = job.run({"sales": [("s", sales)]} if sales else {}).records("out")
+        found = job.run({"sales": [("s", sales)]} if sales else {}).output("out")
         for key in seen:
             mine = [(one.shop, one.day, one.value) for one in found if (one.shop, one.day) == key]
             assert mine == [one for one in expected if one[:2] == key]
@@ -58,7 +58,7 @@ def test_each_record_gives_the_aggregate_so_far(batches: Any, aggregate: str) ->
 
 def test_a_single_key_is_emitted_under_its_name() -> None:
     job = job_of("sum", "shop")
-    (record,) = job.run({"sales": [("s", [Sale("a", 1, 3)])]}).records("out")
+    (record,) = job.run({"sales": [("s", [Sale("a", 1, 3)])]}).output("out")
     assert (record.shop, record.value) == ("a", 3.0)
 
 

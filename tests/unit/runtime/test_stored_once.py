@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process_job import NOW, InProcessJob
-from memory_entries import MemoryEntries
 
 import penstock as ps
 from penstock.control.commands import Command, Target
@@ -20,6 +18,8 @@ from penstock.engine.slot import Header, header_of, put_header
 from penstock.state.kept_slots import kept_slots
 from penstock.state.shared import SharedStates
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.batch_runner import NOW, BatchRunner
+from penstock.testing.memory_entries import MemoryEntries
 
 SECOND = dt.timedelta(seconds=1)
 
@@ -51,13 +51,13 @@ class Visits(ps.ProcessFunction):
         self.note.set("\ud800")
 
 
-def job_with(ids: int, rules: int = 8) -> InProcessJob:
+def job_with(ids: int, rules: int = 8) -> BatchRunner:
     """A job by event time whose slots know so many ids and versions of keys, and share so many rules."""
     job = ps.Job("visits", key_groups=4)
     marks = ps.Watermarks.monotonous()
     visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=marks)
     visits.key_by("key").process("visits", Visits())
-    made = InProcessJob(job, partitions=2)
+    made = BatchRunner(job, parallelism=2)
     (node,) = made.plan.graph.steps()
     core = made.plan.core(node)
     register = Register(ids_kept=ids, keys_kept=ids)
@@ -79,7 +79,7 @@ def command(command_id: str, target: Target, version: int | None = None, **more:
     return Command(id=command_id, kind=more.pop("kind", "set"), target=target, version=version, **more)
 
 
-def stored_by(job: InProcessJob, inputs: Any) -> int:
+def stored_by(job: BatchRunner, inputs: Any) -> int:
     """How many bytes a micro-batch stores; its replay, by a worker that has kept nothing, stores the same."""
     before = {name: dict(stored) for name, stored in job.states.items()}
     again = job.copy()
@@ -100,7 +100,7 @@ def stored_by(job: InProcessJob, inputs: Any) -> int:
     )
 
 
-def visits(job: InProcessJob, number: int) -> Any:
+def visits(job: BatchRunner, number: int) -> Any:
     """A visit of each of some keys, which moves the watermark."""
     return {"visits": [("p", [Visit(key, job.now + number * SECOND) for key in range(8)])]}
 
