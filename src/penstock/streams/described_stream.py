@@ -7,7 +7,7 @@ from penstock.records.types import RecordType
 from penstock.streams.graph import Edge, Graph, Port
 from penstock.streams.origin import Origin
 
-__all__ = ["DescribedStream", "StepInput"]
+__all__ = ["DescribedStream", "KeyedInput", "StepInput"]
 
 
 class DescribedStream:
@@ -76,3 +76,12 @@ class StepInput:
     def edge(self) -> Edge:
         """The stream and its key, as the graph has them."""
         return self.stream.edge(self.key)
+
+
+class KeyedInput(StepInput):
+    """A stream that is partitioned by a key."""
+
+    key: KeySelector
+
+    def __init__(self, stream: DescribedStream, key: KeySelector) -> None:
+        super().__init__(stream, key)

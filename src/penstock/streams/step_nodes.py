@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction, annotated_result, output_type
-from penstock.operators.rolling_aggregates import RollingAggregate
+from penstock.operators.rolling_aggregates import (
+    RollingCount,
+    RollingFieldAggregate,
+    RollingFunction,
+    rolling_aggregate,
+    rolling_reduce,
+)
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.operators.window_step import LATE, WindowStep, window_output, window_step
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
-from penstock.streams.described_stream import DescribedStream, StepInput
+from penstock.state.folded_states import AggregateFunction
+from penstock.streams.described_stream import DescribedStream, KeyedInput, StepInput
 from penstock.streams.graph import Graph, Port, ProcessNode, described_type, is_given, output_name
 from penstock.streams.origin import Origin, protobuf_source
 from penstock.streams.step_validation import (
@@ -32,7 +39,16 @@ from penstock.windows.operator import WindowSpec
 from penstock.windows.value_hashes import can_be_hashed
 from penstock.windows.window_functions import WindowContents
 
-__all__ = ["DescribedStep", "add_process", "add_rolling", "add_windows", "distinct_count"]
+__all__ = [
+    "DescribedStep",
+    "add_process",
+    "add_rolling_aggregate",
+    "add_rolling_count",
+    "add_rolling_field",
+    "add_rolling_reduce",
+    "add_windows",
+    "distinct_count",
+]
 
 
 class DescribedStep(DescribedStream):
@@ -84,23 +100,49 @@ def add_process(
     return _add_step(step, function, inputs, main, protobuf_source(None, schema, f"Step {step!r}"))
 
 
-def add_rolling(step: str, aggregate: str, field: str, keyed: StepInput) -> DescribedStep:
+def add_rolling_field(step: str, aggregate: str, field: str, keyed: KeyedInput) -> DescribedStep:
     """A step that emits after each record the aggregate of a field so far."""
     check_number(step, aggregate, keyed.stream.record_type, field)
-    assert keyed.key is not None
-    function = RollingAggregate(FieldAggregate(aggregate, field), keyed.key)
+    return _add_rolling(step, RollingFieldAggregate(FieldAggregate(aggregate, field), keyed.key), keyed)
+
+
+def add_rolling_count(step: str, keyed: KeyedInput) -> DescribedStep:
+    """A step that emits after each record how many there were."""
+    return _add_rolling(step, RollingCount(keyed.key), keyed)
+
+
+def add_rolling_aggregate(
+    step: str, aggregate: AggregateFunction[Any, Any, Any], keyed: KeyedInput, output: Any
+) -> DescribedStep:
+    """A step that emits after each record what an aggregate function makes of all so far."""
+    try:
+        function = rolling_aggregate(aggregate, keyed.key, output)
+    except (JobDefinitionError, SchemaError) as e:
+        raise type(e)(f"Step {step!r}: {e}") from e
+    return _add_rolling(step, function, keyed)
+
+
+def add_rolling_reduce(step: str, reduce: Callable[[Any, Any], Any], keyed: KeyedInput) -> DescribedStep:
+    """A step that emits after each record what all so far are reduced to."""
+    try:
+        function = rolling_reduce(reduce, keyed.stream.record_type)
+    except JobDefinitionError as e:
+        raise JobDefinitionError(f"Step {step!r}: {e}") from None
+    return _add_rolling(step, function, keyed)
+
+
+def _add_rolling(step: str, function: RollingFunction, keyed: KeyedInput) -> DescribedStep:
     return add_process(step, function, [keyed], function.output)
 
 
 def add_windows(
-    step: str, keyed: StepInput, contents: WindowContents, parts: Mapping[str, Any], output: Any
+    step: str, keyed: KeyedInput, contents: WindowContents, options: Mapping[str, Any], output: Any
 ) -> DescribedStep:
-    """A step with windows; `parts` are their assigner and what goes with it."""
+    """A step with windows; `options` are their assigner and what goes with it."""
     stream, key = keyed.stream, keyed.key
-    assert key is not None
     check_step(step, stream)
     try:
-        spec = WindowSpec(contents=contents, late_output=True, **parts)
+        spec = WindowSpec(contents=contents, late_output=True, **options)
         made = window_output(contents, stream.record_type, key, output)
         function = window_step(spec, stream.record_type, made)
     except (JobDefinitionError, SchemaError) as e:
@@ -149,6 +191,9 @@ def _origin_of(node: ProcessNode, output: str, kind: RecordType, protobuf: Proto
     time, function = node.edges[-1].time, node.function
     given = Origin(output_name(node.step, output), is_control=False, protobuf=protobuf, time=time)
     origin = given.of(kind, protobuf)
+    if isinstance(function, RollingFunction) and origin.time not in (None, INGESTION_TIME):
+        # A record that is reduced to an older one counts at its own time.
+        return dataclasses.replace(origin, time=EVENT_TIME)
     if time is None or not isinstance(function, WindowStep) or output == LATE:
         return origin
     if function.spec.contents.function is not None and origin.time not in (EVENT_TIME, INGESTION_TIME):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, cast, overload
 
-from penstock.base.durations import Duration
 from penstock.errors import JobDefinitionError
 from penstock.operators.functions import check_function
 from penstock.operators.keys import KeySelector, key_selector, place_selector
 from penstock.state.folded_states import AggregateFunction
-from penstock.streams.described_stream import DescribedStream, StepInput
+from penstock.streams import step_nodes
+from penstock.streams.described_stream import DescribedStream, KeyedInput, StepInput
 from penstock.streams.function_types import (
     AggregateT,
     ConnectedRecordFunction,
@@ -23,14 +23,12 @@ from penstock.streams.function_types import (
 from penstock.streams.graph import SinkNode, check_name
 from penstock.streams.origin import protobuf_source
 from penstock.streams.stateless_nodes import add_event_time, add_transform, add_union
-from penstock.streams.step_nodes import DescribedStep, add_process, add_rolling, add_windows, distinct_count
 from penstock.streams.step_validation import check_number
 from penstock.streams.stream_validation import check_connections
+from penstock.streams.window_options import WindowOptions
 from penstock.windows.assigners import WindowAssigner
 from penstock.windows.distinct_counts import DEFAULT_ACCURACY
-from penstock.windows.evictors import Evictor
 from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics, RecordCount
-from penstock.windows.triggers import Trigger
 from penstock.windows.window_functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 
 __all__ = [
@@ -188,7 +186,7 @@ class DataStream(DescribedStream, Generic[RecordT]):
 class ProcessedStream(DataStream[RecordT]):
     """What a step emits, with its side outputs."""
 
-    def __init__(self, step: DescribedStep) -> None:
+    def __init__(self, step: step_nodes.DescribedStep) -> None:
         super().__init__(step)
         self._step = step
 
@@ -212,10 +210,8 @@ class BroadcastStream(StepInput, Generic[RecordT]):
         super().__init__(stream, None)
 
 
-class KeyedStream(StepInput, Generic[KeyT, RecordT]):
+class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
     """A stream partitioned by key, `KeyedStream[int, Reading]`. A key that a field holds is `Any` to type checkers."""
-
-    key: KeySelector
 
     def __init__(self, stream: DataStream[RecordT], key: KeySelector) -> None:
         super().__init__(stream, key)
@@ -238,27 +234,75 @@ class KeyedStream(StepInput, Generic[KeyT, RecordT]):
     ) -> ProcessedStream[Any]:
         """Run a process function on the records. `step` is the stable name to which the state belongs."""
         return ProcessedStream(
-            add_process(step, check_function(function, step, connected=False), [self], output)
+            step_nodes.add_process(step, check_function(function, step, connected=False), [self], output)
         )
+
+    def reduce(self, step: str, function: Callable[[RecordT, RecordT], RecordT]) -> ProcessedStream[RecordT]:
+        """After each record what all records of its key so far are reduced to, at the record's event time.
+
+        `function` takes what was reduced so far and a record, and returns the two as one record of the same type. The
+        first record of a key is emitted as it is. The step keeps the state `reduced`.
+
+        >>> job = Job("rooms")
+        >>> readings = job.data_stream("readings", schema="room INT, celsius DOUBLE")
+        >>> def hotter(one, other):
+        ...     return one if one.celsius >= other.celsius else other
+        >>> hottest = readings.key_by("room").reduce("hottest", hotter)
+        >>> hottest.record_type.field_names
+        ('room', 'celsius')
+        """
+        return ProcessedStream(step_nodes.add_rolling_reduce(step, function, self))
+
+    def aggregate(
+        self, step: str, function: AggregateFunction[RecordT, Any, Any], *, output: Any = None
+    ) -> ProcessedStream[Any]:
+        """After each record what an aggregate function makes of all records of its key so far.
+
+        Emits the fields of the key and the result: its fields, or `value`, at the record's event time. `output` is the
+        type of the result where `get_result` is not annotated. The step keeps the state `accumulator`.
+
+        >>> class Span(AggregateFunction):
+        ...     def create_accumulator(self) -> list[float]:
+        ...         return []
+        ...     def add(self, record, bounds: list[float]) -> list[float]:
+        ...         return [min([record.celsius, *bounds]), max([record.celsius, *bounds])]
+        ...     def get_result(self, bounds: list[float]) -> float:
+        ...         return bounds[1] - bounds[0]
+        >>> readings = Job("rooms").data_stream("readings", schema="room INT, celsius DOUBLE")
+        >>> readings.key_by("room").aggregate("span", Span()).record_type.field_names
+        ('room', 'value')
+        """
+        return ProcessedStream(step_nodes.add_rolling_aggregate(step, function, self, output))
+
+    def count(self, step: str) -> ProcessedStream[Any]:
+        """After each record the number of records of its key so far.
+
+        Emits the fields of the key and `value`, an integer. The step keeps the state `count`.
+
+        >>> visits = Job("site").data_stream("visits", schema="page STRING")
+        >>> visits.key_by("page").count("visits-by-page").record_type.field_names
+        ('page', 'value')
+        """
+        return ProcessedStream(step_nodes.add_rolling_count(step, self))
 
     def sum(self, step: str, field: str) -> ProcessedStream[Any]:
         """After each record the sum of a numeric field over all records of its key so far.
 
         Emits the fields of the key and `value`, a double; null values change nothing.
         """
-        return ProcessedStream(add_rolling(step, "sum", field, self))
+        return ProcessedStream(step_nodes.add_rolling_field(step, "sum", field, self))
 
     def min(self, step: str, field: str) -> ProcessedStream[Any]:
         """The smallest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
-        return ProcessedStream(add_rolling(step, "min", field, self))
+        return ProcessedStream(step_nodes.add_rolling_field(step, "min", field, self))
 
     def max(self, step: str, field: str) -> ProcessedStream[Any]:
         """The largest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
-        return ProcessedStream(add_rolling(step, "max", field, self))
+        return ProcessedStream(step_nodes.add_rolling_field(step, "max", field, self))
 
     def mean(self, step: str, field: str) -> ProcessedStream[Any]:
         """The mean of a numeric field so far, as `sum` gives the sum; null as long as there is no value."""
-        return ProcessedStream(add_rolling(step, "mean", field, self))
+        return ProcessedStream(step_nodes.add_rolling_field(step, "mean", field, self))
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[KeyT, RecordT]:
         """Put the records of each key into windows, such as `ps.TumblingWindows("10s")`."""
@@ -287,10 +331,10 @@ class ConnectedStream(Generic[KeyT, RecordT]):
         checked = check_function(function, step, connected=True)
         # Broadcast control records take effect before keyed ones.
         controls = sorted(self._controls, key=lambda control: control.key is not None)
-        return ProcessedStream(add_process(step, checked, [*controls, self._data], output))
+        return ProcessedStream(step_nodes.add_process(step, checked, [*controls, self._data], output))
 
 
-class WindowedStream(Generic[KeyT, RecordT]):
+class WindowedStream(WindowOptions, Generic[KeyT, RecordT]):
     """Records of each key in windows. Say when windows fire and what leaves them, then what comes of their records.
 
     Every method gives a new one, but for those that make a step: `reduce`, `aggregate` and `process`. The step's stream
@@ -303,20 +347,8 @@ class WindowedStream(Generic[KeyT, RecordT]):
     """
 
     def __init__(self, keyed: KeyedStream[KeyT, RecordT], assigner: WindowAssigner) -> None:
+        super().__init__(assigner)
         self._keyed = keyed
-        self._parts: dict[str, Any] = {"assigner": assigner}
-
-    def trigger(self, trigger: Trigger) -> WindowedStream[KeyT, RecordT]:
-        """Let windows fire as a trigger says, in place of the assigner's own."""
-        return self._with(trigger=trigger)
-
-    def evictor(self, evictor: Evictor) -> WindowedStream[KeyT, RecordT]:
-        """Let an evictor drop records when windows fire. All records are kept until then."""
-        return self._with(evictor=evictor)
-
-    def allowed_lateness(self, lateness: Duration) -> WindowedStream[KeyT, RecordT]:
-        """Keep windows by event time for so long behind their end; each late record fires them again."""
-        return self._with(lateness=lateness)
 
     @overload
     def reduce(
@@ -432,7 +464,7 @@ class WindowedStream(Generic[KeyT, RecordT]):
         with 0.03 at most 9 KB. Runs as columns where `count` does. The setting `accuracy` changes it while the job
         runs.
         """
-        aggregate = distinct_count(step, self._keyed.stream, field, accuracy)
+        aggregate = step_nodes.distinct_count(step, self._keyed.stream, field, accuracy)
         return self._step(step, Aggregated(aggregate), None)
 
     def _aggregate(self, step: str, aggregate: str, field: str) -> ProcessedStream[Any]:
@@ -457,13 +489,8 @@ class WindowedStream(Generic[KeyT, RecordT]):
         """Keep all records of a window, and give them to a function when it fires."""
         return self._step(step, AllRecords(cast("WindowFunction", function)), output)
 
-    def _with(self, **parts: Any) -> WindowedStream[KeyT, RecordT]:
-        found = WindowedStream(self._keyed, self._parts["assigner"])
-        found._parts = self._parts | parts
-        return found
-
     def _step(self, step: str, contents: WindowContents, output: Any) -> ProcessedStream[Any]:
-        described = add_windows(step, self._keyed, contents, self._parts, output)
+        described = step_nodes.add_windows(step, self._keyed, contents, self.options, output)
         return ProcessedStream(described)
 
 

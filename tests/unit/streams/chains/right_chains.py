@@ -42,7 +42,7 @@ assert_type(by_ddl, ps.DataStream[Any])
 # Stateless functions.
 assert_type(readings.map(alarm_of), ps.DataStream[Alarm])
 assert_type(readings.map(lambda reading: reading, output=Reading), ps.DataStream[Reading])
-assert_type(readings.map(lambda reading: {"room": reading.room}, output="room INT"), ps.DataStream[Any])
+assert_type(readings.map(lambda reading: reading, output="room INT"), ps.DataStream[Any])
 assert_type(readings.filter(is_high).flat_map(twice), ps.DataStream[Alarm])
 assert_type(readings.flat_map(lambda reading: [reading], output=Limit), ps.DataStream[Limit])
 assert_type(readings.union(others, readings.map(doubled)), ps.DataStream[Reading])
@@ -69,6 +69,11 @@ assert_type(by_room.process("columns", Vectorised()), ps.ProcessedStream[Any])
 assert_type(by_room.process("columns-as", Vectorised(), output=Alarm), ps.ProcessedStream[Alarm])
 assert_type(by_ddl.key_by("room").process("judge-any", Judge()), ps.ProcessedStream[Alarm])
 by_room.process("silent", Silent()).side_output("alarms").sink_to("alarms")
+
+# Rolling aggregates.
+assert_type(by_room.reduce("highest-so-far", higher), ps.ProcessedStream[Reading])
+assert_type(by_room.aggregate("aggregate-so-far", Highest()), ps.ProcessedStream[Any])
+assert_type(by_room.count("count-so-far"), ps.ProcessedStream[Any])
 
 # Control streams.
 connected = by_room.connect(limits.key_by(number_of), limits.key_by("room"), limits.broadcast())

@@ -60,6 +60,11 @@ by_room.process("columns", Vectorised(), output=Alarm).filter(is_high)  # E: Arg
 by_room.process("judge", Judge(), output=3)  # E: No overload variant of "process"
 by_room.process("escalate", Escalate(), output=Alarm)  # E: Argument 2 to "process"
 
+# Rolling aggregates.
+alarms.key_by("room").reduce("highest", higher)  # E: Argument 2 to "reduce" of "KeyedStream"
+by_room.reduce("highest", higher).filter(is_urgent)  # E: Argument 1 to "filter"
+alarms.key_by("room").aggregate("highest", Highest())  # E: Argument 2 to "aggregate" of "KeyedStream"
+
 # Control streams.
 by_room.connect(limits.key_by(name_of))  # E: Argument 1 to "key_by" of "DataStream" has incompatible type
 by_room.connect(limits)  # E: Argument 1 to "connect"
