@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
