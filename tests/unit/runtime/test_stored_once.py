@@ -15,7 +15,6 @@ from penstock.control.register import Register
 from penstock.engine import actions, slot_run
 from penstock.engine.actions import StandingCommands
 from penstock.engine.slot import Header, header_of, put_header
-from penstock.state.kept_slots import kept_slots
 from penstock.state.shared import SharedStates
 from penstock.state.slot_tables import SlotTables
 from penstock.testing.batch_runner import NOW, BatchRunner
@@ -85,11 +84,7 @@ def stored_by(job: BatchRunner, inputs: Any) -> int:
     again = job.copy()
     result = job.run(inputs)
     assert [letter.reason for letter in result.dead_letters] == []
-    kept = dict(kept_slots._kept)
-    kept_slots._kept.clear()
     again.run(inputs, seed=1)
-    kept_slots._kept.clear()
-    kept_slots._kept.update(kept)
     assert again.states == job.states
     job.now += SECOND
     return sum(
@@ -175,7 +170,7 @@ def test_what_is_kept_once_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> N
     slots = len(job.plan.slot_of)
     assert [name for name in calls if name != "action_of"] == []
     assert calls.count("action_of") == 5 * slots, "once for all key groups of a slot"
-    kept_slots._kept.clear()
+    job.forget()
     job.run(visits(job, 9))
     assert calls.count("SharedStates") == calls.count("_standing_of") == slots
     assert "register_of" not in calls, "data does not need it"
@@ -192,7 +187,6 @@ def test_a_state_that_cannot_be_stored_leaves_no_trace_in_what_is_kept() -> None
     finals = [(r.id, r.status) for r in found if r.status in ("APPLIED", "REJECTED", "DEGRADED")]
     assert finals == [("rule", "APPLIED"), ("spoil", "DEGRADED")]
     assert job.run(commands(rule)).receipts == []
-    kept_slots._kept.clear()
     replayed.run(commands(rule, spoil))
     replayed.run(commands(rule))
     assert replayed.states == job.states

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.state.kept_slots import kept_slots
 from penstock.testing.batch_runner import NOW, BatchRunner
 
 SECOND = dt.timedelta(seconds=1)
@@ -143,7 +142,7 @@ def test_every_timer_is_called_once_in_its_order(batches: Any) -> None:
             passed += seconds
             job.now = NOW + passed * SECOND
             if is_cold:
-                kept_slots._kept.clear()
+                job.forget()
             expected = [told for ask in controls for told in model.ask(ask)]
             expected += [*model.fire(passed)]
             expected += [told for ask in data for told in model.ask(ask)]
@@ -154,7 +153,6 @@ def test_every_timer_is_called_once_in_its_order(batches: Any) -> None:
             told = result.output("told")
             for key in "abcde":
                 assert [t for t in told if t.key == key] == [t for t in expected if t.key == key]
-            kept_slots._kept.clear()
             assert again.run(inputs, seed=1).data == result.data
             assert again.states == job.states
 
@@ -199,7 +197,7 @@ def test_timers_wait_while_the_step_is_paused() -> None:
     job.now += 5 * SECOND
     inputs = {"asks": [("d", [Ask("a", "look")])], "controls": [("c", [Ask("a", "register", 2)])]}
     assert [one.text for one in job.run(inputs).output("told")] == ["register"]
-    kept_slots._kept.clear()
+    job.forget()
     assert [one.text for one in job.run(resume).output("told")] == ["1  1", "2  2", "look"]
 
 

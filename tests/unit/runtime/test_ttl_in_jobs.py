@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import JobDefinitionError
-from penstock.state.kept_slots import kept_slots
 from penstock.state.slot_tables import SlotTables
 from penstock.testing.batch_runner import NOW, BatchRunner
 
@@ -144,7 +143,7 @@ def test_values_are_there_until_they_expire_and_never_longer(by_event: bool, bat
     for passed, cold, records in batches:
         job.now += dt.timedelta(seconds=passed)
         if cold:
-            kept_slots._kept.clear()
+            job.forget()
         touches = [
             Touch(key, state, act, EPOCH + dt.timedelta(seconds=at)) for key, state, act, at in records
         ]
@@ -162,7 +161,6 @@ def test_values_are_there_until_they_expire_and_never_longer(by_event: bool, bat
             for wanted in range(3)
         ]
         assert by_key[:3] == by_key[3:]
-        kept_slots._kept.clear()
         replayed = again.run({"touches": [("p", touches)]}, seed=1)
         assert replayed.data == result.data
         assert again.states == job.states
