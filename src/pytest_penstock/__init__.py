@@ -1,4 +1,8 @@
-"""Pytest plugin: the fixture `job_harness`, whose last micro-batch stands in the report of a test that fails."""
+"""Pytest plugin: the fixture `job_harness`, whose last micro-batch stands in the report of a test that fails.
+
+Each session of pytest loads this, also where no test has a job. So it stands beside the package `penstock`, which takes
+a while to import, and imports that only where a test asks for the fixture.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class NewHarness(Protocol):
 @pytest.fixture
 def job_harness(request: pytest.FixtureRequest) -> NewHarness:
     """Make harnesses, of which a test that fails shows what came into the last micro-batch and what left it."""
-    made = request.node.stash.setdefault(_MADE, [])
+    made: list[JobHarness] = request.node.stash.setdefault(_MADE, [])
 
     def make(job: Job, **options: Any) -> JobHarness:
         from penstock.testing.harness import JobHarness
