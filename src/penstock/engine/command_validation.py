@@ -305,7 +305,8 @@ def key_array(keys: Sequence[Any], key_type: pa.DataType) -> pa.Array:
         rows = msgspec.convert(keys, list[list[Any]])
         if any(len(row) != len(parts) for row in rows):
             raise ValueError(f"a key has {len(parts)} parts")
-        columns = [_column(column, kind) for column, kind in zip(zip(*rows, strict=True), parts, strict=True)]
+        values = list(zip(*rows, strict=True)) if rows else [()] * len(parts)
+        columns = [_column(column, kind) for column, kind in zip(values, parts, strict=True)]
         return pa.StructArray.from_arrays(columns, fields=list(key_type))
     return _column(keys, key_type)
 

@@ -13,12 +13,14 @@ import msgspec
 
 from penstock.checkpoints.described_state import described
 from penstock.checkpoints.evolution import check_changes, plan_changes
+from penstock.errors import AlreadyThereError
 from penstock.runtime.seed import SlotReader, seed_folder, take_over
 from penstock.runtime.slots import slot_keys
 from penstock.savepoints.captured_tables import assemble
 from penstock.savepoints.state_restore import Snapshot, described_in, write_seed
-from penstock.snapshots.manifest import Manifest
+from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.snapshot_writer import Contents
+from penstock.snapshots.stores import open_store
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
 
@@ -44,7 +46,12 @@ def scratch_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def take_savepoint(runner: BatchRunner, place: str) -> Manifest:
-    """Write what the slots have stored as a savepoint, which ends between two micro-batches."""
+    """Write what the slots have stored as a savepoint, which ends between two micro-batches.
+
+    Raises AlreadyThereError when there is a snapshot in that place, SnapshotError when it cannot be written.
+    """
+    if open_store(place).exists(MANIFEST):
+        raise AlreadyThereError(f"There is a snapshot in {place} already. Choose another place.")
     state = described(runner.job.name, runner.plan)
     positions: dict[str, dict[str, Any]] = {}
     for (stream, partition), offset in runner.offsets.items():

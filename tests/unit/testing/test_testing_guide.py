@@ -45,7 +45,7 @@ def test_the_tests_of_the_guide_pass_with_the_plugin(tmp_path: Path) -> None:
             "-p",
             "no:cacheprovider",
             "-p",
-            "penstock.testing.pytest_plugin",
+            "pytest_penstock",
         ],
         cwd=tmp_path,
         env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(tmp_path)},

@@ -1,4 +1,8 @@
-"""Pytest plugin: the fixture `job_harness`, whose last micro-batch stands in the report of a test that fails."""
+"""Pytest plugin: the fixture `job_harness`, whose last micro-batch stands in the report of a test that fails.
+
+Each session of pytest loads this, also where no test has a job. So it stands beside the package `penstock`, which takes
+a while to import, and imports that only where a test asks for the fixture.
+"""
 
 from __future__ import annotations
 
