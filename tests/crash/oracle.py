@@ -15,7 +15,8 @@ from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.described_state import read_described
 from penstock.errors import CheckpointError, PenstockError
 from penstock.runtime.cuts import batch_numbers
-from penstock.savepoints.snapshot_capture import FrozenEntries, read_step
+from penstock.savepoints.captured_tables import FrozenEntries
+from penstock.savepoints.snapshot_capture import read_step
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_index import key_values
 from penstock.state.slot_tables import SlotTables

@@ -29,10 +29,11 @@ from spark_files import SparkLogFolder, StateFolder, write_description, write_sp
 from penstock.base.instants import instant_of
 from penstock.runtime.level import Level
 from penstock.runtime.packed_rows import PackedRow, packed_batches
+from penstock.runtime.seed import SlotReader
 from penstock.runtime.slots import slot_keys
 from penstock.runtime.writer import Forwarder, unpacked_rows
 from penstock.spark.query import Query, _packed
-from penstock.spark.stored_state import SlotReader, _failure, _operator_of
+from penstock.spark.stored_state import _failure, _operator_of
 from penstock.state.kept_slots import kept_slots
 
 __all__ = ["ModelQuery", "ModelSpark", "forget_workers", "model_compile", "model_read_slots"]

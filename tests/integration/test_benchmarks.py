@@ -30,11 +30,11 @@ from benchmarks import kafka as kafka_to_kafka
 from benchmarks.processes import ContestantError, run_module
 from benchmarks.workload import OFF, ON, Commands, Mismatch, Readings, Rooms, expected_commands, mismatch
 from contestants import contestants_here
-from in_process_job import InProcessJob
 from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.machine.kafka_broker import KafkaBroker
+from penstock.testing.batch_runner import BatchRunner
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_each_window_job_emits_the_windows_of_the_fold(name: str, tmp_path: Path
     sizes = windows.Sizes(keys=20, files=2, file_rows=1_000, span_ms=30_000)
     expected = windows.write_input(tmp_path / "readings", sizes, sizes.files)
     job: ps.Job = getattr(window_jobs, name)
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     found = []
     for number in range(sizes.files):
         rows = pq.read_table(tmp_path / "readings" / f"{number:04d}.parquet").to_pylist()

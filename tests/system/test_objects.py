@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from in_process_job import InProcessJob
 from s3_server import DOMAIN, KEY, SECRET, STRANGER, STRANGER_SECRET, S3Server
 
 import penstock as ps
 from penstock.objects.objects import ObjectError, read_object
+from penstock.testing.batch_runner import BatchRunner
 
 MOST_BYTES = 1000
 IN_TIME_S = 15.0
@@ -329,8 +329,8 @@ def offsets_job() -> ps.Job:
 def test_settings_come_from_an_object(s3: S3Server, environ: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """They take effect at the cut, a replay sees the same when the object has changed or is out of reach."""
     uri = s3.put("settings", "limits.yaml", b"offset: 11\n")
-    job = InProcessJob(offsets_job(), partitions=3)
-    job.folder = str(tmp_path / "kept")
+    job = BatchRunner(offsets_job(), parallelism=3)
+    job.fetched_folder = str(tmp_path / "kept")
     job.allow_read = ["s3://settings"]
     before = job.copy()
     commands = [
@@ -348,7 +348,7 @@ def test_settings_come_from_an_object(s3: S3Server, environ: pytest.MonkeyPatch,
     }
     (reason,) = (receipt.reason for receipt in result.receipts if receipt.status == "REJECTED")
     assert reason == "'s3://settings/none.json' cannot be read: there is no such object"
-    assert [seen.offset for seen in result.records("seen")] == [11]
+    assert [seen.offset for seen in result.output("seen")] == [11]
     s3.put("settings", "limits.yaml", b"offset: 12\n")
     s3.put("settings", "none.json", b'{"offset": 13}')
     environ.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")

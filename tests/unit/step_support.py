@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-from memory_entries import MemoryEntries, Stored
-
 from penstock.engine.slot import Slot
 from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import StepCore, StepResult
 from penstock.operators.record_blocks import Block
 from penstock.state.group_state import GroupState
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.memory_entries import MemoryEntries, Stored
 
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from memory_entries import MemoryEntries, Stored
 
 import penstock as ps
 from penstock.checkpoints.described_state import JobState
@@ -25,7 +24,7 @@ from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.seed import read_seed
 from penstock.runtime.slots import first_key_groups, slots
-from penstock.savepoints.snapshot_capture import Capture, StepReader, assemble
+from penstock.savepoints.captured_tables import StepReader, assemble
 from penstock.snapshots.manifest import Manifest
 from penstock.snapshots.snapshot_writer import Contents
 from penstock.state.group_state import Cursor, GroupState
@@ -34,6 +33,7 @@ from penstock.state.shared import Setting, SharedStates
 from penstock.state.slot_tables import SlotTables
 from penstock.state.state_spec import StateSpec
 from penstock.state.values import BoundValueState
+from penstock.testing.memory_entries import MemoryEntries, Stored
 
 __all__ = [
     "JobWith",
@@ -255,13 +255,12 @@ def _plain(core: StepCore, key: Any) -> Any:
 def captured(uri: Path, state: JobState, form: Any, read: StepReader, **more: Any) -> Manifest:
     """A snapshot of what `read` finds."""
     kind: Any = "savepoint" if form == "arrow" else "dump"
-    wanted = Capture(kind, str(uri), form)
     steps = {name: msgspec.to_builtins(step) for name, step in state.steps.items()}
     about = {"id": "s-1", "batch": 7, **more}
     contents = Contents(
         kind, job=state.job, key_groups=state.key_groups, format=form, tables=(), steps=steps, **about
     )
-    return assemble(wanted, contents, state, read)
+    return assemble(str(uri), contents, state, read)
 
 
 def read_from(seed: Path, state: JobState, parallelism: int) -> StepReader:

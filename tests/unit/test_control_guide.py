@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 from google.protobuf import text_format
-from in_process_job import InProcessJob
 
 import penstock as ps
 from penstock.control.command_decoder import decode_command
@@ -21,6 +20,7 @@ from penstock.control.commands import Command
 from penstock.control.control_pb2 import Command as CommandMessage
 from penstock.control.receipts import Receipt
 from penstock.operators.handlers import BUILT_IN_KINDS
+from penstock.testing.batch_runner import BatchRunner
 
 GUIDE = Path(__file__).parents[2] / "docs" / "control.md"
 
@@ -52,12 +52,12 @@ def guide() -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture
-def running(guide: dict[str, Any]) -> tuple[InProcessJob, dict[str, Any]]:
+def running(guide: dict[str, Any]) -> tuple[BatchRunner, dict[str, Any]]:
     """The guide's first job, with its names."""
     job = ps.Job("alarms")
     readings = job.data_stream("readings", schema=guide["Reading"], event_time="at")
     readings.key_by("room").process("alarms", guide["Alarms"]()).sink_to("alarms-out")
-    made = InProcessJob(job, partitions=2)
+    made = BatchRunner(job, parallelism=2)
     made.now = dt.datetime(2026, 11, 21, 12, 0, 0, 250_000, dt.UTC)
     return made, guide
 
@@ -97,7 +97,7 @@ def test_the_tables_name_every_field_and_kind() -> None:
 
 
 def test_the_receipt_of_the_guide_is_what_the_job_writes(
-    running: tuple[InProcessJob, dict[str, Any]],
+    running: tuple[BatchRunner, dict[str, Any]],
 ) -> None:
     """The commands before it are those of the page."""
     job, _ = running
@@ -114,7 +114,7 @@ def test_the_receipt_of_the_guide_is_what_the_job_writes(
 
 
 def test_the_trace_of_the_guide_is_what_the_job_answers(
-    running: tuple[InProcessJob, dict[str, Any]],
+    running: tuple[BatchRunner, dict[str, Any]],
 ) -> None:
     """For two rooms with limits and four readings."""
     job, guide = running
@@ -132,7 +132,7 @@ def test_the_trace_of_the_guide_is_what_the_job_answers(
 
 
 def test_an_event_time_of_the_guide_changes_the_records_behind_it(
-    running: tuple[InProcessJob, dict[str, Any]],
+    running: tuple[BatchRunner, dict[str, Any]],
 ) -> None:
     """The correction of the page lowers what was measured from noon on; the base holds before."""
     job, guide = running
@@ -142,7 +142,7 @@ def test_an_event_time_of_the_guide_changes_the_records_behind_it(
     noon = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
     times = [noon, noon - dt.timedelta(seconds=1)]
     result = job.run({"readings": [("r", [guide["Reading"](1, 30.0, at) for at in times])]})
-    assert [alarm.celsius for alarm in result.records("alarms-out")] == [29.6, 30.0]
+    assert [alarm.celsius for alarm in result.output("alarms-out")] == [29.6, 30.0]
 
 
 def test_the_other_steps_of_the_guide_work(guide: dict[str, Any]) -> None:
@@ -154,7 +154,7 @@ def test_the_other_steps_of_the_guide_work(guide: dict[str, Any]) -> None:
     rules = job.control_stream("rules", schema=guide["Rule"], effective_at="since", version="version")
     by_rules = readings.key_by("room").connect(rules.broadcast()).process("rules", guide["Rules"]())
     by_rules.stamp_control_version().sink_to("rule-alarms")
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     season = {"name": "summer", "since": "2026-06-01"}
     commands = [
         {"id": "a", "kind": "set", "target": {"step": "alarms", "keys": [1, 2]}, "payload": {"limit": 20}},
@@ -173,6 +173,6 @@ def test_the_other_steps_of_the_guide_work(guide: dict[str, Any]) -> None:
     )
     assert {receipt.status for receipt in result.receipts} == {"ACCEPTED", "VALIDATED", "APPLIED"}
     assert msgspec.json.decode(result.receipts[-1].details) == [[1, 24.0], [2, 24.0]]
-    assert sorted(alarm.room for alarm in result.records("alarms-out")) == [1, 2]
-    found = {a.room: (a.limit, a.control_version) for a in result.records("rule-alarms")}
+    assert sorted(alarm.room for alarm in result.output("alarms-out")) == [1, 2]
+    found = {a.room: (a.limit, a.control_version) for a in result.output("rule-alarms")}
     assert found == {0: (25.0, 7), 3: (30.0, 4)}

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process_job import InProcessJob
-from rescaling import rescaled
 
 import penstock as ps
 from penstock.state.values import KeyedState
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.saved_states import rescaled
 
 GUIDE = Path(__file__).parents[2] / "docs" / "state.md"
 
@@ -33,11 +33,11 @@ def guide() -> Iterator[dict[str, Any]]:
     del sys.modules["state_guide"]
 
 
-def running(guide: dict[str, Any], function: ps.ProcessFunction) -> InProcessJob:
+def running(guide: dict[str, Any], function: ps.ProcessFunction) -> BatchRunner:
     job = ps.Job("shop", key_groups=1)
     sales = job.data_stream("sales", schema=guide["Sale"])
     sales.key_by("customer").process("step", function, output=guide["Message"]).sink_to("told")
-    return InProcessJob(job)
+    return BatchRunner(job)
 
 
 SALES = [("tea", 4.0), ("tea", 6.0), ("jam", 2.0), ("tea", -1.0)]
@@ -63,7 +63,7 @@ def test_the_functions_of_the_guide_do_what_they_say(
     sales = [guide["Sale"](1, *sale) for sale in SALES]
     job.run({"sales": [("s", sales[:2])]})
     result = job.run({"sales": [("s", [*sales[2:], guide["Sale"](2, "tea", 1.0)])]})
-    assert [told.text for told in result.records("told") if told.customer == 1] == last
+    assert [told.text for told in result.output("told") if told.customer == 1] == last
     assert not result.dead_letters
 
 
@@ -72,7 +72,7 @@ def test_the_timer_of_the_guide_is_called(guide: dict[str, Any]) -> None:
     job = running(guide, guide["Reminder"]())
     job.run({"sales": [("s", [guide["Sale"](1, "tea", 4.0), guide["Sale"](1, "jam", 2.0)])]})
     job.now += dt.timedelta(hours=8)
-    assert [told.text for told in job.run({}).records("told")] == ["come back: more jam?"]
+    assert [told.text for told in job.run({}).output("told")] == ["come back: more jam?"]
 
 
 def test_the_list_of_the_guide_is_gone_after_its_time(guide: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ def test_the_list_of_the_guide_is_gone_after_its_time(guide: dict[str, Any]) -> 
     for days in (0, 6, 6, 7):
         job.now += dt.timedelta(days=days)
         result = job.run({"sales": [("s", [guide["Sale"](1, "tea", 4.0)])]})
-        told += [one.text for one in result.records("told")]
+        told += [one.text for one in result.output("told")]
     assert told == ["0", "1", "2", "0"]
 
 
@@ -115,13 +115,13 @@ def test_the_step_without_a_key_does_what_the_guide_says(guide: dict[str, Any]) 
     """It pairs the records of a source partition, and what is left over goes with a command."""
     described = ps.Job("shop")
     described.data_stream("sales", schema=guide["Sale"]).process("pairs", guide["InPairs"]()).sink_to("pairs")
-    job = InProcessJob(described, partitions=2)
+    job = BatchRunner(described, parallelism=2)
     first = job.run({"sales": [("s", [guide["Sale"](n, *sale) for n, sale in enumerate(SALES[:3])])]})
-    assert [told.text for told in first.records("pairs")] == ["tea and tea"]
+    assert [told.text for told in first.output("pairs")] == ["tea and tea"]
     flush = {"id": "a", "kind": "flush", "target": {"step": "pairs"}}
     last = job.run({"commands": [("c", [msgspec.json.encode(flush)])]})
-    assert last.records("pairs") == [guide["Message"](2, "only jam")]
-    assert not job.run({"sales": [("s", [guide["Sale"](1, "tea", 1.0)])]}).records("pairs")
+    assert last.output("pairs") == [guide["Message"](2, "only jam")]
+    assert not job.run({"sales": [("s", [guide["Sale"](1, "tea", 1.0)])]}).output("pairs")
 
 
 def test_the_union_of_the_guide_is_known_after_a_restore(guide: dict[str, Any]) -> None:
@@ -130,11 +130,11 @@ def test_the_union_of_the_guide_is_known_after_a_restore(guide: dict[str, Any]) 
     described.data_stream("sales", schema=guide["Sale"]).process("first", guide["FirstOfArticle"]()).sink_to(
         "first"
     )
-    job = InProcessJob(described, partitions=2)
+    job = BatchRunner(described, parallelism=2)
     tea, jam = guide["Sale"](1, "tea", 1.0), guide["Sale"](2, "jam", 1.0)
-    assert len(job.run({"sales": [("s", [tea, tea]), ("t", [tea, jam])]}).records("first")) == 3
-    assert not job.run({"sales": [("t", [tea, jam])]}).records("first")
-    assert not rescaled(described, job, 3).run({"sales": [("u", [tea, jam])]}).records("first")
+    assert len(job.run({"sales": [("s", [tea, tea]), ("t", [tea, jam])]}).output("first")) == 3
+    assert not job.run({"sales": [("t", [tea, jam])]}).output("first")
+    assert not rescaled(job, 3).run({"sales": [("u", [tea, jam])]}).output("first")
 
 
 def test_the_table_has_every_kind() -> None:

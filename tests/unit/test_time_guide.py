@@ -13,9 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process_job import NOW, BatchResult, InProcessJob
-from memory_entries import MemoryEntries
-from rescaling import rescaled
 
 import penstock as ps
 from penstock.control.receipts import StepTime, slowest_time
@@ -23,6 +20,10 @@ from penstock.errors import JobDefinitionError
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.snapshots.table_formats import decode, encode
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import NOW, BatchRunner
+from penstock.testing.memory_entries import MemoryEntries
+from penstock.testing.saved_states import rescaled
 
 GUIDE = Path(__file__).parents[2] / "docs" / "time.md"
 GUARANTEES = GUIDE.with_name("guarantees.md")
@@ -47,9 +48,9 @@ class Shop:
 
     def __init__(self, guide: dict[str, Any], job: ps.Job | None = None, **options: Any) -> None:
         self._guide = guide
-        self.job = InProcessJob(job or guide["job"], **options)
+        self.job = BatchRunner(job or guide["job"], **options)
 
-    def run(self, *visits: tuple[Any, ...], ends: bool = False, partition: str = "p") -> BatchResult:
+    def run(self, *visits: tuple[Any, ...], ends: bool = False, partition: str = "p") -> BatchOutcome:
         made = [
             self._guide["Visit"](visitor, page, NOON + dt.timedelta(seconds=seconds), *more)
             for visitor, page, seconds, *more in visits
@@ -63,15 +64,15 @@ class Shop:
         return self.job.run({"commands": [("c", [msgspec.json.encode(command)])]}).receipts[-1]
 
 
-def counted(result: BatchResult, sink: str = "views") -> list[tuple[str, int, int]]:
+def counted(result: BatchOutcome, sink: str = "views") -> list[tuple[str, int, int]]:
     """Page, start in seconds past noon, and value of windows."""
     return sorted(
-        (one.page, int((one.window_start - NOON).total_seconds()), one.value) for one in result.records(sink)
+        (one.page, int((one.window_start - NOON).total_seconds()), one.value) for one in result.output(sink)
     )
 
 
-def texts(result: BatchResult, sink: str) -> list[tuple[str, str]]:
-    return [(told.page, told.text) for told in result.records(sink)]
+def texts(result: BatchOutcome, sink: str) -> list[tuple[str, str]]:
+    return [(told.page, told.text) for told in result.output(sink)]
 
 
 def described(guide: dict[str, Any], **stream: Any) -> tuple[ps.Job, ps.KeyedStream]:
@@ -82,17 +83,17 @@ def described(guide: dict[str, Any], **stream: Any) -> tuple[ps.Job, ps.KeyedStr
 
 def test_the_window_of_the_guide_counts(guide: dict[str, Any]) -> None:
     """It fires behind its end and five seconds, and once more at a late record; a later one leaves by the side."""
-    shop = Shop(guide, partitions=2)
+    shop = Shop(guide, parallelism=2)
     assert not counted(shop.run((1, "tea", 0), (2, "tea", 59), (1, "jam", 60)))
     first = shop.run((1, "jam", 65))
     assert counted(first) == [("tea", 0, 2)]
-    (record,) = first.records("views")
+    (record,) = first.output("views")
     assert (record.window_start, record.window_end) == (NOON, NOON + dt.timedelta(minutes=1))
     assert counted(shop.run((3, "tea", 5))) == [("tea", 0, 3)]
     assert counted(shop.run((1, "jam", 95))) == []
     late = shop.run((4, "tea", 6))
-    assert not late.records("views")
-    assert [visit.visitor for visit in late.records("late-visits")] == [4]
+    assert not late.output("views")
+    assert [visit.visitor for visit in late.output("late-visits")] == [4]
     assert late.counts("late")["views"] == 1
 
 
@@ -112,14 +113,14 @@ def test_what_is_late_is_judged_by_the_micro_batches_before(guide: dict[str, Any
     shop = Shop(guide)
     result = shop.run((1, "jam", 3600), (1, "tea", 0))
     assert ("tea", 0, 1) in counted(result)
-    assert not result.records("late-visits")
-    assert len(shop.run((2, "tea", 1)).records("late-visits")) == 1
+    assert not result.output("late-visits")
+    assert len(shop.run((2, "tea", 1)).output("late-visits")) == 1
 
 
 def test_the_page_of_the_guide_shows_a_record_of_its_window(guide: dict[str, Any]) -> None:
     result = Shop(guide)
     result.run((1, "tea", 0), (2, "tea", 59))
-    (record,) = result.run(ends=True).records("views")
+    (record,) = result.run(ends=True).output("views")
     shown = re.search(r'^(\{"page": "tea".*)$', GUIDE.read_text(), re.MULTILINE)
     assert shown is not None
     assert msgspec.json.decode(shown[1]) == msgspec.json.decode(
@@ -129,7 +130,7 @@ def test_the_page_of_the_guide_shows_a_record_of_its_window(guide: dict[str, Any
 
 def test_the_trace_of_the_guide_tells_what_holds_time(guide: dict[str, Any]) -> None:
     """Of two partitions that which is behind; and of a step behind another one that step."""
-    shop = Shop(guide, partitions=1, topics={"visits": ("0", "1")})
+    shop = Shop(guide, parallelism=1, partitions={"visits": ("0", "1")})
     steps = msgspec.json.decode(shop.command("trace").details)
     assert [(one["watermark"], one["held_by"]) for one in steps if one["step"] == "views"] == [
         (None, "visits/0")
@@ -154,7 +155,7 @@ def test_the_trace_of_the_guide_tells_what_holds_time(guide: dict[str, Any]) -> 
 
 def test_the_union_of_the_guide_goes_by_the_stream_that_is_behind(guide: dict[str, Any]) -> None:
     """Until it is idle; its windows have the visits of both."""
-    job = InProcessJob(guide["job"], partitions=2)
+    job = BatchRunner(guide["job"], parallelism=2)
 
     def counts(web: int | None = None, app: int | None = None) -> list[tuple[str, int, int]]:
         visits = {
@@ -189,7 +190,7 @@ def test_the_timer_of_the_guide_is_called_ten_minutes_after_the_last_visit(guide
     assert texts(shop.run((3, "tea", 616)), "left") == [("jam", "2 left")]
     last = shop.run(ends=True)
     assert texts(last, "left") == [("jam", "1 left"), ("tea", "3 left")]
-    assert last.records("left")[0].at == NOON + dt.timedelta(minutes=15)
+    assert last.output("left")[0].at == NOON + dt.timedelta(minutes=15)
 
 
 def test_the_functions_of_the_guide_make_what_they_say(guide: dict[str, Any]) -> None:
@@ -202,12 +203,12 @@ def test_the_functions_of_the_guide_make_what_they_say(guide: dict[str, Any]) ->
     assert texts(again, "firings") == [("tea", "window 1, firing 2: 4 visits")]
     last = shop.run(ends=True)
     assert texts(last, "firings") == [("tea", "window 2, firing 1: 1 visits")]
-    assert [visit.seconds for visit in last.records("longest")] == [9.0]
+    assert [visit.seconds for visit in last.output("longest")] == [9.0]
 
 
 def test_windows_behind_windows_go_by_their_last_moment(guide: dict[str, Any]) -> None:
     """What fires in a micro-batch is in time there, and fires in its turn."""
-    shop = Shop(guide, partitions=2)
+    shop = Shop(guide, parallelism=2)
     shop.run((1, "tea", 0), (2, "jam", 5), (1, "jam", 59), (1, "jam", 61))
     result = shop.run((1, "tea", 130))
     assert counted(result, "busiest") == [("jam", 0, 2.0), ("jam", 60, 1.0)]
@@ -216,7 +217,7 @@ def test_windows_behind_windows_go_by_their_last_moment(guide: dict[str, Any]) -
 
 def test_another_field_of_the_guide_counts(guide: dict[str, Any]) -> None:
     """The end of a visit in place of its beginning, at the watermarks of the beginnings."""
-    shop = Shop(guide, partitions=2)
+    shop = Shop(guide, parallelism=2)
     result = shop.run((1, "tea", 0, 70.0), (2, "tea", 50, 5.0), (3, "jam", 66))
     assert counted(result, "leavings") == [("tea", 0, 1.0)]
     assert counted(shop.run(ends=True), "leavings") == [("jam", 60, 1.0), ("tea", 60, 1.0)]
@@ -234,7 +235,7 @@ def test_the_parts_of_the_guide_do_what_they_say(guide: dict[str, Any]) -> None:
     assert counted(shop.run((2, "tea", 30, 5.0)), "long-visits") == [("tea", 0, 4)]
     last = shop.run(ends=True)
     assert counted(last, "long-visits") == [("tea", 0, 4)]
-    (month,) = last.records("visitors")
+    (month,) = last.output("visitors")
     assert (month.window_start.date(), month.window_end.date(), month.value) == (
         dt.date(2026, 11, 1),
         dt.date(2026, 12, 1),
@@ -256,7 +257,7 @@ def test_the_assigner_of_the_guide_has_a_setting(guide: dict[str, Any]) -> None:
     # Noon is in the second shift of seven hours, in which the open window of tea is; both of them take its visit.
     last = sorted(
         (one.page, one.window_start.hour, one.window_end.hour, one.value)
-        for one in shop.run((2, "jam", 10 * 3600), ends=True).records("views")
+        for one in shop.run((2, "jam", 10 * 3600), ends=True).output("views")
     )
     assert last == [("jam", 7, 14, 1), ("jam", 21, 0, 1), ("tea", 7, 14, 1), ("tea", 12, 13, 2)]
 
@@ -328,7 +329,7 @@ def test_every_parameter_is_a_setting(
 
 def test_the_command_of_the_guide_changes_windows(guide: dict[str, Any]) -> None:
     """From the next window on, for all keys."""
-    shop = Shop(guide, partitions=2)
+    shop = Shop(guide, parallelism=2)
     shop.run((1, "tea", 5))
     shown = re.search(r"--kind set --target views --json '(.*)' --wait", GUIDE.read_text())
     assert shown is not None
@@ -349,7 +350,7 @@ def test_results_of_windows_are_stamped(guide: dict[str, Any]) -> None:
     shop = Shop(guide, job)
     shop.run((1, "tea", 0), (1, "jam", 1))
     shop.command("set", {"size": "2m"}, target={"step": "views"}, version=5)
-    assert [one.control_version for one in shop.run(ends=True).records("views")] == [5, 5]
+    assert [one.control_version for one in shop.run(ends=True).output("views")] == [5, 5]
 
 
 def test_results_as_columns_are_stamped(guide: dict[str, Any]) -> None:
@@ -361,7 +362,7 @@ def test_results_as_columns_are_stamped(guide: dict[str, Any]) -> None:
     receipt = shop.command("set", {"aggregate": "max"}, target={"step": "means"}, version=5)
     assert receipt.status == "APPLIED", receipt.reason
     assert shop.command("set", {"aggregate": "median"}, target={"step": "means"}).status == "REJECTED"
-    (found,) = shop.run(ends=True).records("means")
+    (found,) = shop.run(ends=True).output("means")
     assert (found.value, found.control_version) == (4.0, 5)
 
 
@@ -385,18 +386,18 @@ def test_windows_by_the_clock_fire_behind_their_last_millisecond(guide: dict[str
     shop = by_clock(guide)
     shop.run((1, "tea", 0))
     shop.job.now = NOW + dt.timedelta(milliseconds=999)
-    assert not shop.run((2, "tea", 0)).records("views")
+    assert not shop.run((2, "tea", 0)).output("views")
     shop.job.now = NOW + dt.timedelta(milliseconds=1_000)
-    assert [one.value for one in shop.run().records("views")] == [2]
+    assert [one.value for one in shop.run().output("views")] == [2]
 
 
 def test_windows_by_the_clock_are_done_when_time_ends(guide: dict[str, Any]) -> None:
     """Once, so that a later micro-batch has nothing of them."""
     shop = by_clock(guide)
     shop.run((1, "tea", 0))
-    assert [one.value for one in shop.run(ends=True).records("views")] == [1]
+    assert [one.value for one in shop.run(ends=True).output("views")] == [1]
     shop.job.now = NOW + dt.timedelta(hours=1)
-    assert not shop.run().records("views")
+    assert not shop.run().output("views")
 
 
 def test_all_records_share_the_windows_of_window_all(guide: dict[str, Any]) -> None:
@@ -404,9 +405,9 @@ def test_all_records_share_the_windows_of_window_all(guide: dict[str, Any]) -> N
     job = ps.Job("other", key_groups=4)
     visits = job.data_stream("visits", schema=guide["Visit"], event_time=ps.INGESTION_TIME)
     visits.window_all(ps.TumblingWindows("1m")).aggregate("views", guide["Views"]()).sink_to("views")
-    shop = Shop(guide, job, partitions=3)
+    shop = Shop(guide, job, parallelism=3)
     shop.run((1, "tea", 0), (2, "jam", 0))
-    (record,) = shop.run(ends=True).records("views")
+    (record,) = shop.run(ends=True).output("views")
     assert (record.key, record.window_start, record.value) == (0, NOW, 2)
 
 
@@ -418,7 +419,7 @@ def test_a_global_window_fires_when_time_ends(guide: dict[str, Any]) -> None:
         windows.aggregate("views", guide["Views"]()).sink_to("views")
         shop = Shop(guide, job)
         shop.run((1, "tea", 0))
-        found = shop.run(ends=True).records("views")
+        found = shop.run(ends=True).output("views")
         assert (found[-1].window_start, found[-1].window_end, found[-1].value) == (None, None, 1)
     _, without = described(guide, event_time="at")
     windows = without.window(ps.GlobalWindows())
@@ -466,15 +467,15 @@ def test_open_windows_come_back_from_a_dump(guide: dict[str, Any], file_format: 
 
 def test_open_windows_are_rescaled(guide: dict[str, Any]) -> None:
     """They fire as they would have, and time goes on from the smallest watermark."""
-    straight, moved = (Shop(guide, partitions=2) for _ in range(2))
+    straight, moved = (Shop(guide, parallelism=2) for _ in range(2))
     pages = [f"page {number}" for number in range(20)]
     for shop in (straight, moved):
         shop.run(*((number, page, number * 5, 61.0) for number, page in enumerate(pages)))
-    moved.job = rescaled(guide["job"], moved.job, 3)
+    moved.job = rescaled(moved.job, 3)
     for seconds in (100, 140, 300):
         found = [shop.run((1, "tea", seconds)) for shop in (straight, moved)]
         for sink in ("views", "firings", "longest", "busiest", "late-visits"):
-            one, other = (sorted(map(str, result.records(sink))) for result in found)
+            one, other = (sorted(map(str, result.output(sink))) for result in found)
             assert one == other, sink
 
 

@@ -181,7 +181,7 @@ class JobRun:
         return command.id
 
     def await_receipt(self, command_id: str, timeout_s: float = 60.0) -> Receipt:
-        """Wait until a command is applied or rejected, and give its final receipt.
+        """Wait until a command is applied or rejected and its micro-batch committed; give its final receipt.
 
         Raises TimeoutError, and JobFailedError when the run ends before.
         """
@@ -190,6 +190,8 @@ class JobRun:
         while time.monotonic() < deadline_s:
             found = await_end(new, command_id, 0.2, lambda _: None, look_back=True)
             if found is not None:
+                # Receipts are there a moment before the micro-batch is committed, and state is read behind that.
+                self._await(self._has_read_commands, max(0.0, deadline_s - time.monotonic()))
                 return found
             self._check()
         raise TimeoutError(f"The command {command_id} has no final receipt after {timeout_s:g} s.")
@@ -202,10 +204,11 @@ class JobRun:
         self._await(self._is_idle, timeout_s)
 
     def _is_idle(self) -> bool:
-        commands = self.checkpoint / COMMANDS
-        return all(one.is_read for one in self._bound.inputs.values()) and not (
-            commands.is_dir() and unread_files(self.checkpoint, COMMANDS, commands)
-        )
+        return self._has_read_commands() and all(one.is_read for one in self._bound.inputs.values())
+
+    def _has_read_commands(self) -> bool:
+        folder = self.checkpoint / COMMANDS
+        return not folder.is_dir() or not unread_files(self.checkpoint, COMMANDS, folder)
 
     def output(self, sink: str) -> list[Any]:
         """The records that have left through a sink so far, as objects of the stream's class."""

@@ -40,7 +40,7 @@ from penstock.runtime.packed_rows import (
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.router import dead_letter_rows
 from penstock.runtime.seed import seed_folder, take_over
-from penstock.state.kept_slots import kept_slots
+from penstock.state.kept_slots import SlotCache, kept_slots
 from penstock.state.key_groups import key_groups
 from penstock.state.slot_log import HEAD, Entries
 from penstock.state.slot_tables import SlotTables
@@ -62,14 +62,14 @@ class StoredStates(Protocol):
 
 
 class Level:
-    """The steps of one depth, as one task runs them."""
+    """The steps of one depth, as one task runs them. `cache` has what its worker keeps of slots meanwhile."""
 
-    def __init__(self, plan: JobPlan, step_ids: Sequence[str]) -> None:
+    def __init__(self, plan: JobPlan, step_ids: Sequence[str], cache: SlotCache = kept_slots) -> None:
         levels = [[node.id for node in level] for level in plan.levels()]
-        kept_slots.most_bytes = plan.state_memory_bytes
+        cache.most_bytes = plan.state_memory_bytes
         number = levels.index(list(step_ids))
         self._is_last: Final = number == len(levels) - 1
-        self._runners: Final = {step_id: _StepRunner(plan, step_id, number) for step_id in step_ids}
+        self._runners: Final = {step_id: _StepRunner(plan, step_id, number, cache) for step_id in step_ids}
         self.slot_of: Final = plan.slot_of.__getitem__
         self._by_time: Final = {step_id for step_id, runner in self._runners.items() if runner.goes_by_time}
         self.wants_clock: Final = any(plan.wants_clock(runner.node) for runner in self._runners.values())
@@ -133,8 +133,9 @@ class _Work:
 class _StepRunner:
     """One step of the level: unpacks its blocks, runs its core, packs what it emits."""
 
-    def __init__(self, plan: JobPlan, step_id: str, level: int) -> None:
+    def __init__(self, plan: JobPlan, step_id: str, level: int, cache: SlotCache) -> None:
         self._plan = plan
+        self._cache = cache
         node = plan.graph.nodes[step_id]
         assert isinstance(node, ProcessNode)
         self.node: Final = node
@@ -176,13 +177,13 @@ class _StepRunner:
             len(work.slot.key_groups),
             str(self._core.state_schema),
         )
-        kept = kept_slots.take(name)
+        kept = self._cache.take(name)
         if self._plan.seed is not None and entries.get(HEAD) is None:
             # The first time that the slot runs. Where the first micro-batch had no task to wake it, that is later. What
             # the worker has kept of such a slot is from before a rescaling.
             take_over(seed_folder(self._plan.seed, self.node.id, work.slot.key_groups[0]), entries)
         try:
-            tables = SlotTables(self._core.state_schema, entries, kept, kept_slots)
+            tables = SlotTables(self._core.state_schema, entries, kept, self._cache)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
         run = SlotRun(self._core, work.slot, tables, BatchTime(work.at, self._watermark_rules, work.updates))
@@ -228,7 +229,7 @@ class _StepRunner:
             tables.store()
             yield counts_row("state_bytes", self.node.step, tables.stored_bytes, first)
         self.next_timer_ms = run.next_timer_ms
-        kept_slots.put(name, tables.keep())
+        self._cache.put(name, tables.keep())
 
     def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
         """Tell people how far event time is, and the steps behind this one once that has changed."""

@@ -39,11 +39,13 @@ __all__ = [
     "PackedRow",
     "counts_row",
     "decode_receipt_columns",
+    "encode_body",
     "encode_receipt_columns",
     "from_bytes",
     "packed_batches",
     "place_of",
     "place_text",
+    "record_batch_of",
     "reports_of",
     "reports_row",
     "split_by_key_group",
@@ -86,7 +88,10 @@ _BATCH_BYTES: Final = 8 << 20
 
 
 class PackedRow(NamedTuple):
-    """One block on its way, as a row of PACKED_SCHEMA; the slot follows from the key group."""
+    """One block on its way, as a row of PACKED_SCHEMA; the slot follows from the key group.
+
+    The body of a row for a sink is the record batch itself until the row leaves the process.
+    """
 
     destination: str
     key_group: int
@@ -118,6 +123,16 @@ def to_bytes(batch: pa.RecordBatch) -> pa.Buffer:
 def from_bytes(body: Any, schema: pa.Schema) -> pa.RecordBatch:
     """The record batch of a body that `to_bytes` made."""
     return pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+
+
+def record_batch_of(row: PackedRow, schema: pa.Schema) -> pa.RecordBatch:
+    """The record batch of a row for a sink, wherever the row comes from."""
+    return row.body if isinstance(row.body, pa.RecordBatch) else from_bytes(row.body, schema)
+
+
+def encode_body(row: PackedRow) -> PackedRow:
+    """The row as it can leave the process."""
+    return row._replace(body=to_bytes(row.body)) if isinstance(row.body, pa.RecordBatch) else row
 
 
 def counts_row(kind: str, name: str, count: int, key_group: int = 0, body: bytes = b"") -> PackedRow:
@@ -175,8 +190,9 @@ def packed_batches(rows: Iterable[PackedRow], slots: npt.NDArray[np.int32]) -> I
     waiting: list[PackedRow] = []
     size = 0
     for row in rows:
-        waiting.append(row)
-        size += len(row.body)
+        encoded = encode_body(row)
+        waiting.append(encoded)
+        size += len(encoded.body)
         if size >= _BATCH_BYTES:
             yield _as_batch(waiting, slots)
             waiting, size = [], 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -13,8 +13,13 @@ import pyarrow as pa
 from penstock.runtime.packed_rows import WAKE, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
 from penstock.state.slot_log import Entries
+from penstock.state.stored_blocks import Content
 
-__all__ = ["SeedEntries", "read_seed", "seed_folder", "take_over", "woken"]
+__all__ = ["SeedEntries", "SlotReader", "read_seed", "seed_folder", "take_over", "woken"]
+
+
+SlotReader: TypeAlias = Callable[[int, Mapping[str, Content]], Iterable[bytes]]
+"""Called with the number of a slot's partition and its stored entries; what it gives goes to who reads the state."""
 
 
 def seed_folder(seed: Path, node: str, first_key_group: int) -> Path:
@@ -86,7 +91,7 @@ class _Stored(Mapping[str, bytes]):
 def read_seed(
     seed: Path,
     node: str,
-    reader: Callable[[int, Mapping[str, bytes]], Iterable[bytes]],
+    reader: SlotReader,
     first_key_groups: Mapping[int, int],
 ) -> list[bytes]:
     """Call `reader` for slots of a step in a seed, as `stored_state.read_slots` does for what is stored.

@@ -24,6 +24,7 @@ from penstock.runtime.packed_rows import (
     encode_receipt_columns,
     from_bytes,
     packed_batches,
+    record_batch_of,
     reports_of,
     reports_row,
 )
@@ -176,7 +177,7 @@ class Writer:
         if name not in tasks:
             tasks[name] = sink.task(context, record_type)
             counts[name] = 0
-        batch = from_bytes(row.body, schema)
+        batch = record_batch_of(row, schema)
         keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
         task = tasks[name]
         task.write(batch.select(list(record_type.field_names)), keys)

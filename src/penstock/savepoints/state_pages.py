@@ -190,7 +190,7 @@ class _PageReader:
     group: int = -1
 
     def __call__(self, number: int, entries: Mapping[str, Content]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
-        from penstock.savepoints.snapshot_capture import FrozenEntries
+        from penstock.savepoints.captured_tables import FrozenEntries
         from penstock.state.stored_runs import stored_runs, stored_table
 
         stored = FrozenEntries(entries)

@@ -21,7 +21,7 @@ from penstock.errors import SnapshotError
 from penstock.runtime.packed_rows import PackedRow, split_by_key_group
 from penstock.runtime.seed import SeedEntries, seed_folder
 from penstock.runtime.slots import slots
-from penstock.savepoints.snapshot_capture import CLOCK, HEADER, HELD, shared_name, table_name
+from penstock.savepoints.captured_tables import CLOCK, HEADER, HELD, shared_name, table_name
 from penstock.savepoints.spread_rows import SpreadRows, ranges_of
 from penstock.snapshots.manifest import Manifest
 from penstock.snapshots.snapshot_reader import read_manifest, read_table

@@ -2,5 +2,5 @@
 
 In: a plan with its sources and sinks.
 Out: a running query, its progress, and the state that it has stored.
-Imports: base, bindings, errors, machine, runtime, sources, state, streams.
+Imports: base, bindings, errors, machine, runtime, sources, streams.
 """

@@ -16,13 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import CheckpointError, PenstockError, own_error_in, system_error_in
 from penstock.runtime.gathered_entries import GatheredEntries
+from penstock.runtime.seed import SlotReader
 from penstock.spark.lazy_pickle import Sealed
-from penstock.state.stored_blocks import Content
 
-__all__ = ["SlotReader", "read_slots"]
-
-SlotReader = Callable[[int, Mapping[str, Content]], Iterable[bytes]]
-"""Called in a worker with the number of a slot's partition and its stored entries; what it gives goes to the driver."""
+__all__ = ["read_slots"]
 
 _RESULT: Final = "slot INT, body BINARY"
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from memory_entries import MemoryEntries
 from stored_jobs import JobWith, Keep, StepWith, StoredJob, captured, first_of_two, job_of, plan_of, read_from
 
 import penstock as ps
@@ -24,6 +23,7 @@ from penstock.snapshots.snapshot_reader import read_table
 from penstock.snapshots.stores import open_store
 from penstock.snapshots.table_formats import json_rows
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.memory_entries import MemoryEntries
 
 GROUPS = 4
 STEP = "step 0"

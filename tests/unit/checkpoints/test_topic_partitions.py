@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from in_process_job import InProcessJob
 
 import penstock as ps
 from penstock.checkpoints.checkpoint import Checkpoint
@@ -18,6 +17,7 @@ from penstock.jobs.compile import compile_job
 from penstock.jobs.settings import RunSettings
 from penstock.sources import kafka_source
 from penstock.streams.graph import ProcessNode
+from penstock.testing.batch_runner import BatchRunner
 
 ONE, TWO, THREE = ("00000",), ("00000", "00001"), ("00000", "00001", "00002")
 
@@ -101,7 +101,7 @@ def test_a_broken_file_is_told(checkpoint: Checkpoint, monkeypatch: pytest.Monke
 
 def test_partitions_that_are_added_hold_time_back_only_in_later_micro_batches() -> None:
     """So the attempt and its replay emit the same."""
-    attempt = InProcessJob(visits_job(), topics={"visits": ONE})
+    attempt = BatchRunner(visits_job(), partitions={"visits": ONE})
     attempt.run({"visits": [("00000", [Visit(1, 1_000)])]})
     replay, wrong = attempt.copy(), attempt.copy()
     replay.plan = dataclasses.replace(

@@ -6,18 +6,17 @@ import itertools
 import json
 import sys
 
-from in_process_job import InProcessJob
-
 from penstock.jobs.job_loader import load_job
 from penstock.server.demo_job import demo_definition
 from penstock.streams.graph import COMMANDS
+from penstock.testing.batch_runner import BatchRunner
 
 
 def test_rooms_are_kept_warm_and_obey() -> None:
     """After two minutes each heater switches in turns, at the band's edges; a command moves the band of its room."""
     definition = demo_definition()
     loaded = load_job(str(definition.file))
-    running = InProcessJob(loaded.job, partitions=2)
+    running = BatchRunner(loaded.job, parallelism=2)
     tick = sys.modules["warm_rooms"].Tick
     number = 0
 
@@ -26,7 +25,7 @@ def test_rooms_are_kept_warm_and_obey() -> None:
         ticks = [("rate", [tick(n) for n in range(number, number + 12_000)])]
         number += 12_000
         told: dict[int, list[tuple[str, float]]] = {}
-        for command in running.run({"ticks": ticks}).records("heaters"):
+        for command in running.run({"ticks": ticks}).output("heaters"):
             told.setdefault(command.room, []).append((command.command.value, command.temperature))
         return told
 

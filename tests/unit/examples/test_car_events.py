@@ -9,8 +9,9 @@ import pytest
 from example_jobs import beside, loaded
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import InProcessJob
 from property_examples import examples
+
+from penstock.testing.batch_runner import BatchRunner
 
 JOB, top_speed_job = loaded("car_events", "top_speed_job")
 feed = beside("car_events", "feed")
@@ -21,13 +22,13 @@ Record = dict[str, Any]
 
 def told(reports: list[Record], size: int, partitions: int = 2) -> list[Record]:
     """What the job tells of the reports, in micro-batches of a size."""
-    job = InProcessJob(JOB, partitions=partitions)
+    job = BatchRunner(JOB, parallelism=partitions)
     found = []
     for number in range(0, len(reports), size):
         events = [top_speed_job.CarEvent(**report) for report in reports[number : number + size]]
         result = job.run({"cars": [("", events)]}, seed=number)
         assert not result.dead_letters
-        found += [dataclasses.asdict(event) for event in result.records("top-speeds")]
+        found += [dataclasses.asdict(event) for event in result.output("top-speeds")]
     return found
 
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import NOW, InProcessJob
 from property_examples import examples
 
 from penstock.jobs.job_loader import load_job
 from penstock.streams.job_description import JobDescription
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dynamic_rules"
 JOB: JobDescription = load_job(str(EXAMPLE / "rules_job.py")).job
@@ -152,7 +152,7 @@ class Driver:
     """The job beside its model; each micro-batch is run twice, in two orders, and must give the same bytes."""
 
     def __init__(self, partitions: int) -> None:
-        self.job = InProcessJob(JOB, partitions=partitions)
+        self.job = BatchRunner(JOB, parallelism=partitions)
         self.model = Model()
         self.minute = 0
         self.sent = 0
@@ -192,12 +192,12 @@ class Driver:
         wanted, found = defaultdict(list), defaultdict(list)
         for payment in [*halves[0], *halves[1]]:
             wanted[payment["account"]] += self.model.judge(payment)
-        for alert in result.records("alerts"):
+        for alert in result.output("alerts"):
             found[alert.account].append((alert.rule, alert.rule_version, alert.control_version, alert.why))
         assert found == {account: alerts for account, alerts in wanted.items() if alerts}
         degraded = sum(status == "DEGRADED" for status, _ in expected.values())
         assert len(result.dead_letters) == degraded
-        return [alert.rule for alert in result.records("alerts")]
+        return [alert.rule for alert in result.output("alerts")]
 
     def command(self, kind: str, payload: Any) -> Record:
         self.sent += 1
@@ -221,7 +221,7 @@ def test_alerts_and_receipts_are_those_of_the_model(run: list[Any], partitions: 
 
 def test_a_rule_that_does_not_fit_is_rejected() -> None:
     """The receipt tells what is wrong with it; the rules stay as they are."""
-    job = InProcessJob(JOB, partitions=2)
+    job = BatchRunner(JOB, parallelism=2)
     payload = {"name": "a", "version": 1, "measure": "average", "threshold": 1, "action": "look"}
     command = {"id": "x", "kind": "add-rule", "target": {"step": "judge"}, "payload": payload}
     result = job.run({"commands": [("c", [msgspec.json.encode(command)])]})
@@ -235,8 +235,8 @@ def test_a_late_payment_is_judged_by_its_own_time(late_minutes: int) -> None:
     rule = rules_job.Rule("r", 1, "count", 1, "look", minutes=10)
     at = [NOW, NOW + dt.timedelta(minutes=15), NOW + dt.timedelta(minutes=15 - late_minutes)]
     payments = [rules_job.Payment("A1", "DE", "fuel", 1, time) for time in at]
-    result = InProcessJob(JOB).run({"rules": [("r", [rule])], "payments": [("p", payments)]})
-    (alert,) = result.records("alerts")
+    result = BatchRunner(JOB).run({"rules": [("r", [rule])], "payments": [("p", payments)]})
+    (alert,) = result.output("alerts")
     assert alert.at == at[2]
     assert alert.why == "count of 2 payments is 2, over 1"
 
@@ -263,7 +263,7 @@ def test_one_rule_is_paused_resumed_cleared_and_deleted() -> None:
 
 def test_a_listed_rule_is_whole_however_it_came() -> None:
     """Also with the fields that its command has left at their defaults."""
-    job = InProcessJob(JOB)
+    job = BatchRunner(JOB)
     rule = {"name": "a", "version": 1, "measure": "count", "threshold": 1, "action": "look"}
     commands = [
         {"id": kind, "kind": kind, "target": {"step": "judge"}, "payload": payload}

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import NOW, InProcessJob
 from property_examples import examples
 
 from penstock.jobs.job_loader import load_job
 from penstock.streams.job_description import JobDescription
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "feature_flags"
 JOB: JobDescription = load_job(str(EXAMPLE / "flags_job.py")).job
@@ -99,7 +99,7 @@ def command(number: int, names: list[str], since: dt.datetime | None) -> bytes:
 @given(run=st.lists(any_batch, max_size=5), partitions=st.integers(1, 4))
 def test_exposures_are_those_of_the_model(run: list[Any], partitions: int) -> None:
     """For flags and kills at any time, said in any order, and for views in any order; a replay gives the same bytes."""
-    job = InProcessJob(JOB, partitions=partitions)
+    job = BatchRunner(JOB, parallelism=partitions)
     model = Model()
     sent = 0
     for kills, flags, views in run:
@@ -125,7 +125,7 @@ def test_exposures_are_those_of_the_model(run: list[Any], partitions: int) -> No
         wanted = [one for view in [*halves[0], *halves[1]] for one in model.exposures(view)]
         found = [
             (one.user, one.flag, one.variant, one.why, one.at, one.control_version)
-            for one in result.records("exposures")
+            for one in result.output("exposures")
         ]
         for user in USERS:
             assert [one for one in found if one[0] == user] == [one for one in wanted if one[0] == user]

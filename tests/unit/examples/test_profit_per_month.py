@@ -6,7 +6,8 @@ import datetime as dt
 from collections import Counter
 
 from example_jobs import beside, loaded
-from in_process_job import NOW, InProcessJob
+
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 JOB, profit_job = loaded("profit_per_month", "profit_job")
 sales_server = beside("profit_per_month", "sales_server")
@@ -16,7 +17,7 @@ TWO_SECONDS = dt.timedelta(seconds=2)
 
 def test_each_two_seconds_give_the_profit_of_their_months() -> None:
     """Against sums over the lines; every line is in exactly one window, or a dead letter."""
-    job = InProcessJob(JOB, partitions=2)
+    job = BatchRunner(JOB, parallelism=2)
     lines = list(sales_server.sales(400))
     wanted: dict[tuple[str, dt.datetime], Counter[str]] = {}
     found, letters = [], []
@@ -24,8 +25,8 @@ def test_each_two_seconds_give_the_profit_of_their_months() -> None:
         part = lines[number : number + 25]
         job.now = NOW + number * dt.timedelta(milliseconds=20)
         result = job.run({"sales": [("", [profit_job.Line(line) for line in part])]})
-        assert all(one.window_end <= job.now for one in result.records("profits"))
-        found += result.records("profits")
+        assert all(one.window_end <= job.now for one in result.output("profits"))
+        found += result.output("profits")
         letters += result.dead_letters
         start = NOW + (job.now - NOW) // TWO_SECONDS * TWO_SECONDS
         for line in part:
@@ -34,7 +35,7 @@ def test_each_two_seconds_give_the_profit_of_their_months() -> None:
                 told = wanted.setdefault((fields[1], start), Counter())
                 told.update(profit=int(fields[4]), count=1)
     job.now += TWO_SECONDS
-    found += job.run({}).records("profits")
+    found += job.run({}).output("profits")
     told = {(one.month, one.window_start): Counter(profit=one.profit, count=one.count) for one in found}
     assert told == wanted
     assert len(found) == len(wanted) > 20
@@ -44,7 +45,7 @@ def test_each_two_seconds_give_the_profit_of_their_months() -> None:
 
 
 def test_a_dead_letter_has_the_line_and_what_is_wrong_with_it() -> None:
-    job = InProcessJob(JOB)
+    job = BatchRunner(JOB)
     result = job.run({"sales": [("", [profit_job.Line(line) for line in sales_server.BAD_LINES])]})
     reasons = [letter.reason for letter in result.dead_letters]
     assert "a sale has 5 fields, and this line has 1" in reasons[0]

@@ -10,8 +10,9 @@ import pytest
 from example_jobs import beside, loaded
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import InProcessJob
 from property_examples import examples
+
+from penstock.testing.batch_runner import BatchRunner
 
 JOB, sessions_job = loaded("sessions", "sessions_job")
 feed = beside("sessions", "feed")
@@ -26,7 +27,7 @@ def as_click(click: Record) -> Any:
 
 def compared(batches: list[list[Record]]) -> tuple[list[Record], list[Record]]:
     """Run the job and the model on micro-batches of clicks; the sessions and the late clicks that both told."""
-    job, model = InProcessJob(JOB, partitions=2), reference.Model()
+    job, model = BatchRunner(JOB, parallelism=2), reference.Model()
     sessions: list[Record] = []
     late: list[Any] = []
     for number, clicks in enumerate([*batches, None]):
@@ -37,8 +38,8 @@ def compared(batches: list[list[Record]]) -> tuple[list[Record], list[Record]]:
             result = job.run({"clicks": [("", [as_click(click) for click in clicks])]}, seed=number)
             model.take(clicks)
         assert not result.dead_letters
-        sessions += [dataclasses.asdict(session) for session in result.records("sessions")]
-        late += result.records("late")
+        sessions += [dataclasses.asdict(session) for session in result.output("sessions")]
+        late += result.output("late")
         order = "user", "start"
         assert sorted(sessions, key=lambda one: [one[name] for name in order]) == sorted(
             model.sessions, key=lambda one: [one[name] for name in order]

@@ -10,7 +10,8 @@ from collections import Counter
 
 import pytest
 from example_jobs import EXAMPLES, loaded
-from in_process_job import NOW, InProcessJob
+
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 BATCH, batch_job = loaded("wordcount", "batch_job")
 WINDOWED, windowed_job = loaded("wordcount", "windowed_job")
@@ -34,13 +35,13 @@ def counted(text: list[str]) -> Counter[str]:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_batch_job_counts_all_words_when_the_text_has_ended(seed: int) -> None:
     """Not before, in however many micro-batches the text comes."""
-    job = InProcessJob(BATCH, partitions=2)
+    job = BatchRunner(BATCH, parallelism=2)
     texts = [lines(100 * seed + part) for part in range(3)]
     for part, text in enumerate(texts):
         result = job.run({"lines": [("", [batch_job.Line(line) for line in text])]}, seed=part)
-        assert not result.records("counts")
+        assert not result.output("counts")
         job.now += SECOND
-    found = job.run({}, ends=True).records("counts")
+    found = job.run({}, ends=True).output("counts")
     assert {one.word: one.count for one in found} == sum(map(counted, texts), Counter())
     assert {(one.window_start, one.window_end) for one in found} == {(None, None)}
 
@@ -48,7 +49,7 @@ def test_the_batch_job_counts_all_words_when_the_text_has_ended(seed: int) -> No
 @pytest.mark.parametrize("seed", range(5))
 def test_the_windowed_job_counts_the_words_of_five_seconds_every_second(seed: int) -> None:
     """A window fires when the clock has passed its end, without a new line; the last ones at the end of the text."""
-    job = InProcessJob(WINDOWED, partitions=2)
+    job = BatchRunner(WINDOWED, parallelism=2)
     came: list[tuple[dt.datetime, Counter[str]]] = []
     found = []
     for tick in range(40):
@@ -56,9 +57,9 @@ def test_the_windowed_job_counts_the_words_of_five_seconds_every_second(seed: in
         text = lines(100 * seed + tick) if tick % 3 == 0 else []
         came.append((job.now, counted(text)))
         result = job.run({"lines": [("", [windowed_job.Line(line) for line in text])]} if text else {})
-        assert all(one.window_end <= job.now for one in result.records("counts"))
-        found += result.records("counts")
-    found += job.run({}, ends=True).records("counts")
+        assert all(one.window_end <= job.now for one in result.output("counts"))
+        found += result.output("counts")
+    found += job.run({}, ends=True).output("counts")
     wanted = {}
     for start in (NOW + number * SECOND for number in range(-5, 11)):
         parts = [words for at, words in came if start <= at < start + 5 * SECOND]

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from in_process_job import MemorySink
 
 import penstock as ps
 from penstock.base.instants import instant_of
@@ -23,6 +22,7 @@ from penstock.jobs.metrics_recorder import MetricsRecorder
 from penstock.jobs.settings import RunSettings
 from penstock.metrics.batch_metrics import FiguresWriter
 from penstock.runtime.packed_rows import time_row
+from penstock.testing.memory_sinks import MemorySink
 
 
 def report(kind: str, name: str, total: int, partition: int = 0) -> Any:

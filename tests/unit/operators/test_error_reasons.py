@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process_job import InProcessJob
 
 import penstock as ps
 from penstock.errors import SchemaError
 from penstock.operators.error_reasons import reason_in_short, reason_of, unfit
 from penstock.records.schemas import record_type
+from penstock.testing.batch_runner import BatchRunner
 
 RULES = '''"""The rules of a shop."""
 
@@ -147,7 +147,7 @@ def test_dead_letters_of_a_job_tell_the_user_s_lines_alone(rules: Any, tmp_path:
     """Without frames of penstock."""
     job = ps.Job("job")
     job.data_stream("orders", schema=Order).map(rules.judged, output=Order).sink_to("out")
-    (letter,) = InProcessJob(job).run({"orders": [("p", [Order(5)])]}).dead_letters
+    (letter,) = BatchRunner(job).run({"orders": [("p", [Order(5)])]}).dead_letters
     assert letter.reason == of_function(rules.judged)
 
 
@@ -182,8 +182,8 @@ def test_an_object_that_raises_when_it_is_looked_at_does_not_fit() -> None:
     """And the others leave."""
     job = ps.Job("job")
     job.data_stream("orders", schema=Order).key_by("number").process("emits", Emits()).sink_to("out")
-    result = InProcessJob(job).run({"orders": [("p", [Order(5)])]})
-    assert result.records("out") == [Order(5)]
+    result = BatchRunner(job).run({"orders": [("p", [Order(5)])]})
+    assert result.output("out") == [Order(5)]
     assert [letter.reason for letter in result.dead_letters] == [
         "the emitted record of Shy does not fit Order(number: int64): a record does not fit Order: not told"
     ]

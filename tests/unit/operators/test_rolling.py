@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import InProcessJob
 
 import penstock as ps
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import declared_states
+from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
@@ -35,11 +35,11 @@ FOLDS: dict[str, Callable[[list[int]], float | None]] = {
 SALES = st.builds(Sale, st.sampled_from("ab"), st.integers(1, 2), st.none() | st.integers(-50, 50))
 
 
-def job_of(aggregate: str, *key: str) -> InProcessJob:
+def job_of(aggregate: str, *key: str) -> BatchRunner:
     job = ps.Job("j", key_groups=2)
     sales = job.data_stream("sales", schema=Sale).key_by(*key)
     getattr(sales, aggregate)("step", "amount").sink_to("out")
-    return InProcessJob(job)
+    return BatchRunner(job)
 
 
 @given(st.lists(st.lists(SALES, max_size=5), max_size=4), st.sampled_from(sorted(FOLDS)))
@@ -53,7 +53,7 @@ def test_each_record_gives_the_aggregate_so_far(batches: Any, aggregate: str) ->
             values = seen.setdefault((sale.shop, sale.day), [])
             values += [] if sale.amount is None else [sale.amount]
             expected.append((sale.shop, sale.day, FOLDS[aggregate](values)))
-        found = job.run({"sales": [("s", sales)]} if sales else {}).records("out")
+        found = job.run({"sales": [("s", sales)]} if sales else {}).output("out")
         for key in seen:
             mine = [(one.shop, one.day, one.value) for one in found if (one.shop, one.day) == key]
             assert mine == [one for one in expected if one[:2] == key]
@@ -61,7 +61,7 @@ def test_each_record_gives_the_aggregate_so_far(batches: Any, aggregate: str) ->
 
 def test_a_single_key_is_emitted_under_its_name() -> None:
     job = job_of("sum", "shop")
-    (record,) = job.run({"sales": [("s", [Sale("a", 1, 3)])]}).records("out")
+    (record,) = job.run({"sales": [("s", [Sale("a", 1, 3)])]}).output("out")
     assert (record.shop, record.value) == ("a", 3.0)
 
 
@@ -150,7 +150,7 @@ def test_count_reduce_and_aggregate_are_plain_folds(batches: list[list[Sale]]) -
     """Over micro-batches, with state that is stored between them."""
     job = ps.Job("j", key_groups=2)
     describe_all(job.data_stream("sales", schema=Sale).key_by("shop"))
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     seen: dict[str, list[Sale]] = {}
     for sales in batches:
         result = running.run({"sales": [("s", sales)]} if sales else {})
@@ -183,7 +183,7 @@ def test_records_of_ddl_are_reduced() -> None:
     sales = job.data_stream("sales", schema="shop STRING, amount INT")
     sales.key_by("shop").reduce("last", lambda one, other: other).sink_to("out")
     sale = Sale("a", 1, 3)
-    (record,) = InProcessJob(job).run({"sales": [("s", [sale])]}).records("out")
+    (record,) = BatchRunner(job).run({"sales": [("s", [sale])]}).output("out")
     assert (record.shop, record.amount) == ("a", 3)
 
 
@@ -198,8 +198,8 @@ def test_a_record_that_cannot_be_folded_is_a_dead_letter() -> None:
     job = ps.Job("j", key_groups=2)
     job.data_stream("sales", schema=Sale).key_by("shop").reduce("total", strict).sink_to("out")
     sales = [Sale("a", 1, 3), Sale("a", 2, 4, "bad"), Sale("a", 3, 5)]
-    result = InProcessJob(job).run({"sales": [("s", sales)]})
-    assert [one.amount for one in result.records("out")] == [3, 8]
+    result = BatchRunner(job).run({"sales": [("s", sales)]})
+    assert [one.amount for one in result.output("out")] == [3, 8]
     assert ["a bad note" in letter.reason for letter in result.dead_letters] == [True]
 
 

@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import Result
-from in_process_job import InProcessJob
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -35,6 +34,7 @@ from penstock.jobs.job_loader import load_job
 from penstock.projects import new_project
 from penstock.projects.new_project import NewProject, ProjectError, make_project, package_of
 from penstock.server.runs.definitions import Catalog
+from penstock.testing.batch_runner import BatchRunner
 
 FILES = {
     ".gitignore",
@@ -57,11 +57,11 @@ def project(tmp_path: Path) -> NewProject:
 
 
 @pytest.fixture
-def running(project: NewProject) -> Iterator[tuple[InProcessJob, ModuleType]]:
+def running(project: NewProject) -> Iterator[tuple[BatchRunner, ModuleType]]:
     """The project's job without Spark, and the module of its step; both are forgotten afterwards."""
     path = list(sys.path)
     job = load_job(str(project.folder / "job.py")).job
-    yield InProcessJob(job, partitions=2), sys.modules["water_level.watch"]
+    yield BatchRunner(job, parallelism=2), sys.modules["water_level.watch"]
     sys.path[:] = path
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(project.folder)):
@@ -101,7 +101,7 @@ def test_a_project_has_the_files_of_the_template_under_its_own_name(project: New
 
 
 def test_the_sample_gives_what_the_readme_shows(
-    project: NewProject, running: tuple[InProcessJob, ModuleType]
+    project: NewProject, running: tuple[BatchRunner, ModuleType]
 ) -> None:
     """In the order of the page."""
     job, step = running
@@ -113,12 +113,12 @@ def test_the_sample_gives_what_the_readme_shows(
     )
     shown = [msgspec.json.decode(line, type=step.Alert) for line in readme_lines(project, "{")]
     assert len(shown) == 2
-    assert result.records("alerts") == shown
+    assert result.output("alerts") == shown
     assert result.dead_letters == []
 
 
 def test_the_commands_of_the_readme_steer_the_job(
-    project: NewProject, running: tuple[InProcessJob, ModuleType]
+    project: NewProject, running: tuple[BatchRunner, ModuleType]
 ) -> None:
     """The setting and the state that they name are there, and change what comes of readings."""
     job, step = running
@@ -140,7 +140,7 @@ def test_the_commands_of_the_readme_steer_the_job(
     readings = [step.Reading("boiler", 76.0)]
     result = job.run({"commands": [("c", commands)], "readings": [("r", readings)]})
     assert [r.status for r in result.receipts if r.status not in ("ACCEPTED", "VALIDATED")] == ["APPLIED"] * 3
-    assert result.records("alerts") == [step.Alert("boiler", 76.0, 1)]
+    assert result.output("alerts") == [step.Alert("boiler", 76.0, 1)]
 
 
 def test_the_commands_of_the_readme_are_those_of_penstock(project: NewProject) -> None:

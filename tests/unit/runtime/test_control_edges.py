@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import msgspec
 import pytest
-from in_process_job import InProcessJob
 
 import penstock as ps
+from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
@@ -101,7 +101,7 @@ def made(partitions=2, stamp=False):
     a.sink_to("out")
     if not stamp:
         a.key_by("key").process("b", Copy()).sink_to("b-out")
-    return InProcessJob(j, partitions=partitions)
+    return BatchRunner(j, parallelism=partitions)
 
 
 def cmd(**k):
@@ -166,7 +166,7 @@ def test_a_file_that_cannot_be_used_is_rejected(name, content, tmp_path):
     elif not name.startswith("~"):
         name = "/" + name
     j = made()
-    j.folder = str(tmp_path / "kept")
+    j.fetched_folder = str(tmp_path / "kept")
     j.allow_read = ["/"]
     assert (
         run(j, cmd(kind="reload-config", target=STEP, payload={"from": name})).receipts[-1].status
@@ -181,7 +181,7 @@ def test_an_effective_time_beyond_utc_is_rejected():
     timed = job.data_stream("d", schema=Timed, event_time="at")
     timed.key_by("key").process("a", Offset()).sink_to("out")
     at = "0001-01-01T00:00:00+14:00"
-    result = run(InProcessJob(job), cmd(kind="set", target=STEP, payload={"off": 1}, effective_at=at))
+    result = run(BatchRunner(job), cmd(kind="set", target=STEP, payload={"off": 1}, effective_at=at))
     assert result.receipts[-1].status == "REJECTED"
 
 
@@ -189,7 +189,7 @@ def test_a_standing_command_may_use_a_side_output():
     j = made()
     run(j, cmd(kind="warn", target=ALL, payload=7))
     r = run(j, d=[Reading(1)])
-    assert (r.records("out")[0].limit, r.dead_letters) == (7, [])
+    assert (r.output("out")[0].limit, r.dead_letters) == (7, [])
 
 
 def test_a_key_that_a_command_names_first_gets_what_all_got():
@@ -199,14 +199,14 @@ def test_a_key_that_a_command_names_first_gets_what_all_got():
         cmd(kind="set", target=ALL, payload={"limit": 7}),
         cmd(id="y", kind="set", target=ONE, payload={"label": 3}),
     )
-    assert [o.limit for o in run(j, d=[Reading(1)]).records("out")] == [7]
+    assert [o.limit for o in run(j, d=[Reading(1)]).output("out")] == [7]
 
 
 def test_settings_are_the_same_in_all_tasks_after_a_step_handler_raised_for_one_key():
     j = made(3)
     run(j, d=[Reading(k) for k in range(6)])
     run(j, cmd(kind="go", target=STEP, payload=9))
-    assert len({o.off for o in run(j, d=[Reading(k) for k in range(6)]).records("out")}) == 1
+    assert len({o.off for o in run(j, d=[Reading(k) for k in range(6)]).output("out")}) == 1
 
 
 def test_data_that_was_held_sees_the_keyed_controls_of_the_resuming_batch():
@@ -215,7 +215,7 @@ def test_data_that_was_held_sees_the_keyed_controls_of_the_resuming_batch():
     run(j, cmd(kind="pause", target=STEP), d=[Reading(1)])
     assert [
         o.label
-        for o in run(j, cmd(id="r", kind="resume", target=STEP), c=[Label(1, 6)]).records("out")
+        for o in run(j, cmd(id="r", kind="resume", target=STEP), c=[Label(1, 6)]).output("out")
         if o.off is not None
     ] == [6]
 
@@ -225,7 +225,7 @@ def test_a_control_record_is_stamped_with_its_own_version_like_a_command():
     j = made(stamp=True)
     r = run(j, c=[Label(1, 6), Label(1, 7)])
     s = run(j, cmd(kind="tell", target=ONE, payload=8, version=8))
-    assert [o.control_version for o in (*r.records("out"), *s.records("out"))] == [6, 7, 8]
+    assert [o.control_version for o in (*r.output("out"), *s.output("out"))] == [6, 7, 8]
 
 
 def test_a_trace_of_a_stamped_step_shows_users_settings_only():
@@ -275,7 +275,7 @@ def test_settings_are_the_same_in_all_tasks(kind, keys):
     """Behind a loop over keys, which may end otherwise in each task, they cannot be changed."""
     j = ps.Job("d", key_groups=8)
     j.data_stream("d", schema=Reading).key_by("key").process("a", Breaker()).sink_to("out")
-    j = InProcessJob(j, partitions=3)
+    j = BatchRunner(j, parallelism=3)
     run(j, d=[Reading(k) for k in keys])
     run(j, cmd(kind=kind, target=STEP, payload=9))
-    assert len({o.value for o in run(j, d=[Reading(k) for k in range(12)]).records("out")}) == 1
+    assert len({o.value for o in run(j, d=[Reading(k) for k in range(12)]).output("out")}) == 1

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import NOW, InProcessJob
 from property_examples import examples
 
 import penstock as ps
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 KEYS = range(5)
 KINDS = ("limit", "label", "offset", "raise")
@@ -230,7 +230,7 @@ batches = st.lists(
 @examples(100)
 def test_commands_and_data_in_any_order_equal_the_model(plan: Any, partitions: int, seed: int) -> None:
     """Over any number of tasks; a micro-batch that crashes is run again, in another order, and gives the same bytes."""
-    running, model, chance = InProcessJob(job(), partitions=partitions), Model(), random.Random(seed)
+    running, model, chance = BatchRunner(job(), parallelism=partitions), Model(), random.Random(seed)
     number = 0
     for sent, readings, crashes in plan:
         made = []
@@ -259,6 +259,4 @@ def test_commands_and_data_in_any_order_equal_the_model(plan: Any, partitions: i
             (r.id, r.status) for r in result.receipts if r.status in ("APPLIED", "REJECTED", "DEGRADED")
         ]
         assert finals == expected
-        assert sorted(result.records("seen"), key=lambda seen: seen.number) == [
-            model.reading(r) for r in made
-        ]
+        assert sorted(result.output("seen"), key=lambda seen: seen.number) == [model.reading(r) for r in made]

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import EPOCH, MILLISECOND, NOW, BatchResult, InProcessJob
 
 import penstock as ps
+from penstock.base.instants import EPOCH, MILLISECOND
 from penstock.control.receipts import StepTime
 from penstock.errors import JobDefinitionError
 from penstock.operators.watermarks import END_MS
@@ -21,6 +21,8 @@ from penstock.runtime.packed_rows import WATERMARKS, watermark_updates_of
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.record_reader import StreamReader
 from penstock.sources.base import SourceChunk
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 
 @dataclass
@@ -79,20 +81,20 @@ def job_of(
     event_time: str = "at",
     topic: tuple[str, ...] = (),
     function: ps.ProcessFunction | None = None,
-) -> InProcessJob:
+) -> BatchRunner:
     job = ps.Job("j", key_groups=4)
     given = None if event_time == ps.INGESTION_TIME else watermarks or ps.Watermarks.bounded("10ms")
     visits = job.data_stream("visits", schema=Visit, event_time=event_time, watermarks=given)
     told = visits.key_by("key").process("first", function or Visits(), output=Told)
     told.sink_to("told")
     told.key_by("key").process("second", Seen(), output=Told).sink_to("seen")
-    return InProcessJob(job, partitions=partitions, topics={"visits": topic} if topic else None)
+    return BatchRunner(job, parallelism=partitions, partitions={"visits": topic} if topic else None)
 
 
-def told_by(job: InProcessJob, *visits: Visit, ends: bool = False) -> list[tuple[str, int]]:
+def told_by(job: BatchRunner, *visits: Visit, ends: bool = False) -> list[tuple[str, int]]:
     result = job.run({"visits": [("p", visits)]} if visits else {}, ends=ends)
     assert not result.dead_letters
-    return [(one.text, one.at) for one in result.records("told")]
+    return [(one.text, one.at) for one in result.output("told")]
 
 
 def test_the_watermark_moves_behind_the_records_of_a_micro_batch() -> None:
@@ -124,9 +126,9 @@ def test_timers_fire_when_the_watermark_reaches_them() -> None:
 def test_a_step_behind_another_is_at_its_watermark_in_the_same_micro_batch() -> None:
     job = job_of()
     result = job.run({"visits": [("p", [Visit("a", 100), Visit("b", 300)])]})
-    assert [(one.key, one.text, one.at) for one in result.records("seen")] == [("a", "289", 100)]
+    assert [(one.key, one.text, one.at) for one in result.output("seen")] == [("a", "289", 100)]
     result = job.run({"visits": [("p", [Visit("c", 400)])]})
-    assert [(one.key, one.text, one.at) for one in result.records("seen")] == [("b", "389", 300)]
+    assert [(one.key, one.text, one.at) for one in result.output("seen")] == [("b", "389", 300)]
 
 
 def test_at_the_end_all_timers_fire_and_time_goes_on_in_a_later_run() -> None:
@@ -150,7 +152,7 @@ def test_the_partition_of_a_topic_that_is_furthest_behind_counts() -> None:
     assert told_by_topic(job, "1", Visit("a", 350)) == "came at watermark 349"
 
 
-def times_of(result: BatchResult) -> dict[str, set[StepTime]]:
+def times_of(result: BatchOutcome) -> dict[str, set[StepTime]]:
     return {step: result.times(step) for step in ("first", "second")}
 
 
@@ -171,8 +173,8 @@ def test_each_step_tells_how_far_it_is_and_what_holds_it() -> None:
     assert times_of(job.run({}, ends=True))["first"] == {StepTime(199)}
 
 
-def told_by_topic(job: InProcessJob, partition: str, visit: Visit) -> str:
-    (told,) = job.run({"visits": [(partition, [visit])]}).records("told")
+def told_by_topic(job: BatchRunner, partition: str, visit: Visit) -> str:
+    (told,) = job.run({"visits": [(partition, [visit])]}).output("told")
     text: str = told.text
     return text
 
@@ -180,10 +182,10 @@ def told_by_topic(job: InProcessJob, partition: str, visit: Visit) -> str:
 def test_an_input_falls_idle_while_nothing_comes() -> None:
     job = job_of(ps.Watermarks.bounded("0s").with_idleness("1m"), topic=("0", "1"))
     job.run({"visits": [("0", [Visit("a", 100), Visit("a", 50, 4)])]})
-    assert not job.run({}).records("told")
+    assert not job.run({}).output("told")
     job.now += dt.timedelta(minutes=1)
-    assert [one.at for one in job.run({}).records("told")] == [54]
-    assert not job.run({}).records("told")
+    assert [one.at for one in job.run({}).output("told")] == [54]
+    assert not job.run({}).output("told")
 
 
 def test_ingestion_time_is_that_of_the_micro_batch() -> None:
@@ -213,7 +215,7 @@ def test_records_without_a_time_or_from_far_ahead_are_dead_letters() -> None:
         "3600000 ms that with_max_ahead allows"
     )
     assert [letter.offset for letter in result.dead_letters] == [0, 1]
-    assert {one.key for one in result.records("told")} == {"b", "c"}
+    assert {one.key for one in result.output("told")} == {"b", "c"}
     assert told_by(job, Visit("d", 7)) == [(f"came at watermark {ahead - 1}", 7)]
 
 
@@ -273,7 +275,7 @@ def test_a_timer_by_event_time_needs_watermarks() -> None:
     job = ps.Job("j", key_groups=2)
     visits = job.data_stream("visits", schema=Visit, event_time="at")
     visits.key_by("key").process("step", Visits(), output=Told).sink_to("told")
-    result = InProcessJob(job).run({"visits": [("p", [Visit("a", 5, 5)])]})
+    result = BatchRunner(job).run({"visits": [("p", [Visit("a", 5, 5)])]})
     (letter,) = result.dead_letters
     assert "declare the stream with event_time= and watermarks=" in letter.reason
 
@@ -292,11 +294,11 @@ def test_a_paused_step_stands_still_and_then_catches_up() -> None:
     told_by(job, Visit("a", 100, 10))
     pause = b'{"id": "1", "kind": "pause", "target": {"step": "first"}}'
     resume = b'{"id": "2", "kind": "resume", "target": {"step": "first"}}'
-    assert not job.run({"commands": [("c", [pause])], "visits": [("p", [Visit("a", 500, -100)])]}).records(
+    assert not job.run({"commands": [("c", [pause])], "visits": [("p", [Visit("a", 500, -100)])]}).output(
         "told"
     )
     assert not told_by(job, Visit("a", 105))
-    told = job.run({"commands": [("c", [resume])]}).records("told")
+    told = job.run({"commands": [("c", [resume])]}).output("told")
     assert [(one.text, one.at) for one in told] == [
         ("came at watermark 89", 500),
         ("came at watermark 89", 105),
@@ -334,7 +336,7 @@ def test_every_timer_fires_once_at_its_watermark(batches: Any, partitions: int) 
         again = job.copy()
         inputs = {"visits": [("p", visits)]} if visits else {}
         result = job.run(inputs, ends=ends)
-        told = result.records("told")
+        told = result.output("told")
         for key in "abcd":
             mine = [one for one in told if one.key == key]
             came = [one for one in expected if one.key == key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import tracemalloc
 from collections.abc import Iterator
@@ -10,14 +11,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process_job import InProcessJob, as_tuples
-from memory_entries import MemoryEntries
 
 import penstock as ps
 from penstock.base.instants import instant_of
 from penstock.runtime import gathered_rows, level
 from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
 from penstock.runtime.packed_rows import PackedRow
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.memory_entries import MemoryEntries
 
 MIB = 1 << 20
 
@@ -100,7 +101,7 @@ def test_a_slot_holds_a_bound_of_rows_in_memory() -> None:
         for number in range(192):
             yield row(number % 8, bytes(MIB), destination="sink/elsewhere", offset=number)
 
-    plan = InProcessJob(total_job()).plan
+    plan = BatchRunner(total_job()).plan
     levels = level.Level(plan, [node.id for node in plan.levels()[0]])
     tracemalloc.start()
     try:
@@ -118,7 +119,7 @@ def test_a_job_does_the_same_with_rows_on_disk(monkeypatch: pytest.MonkeyPatch) 
     for most_bytes in (64 * MIB, 0):
         monkeypatch.setattr(gathered_rows, "_MOST_BYTES", most_bytes)
         monkeypatch.setattr(level, "_HELD_BYTES", most_bytes)
-        job = InProcessJob(total_job(), partitions=2)
+        job = BatchRunner(total_job(), parallelism=2)
         told = []
         for number, commands in enumerate(("pause", "", "resume", "")):
             orders = (
@@ -130,7 +131,7 @@ def test_a_job_does_the_same_with_rows_on_disk(monkeypatch: pytest.MonkeyPatch) 
             found = job.run(
                 {"commands": [("0", orders)], "hits": [("0", hits), ("1", hits[::-1])]}, seed=number
             )
-            told.append(as_tuples(found.records("totals")))
+            told.append([dataclasses.astuple(total) for total in found.output("totals")])
         outputs.append(told)
     assert outputs[0] == outputs[1]
     assert [len(told) for told in outputs[0]] == [0, 0, 36, 12]

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process_job import InProcessJob
 
 import penstock as ps
 from penstock.errors import JobDefinitionError, SchemaError
+from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
@@ -89,10 +89,10 @@ class Keeping(ps.ProcessFunction):
         len(self.items)
 
 
-def started() -> InProcessJob:
+def started() -> BatchRunner:
     job = ps.Job("keeping")
     job.data_stream("readings", schema=Reading).key_by("key").process("step", Keeping()).sink_to("seen")
-    return InProcessJob(job, partitions=2)
+    return BatchRunner(job, parallelism=2)
 
 
 class Driver:
@@ -112,7 +112,7 @@ class Driver:
             "payload": payload,
         }
         result = self.job.run({"commands": [("c", [msgspec.json.encode(command)])]})
-        return result.receipts[-1], [msgspec.json.decode(seen.text) for seen in result.records("seen")]
+        return result.receipts[-1], [msgspec.json.decode(seen.text) for seen in result.output("seen")]
 
     def told(self, key: int) -> Any:
         return self.send("tell", None, key=key)[1][0]

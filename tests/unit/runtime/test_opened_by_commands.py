@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 from audited_opens import opened
-from in_process_job import BatchResult, InProcessJob
 
 import penstock as ps
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import BatchRunner
 
 CANARY = "canary-root-sesame"
 
@@ -39,16 +40,16 @@ class Limits(ps.ProcessFunction):
         yield Seen(self.limit.get())
 
 
-def job_of(tmp_path: Path) -> InProcessJob:
+def job_of(tmp_path: Path) -> BatchRunner:
     job = ps.Job("job", key_groups=8)
     readings = job.data_stream("readings", schema=Reading)
     readings.key_by("sensor").process("limits", Limits()).sink_to("seen")
-    made = InProcessJob(job, partitions=2)
-    made.folder = str(tmp_path / "kept")
+    made = BatchRunner(job, parallelism=2)
+    made.fetched_folder = str(tmp_path / "kept")
     return made
 
 
-def run(job: InProcessJob, *commands: dict[str, Any], readings: tuple[Reading, ...] = ()) -> BatchResult:
+def run(job: BatchRunner, *commands: dict[str, Any], readings: tuple[Reading, ...] = ()) -> BatchOutcome:
     sent = [msgspec.json.encode({"id": f"c{number}", **one}) for number, one in enumerate(commands)]
     return job.run({"commands": [("c", sent)], "readings": [("a", readings)]})
 
@@ -105,9 +106,9 @@ def test_a_writer_of_the_command_topic_opens_nothing(tmp_path: Path, canaries: l
         (reason,) = {receipt.reason for receipt in result.receipts if receipt.status == "REJECTED"}
         assert f"may not {word}" in reason
     # The name of the job's own folder is synced in the one above.
-    own = str(Path(job.folder).parent)
-    assert {path for path in heard if path != own and not path.startswith(job.folder)} == set()
-    kept = b"".join(path.read_bytes() for path in Path(job.folder).iterdir())
+    own = str(Path(job.fetched_folder).parent)
+    assert {path for path in heard if path != own and not path.startswith(job.fetched_folder)} == set()
+    kept = b"".join(path.read_bytes() for path in Path(job.fetched_folder).iterdir())
     assert CANARY.encode() not in kept
     assert CANARY not in repr((read.receipts, read.dead_letters, written.receipts))
 
@@ -174,7 +175,7 @@ def test_a_writer_of_data_opens_nothing(tmp_path: Path, canaries: list[str]) -> 
     job = job_of(tmp_path)
     with opened() as heard:
         result = run(job, readings=tuple(map(Reading, canaries)))
-    assert len(result.records("seen")) == len(canaries)
+    assert len(result.output("seen")) == len(canaries)
     assert heard == []
 
 
@@ -190,5 +191,5 @@ def test_payloads_of_other_shapes_are_refused(tmp_path: Path, payload: object) -
     )
     with opened() as heard:
         assert [r.status for r in run(job, *commands).receipts] == ["ACCEPTED", "REJECTED"] * 2
-    assert [path for path in heard if not path.startswith(job.folder)] == []
+    assert [path for path in heard if not path.startswith(job.fetched_folder)] == []
     assert json.dumps(payload)

@@ -13,14 +13,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import BatchResult, InProcessJob
 from property_examples import examples
-from rescaling import rescaled
 
 import penstock as ps
 from penstock.errors import StateError
 from penstock.state.key_groups import key_groups
 from penstock.state.parts import part_of
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.saved_states import rescaled
 
 KEY_GROUPS = 8
 SOURCES = ["a", "b", "c", "d", "e"]
@@ -197,14 +198,14 @@ def test_parts_hold_what_plain_python_holds(
 ) -> None:
     """With commands, settings, broadcast control and records that raise, over restarts with any number of tasks."""
     job = gathering(function())
-    running = InProcessJob(job, partitions=tasks)
+    running = BatchRunner(job, parallelism=tasks)
     plain = Plain()
     for number, batch in enumerate(batches):
         if batch.tasks:
-            running = rescaled(job, running, batch.tasks)
+            running = rescaled(running, batch.tasks)
         before = running.copy()
         result = running.run(batch.inputs(number), seed=seed)
-        assert by_part(result.records("gathered")) == by_part(plain.run(batch))
+        assert by_part(result.output("gathered")) == by_part(plain.run(batch))
         bad = [n for numbers in batch.readings.values() for n in numbers if n % 7 == 0]
         assert len(result.dead_letters) == len(bad)
         assert before.run(batch.inputs(number), seed=seed + 1).data == result.data
@@ -215,21 +216,21 @@ def test_parts_hold_what_plain_python_holds(
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_commands_to_the_step_reach_every_part(function: type[Gather], tasks: int) -> None:
     """A handler goes through all parts; when it raises, the parts of that task are as they were."""
-    job = InProcessJob(gathering(function()), partitions=tasks)
+    job = BatchRunner(gathering(function()), parallelism=tasks)
     first = job.run({"readings": [(source, [Reading(1), Reading(99)]) for source in SOURCES]})
     parts = sorted({part_of("readings", source, KEY_GROUPS) for source in SOURCES})
-    assert sorted(r.part for r in first.records("single")) == sorted(
+    assert sorted(r.part for r in first.output("single")) == sorted(
         part_of("readings", source, KEY_GROUPS) for source in SOURCES
     )
     failed = job.run({"commands": [("c", [command(1, "flush", payload=True)])]})
     assert failed.receipts[-1].status == "DEGRADED"
-    assert not failed.records("gathered")
+    assert not failed.output("gathered")
     result = job.run({"commands": [("c", [command(2, "flush", payload=False)])]})
-    assert [r.part for r in result.records("gathered")] == parts
+    assert [r.part for r in result.output("gathered")] == parts
     replies = msgspec.json.decode(result.receipts[-1].details)
     assert [part for part, _ in replies] == parts
     again = job.run({"commands": [("c", [command(3, "flush", payload=False)])]})
-    assert not again.records("gathered")
+    assert not again.output("gathered")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_no_command_is_for_keys_that_are_none(
     kind: str, payload: Any, target: dict[str, Any], reason: str
 ) -> None:
     """The refusal says for whom it is."""
-    job = InProcessJob(gathering(Gather()))
+    job = BatchRunner(gathering(Gather()))
     receipt = job.run({"commands": [("c", [command(1, kind, payload, **target)])]}).receipts[-1]
     assert receipt.status == "REJECTED"
     assert reason.removesuffix(", limits") in receipt.reason
@@ -271,10 +272,10 @@ class Misused(ps.ProcessFunction):
         list(ctx.keys())
 
 
-def misused(use: str) -> BatchResult:
+def misused(use: str) -> BatchOutcome:
     job = ps.Job("misusing")
     job.data_stream("readings", schema=Reading).process("gather", Misused(use))
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     records = {} if use in ("state", "keys") else {"readings": [("a", [Reading(1)])]}
     return running.run({**records, "commands": [("c", [command(1, "misuse", None)])]})
 
@@ -306,7 +307,7 @@ def test_a_step_with_a_key_has_no_parts() -> None:
     """The message names what it has."""
     job = ps.Job("misusing")
     job.data_stream("readings", schema=Reading).key_by("number").process("step", PartsOfKeys())
-    (letter,) = InProcessJob(job).run({"readings": [("a", [Reading(1)])]}).dead_letters
+    (letter,) = BatchRunner(job).run({"readings": [("a", [Reading(1)])]}).dead_letters
     assert "this one has keys, see ctx.keys()" in letter.reason
 
 
@@ -336,7 +337,7 @@ def kept(count: int) -> dict[str, list[Gathered]]:
     first = passed.map(lambda r: r, output=Reading).process("first", Keeping())
     first.sink_to("first")
     first.map(lambda g: Reading(g.numbers[-1]), output=Reading).process("second", Keeping()).sink_to("second")
-    running = InProcessJob(job, partitions=count)
+    running = BatchRunner(job, parallelism=count)
     found: dict[str, list[Gathered]] = {"first": [], "second": []}
     for number in range(3):
         emit = {"id": str(number), "kind": "emit", "target": {"step": "pass"}, "payload": 1000 + number}
@@ -348,7 +349,7 @@ def kept(count: int) -> dict[str, list[Gathered]]:
             seed=number,
         )
         for sink, so_far in found.items():
-            so_far += result.records(sink)
+            so_far += result.output(sink)
     return found
 
 
@@ -376,7 +377,7 @@ def test_behind_a_step_the_key_group_is_the_place() -> None:
 def test_sinks_see_no_keys_of_parts() -> None:
     """A sink that wants keys gets none behind a step without a key."""
     job = gathering(Gather())
-    running = InProcessJob(job, keyed_sinks=["gathered"], partitions=2)
+    running = BatchRunner(job, keyed_sinks=["gathered"], parallelism=2)
     result = running.run({"readings": [("a", [Reading(1), Reading(2), Reading(3)])]})
-    assert result.records("gathered") == [Gathered(part_of("readings", "a", KEY_GROUPS), [1, 2, 3])]
+    assert result.output("gathered") == [Gathered(part_of("readings", "a", KEY_GROUPS), [1, 2, 3])]
     assert result.sinks["gathered"].keys == [None]

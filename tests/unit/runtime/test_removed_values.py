@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from in_process_job import NOW
 from test_commanded_jobs import Driver, Reading, command, outcome
 
 from penstock.control.receipts import Receipt
+from penstock.testing.batch_runner import NOW
 
 
 def applied(found: list[Receipt]) -> Receipt:
@@ -33,7 +33,7 @@ def test_null_leaves_what_holds_from_a_later_time_on() -> None:
     assert applied(driver.run(command("set", {"held": None}, key="*", id="all")).receipts).keys == 1
     driver.run(command("set", {"held": None}, key=7, id="from then", effective_at=NOW.isoformat()))
     result = driver.run(readings=[Reading(7, -1)])
-    assert [seen.limit for seen in result.records("seen")] == [None]
+    assert [seen.limit for seen in result.output("seen")] == [None]
 
 
 def test_ids_that_are_too_long_have_a_receipt_each() -> None:

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import InProcessJob, Input
 
 import penstock as ps
 from penstock.errors import StrictModeError
@@ -22,6 +21,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.router import Router, dead_letter_rows
 from penstock.streams.graph import Port
 from penstock.streams.stream import DataStream
+from penstock.testing.batch_runner import BatchRunner, Inputs
 
 
 @dataclass
@@ -88,7 +88,7 @@ STOPS: list[tuple[Callable[[Item], bool], str, str, str]] = [
 )
 def test_each_record_leaves_or_is_one_dead_letter(items: list[Item], raw: bool) -> None:
     """Each stops at the first place that cannot take it, with the reason, its place and its bytes; none is lost."""
-    job = InProcessJob(make_job(), raw_streams=["items"] if raw else [])
+    job = BatchRunner(make_job(), raw_streams=["items"] if raw else [])
     result = job.run({"items": [("file", items)]})
     left, stopped = [], []
     for place, item in enumerate(items):
@@ -98,7 +98,7 @@ def test_each_record_leaves_or_is_one_dead_letter(items: list[Item], raw: bool) 
                 break
         else:
             left.append(item)
-    assert sorted(map(str, result.records("out"))) == sorted(map(str, left))
+    assert sorted(map(str, result.output("out"))) == sorted(map(str, left))
     found = []
     for letter in result.dead_letters:
         (said,) = [reason for *_, reason in STOPS if reason in letter.reason.splitlines()[-1]]
@@ -127,8 +127,8 @@ def test_a_record_without_a_key_is_set_aside(case: str, others: int) -> None:
     keyed = job.data_stream("items", schema=Item).key_by(*keys, key_type=key_type)
     keyed.process("step", Echo()).sink_to("out")
     good = [Item(number, "a") for number in range(2, 2 + others)]
-    result = InProcessJob(job).run({"items": [("file", [*good, *bad])]})
-    assert sorted(item.number for item in result.records("out")) == [item.number for item in good]
+    result = BatchRunner(job).run({"items": [("file", [*good, *bad])]})
+    assert sorted(item.number for item in result.output("out")) == [item.number for item in good]
     (letter,) = result.dead_letters
     assert (letter.stream, letter.step, letter.partition, letter.offset) == ("items", "step", "file", others)
     assert letter.reason
@@ -142,8 +142,8 @@ def test_records_without_a_key_may_stand_beside_those_whose_key_raises() -> None
 
     job = ps.Job("job", key_groups=4)
     job.data_stream("items", schema=Item).key_by(key, key_type=int).process("step", Echo()).sink_to("out")
-    result = InProcessJob(job).run({"items": [("file", [Item(2), Item(1), Item(0), Item(3)])]})
-    assert sorted(item.number for item in result.records("out")) == [2, 3]
+    result = BatchRunner(job).run({"items": [("file", [Item(2), Item(1), Item(0), Item(3)])]})
+    assert sorted(item.number for item in result.output("out")) == [2, 3]
     reasons = {letter.offset: letter.reason.splitlines()[-1] for letter in result.dead_letters}
     assert len(result.dead_letters) == 2
     assert reasons[1] == "the key function gave no key"
@@ -156,7 +156,7 @@ def test_the_reason_names_the_key() -> None:
     items = job.data_stream("items", schema=Item)
     items.key_by("number", "name").process("fields", Echo())
     items.key_by(lambda item: None, key_type=int).process("function", Echo())
-    letters = InProcessJob(job).run({"items": [("file", [Item(1)])]}).dead_letters
+    letters = BatchRunner(job).run({"items": [("file", [Item(1)])]}).dead_letters
     assert {letter.step: letter.reason for letter in letters} == {
         "fields": "the key number and name is null",
         "function": "the key function gave no key",
@@ -179,7 +179,7 @@ def test_records_of_a_side_output_are_called_so_in_dead_letters() -> None:
     alarms = alarm_of(job)
     alarms.map(mapped, name="m").sink_to("out")
     alarms.key_by("name").process("next", Echo())
-    letters = InProcessJob(job).run({"items": [("file", [Item(3, None)])]}).dead_letters
+    letters = BatchRunner(job).run({"items": [("file", [Item(3, None)])]}).dead_letters
     assert sorted((letter.stream, letter.step) for letter in letters) == [
         ("s.alarms", "next"),
         ("s.alarms", "transform/m"),
@@ -192,8 +192,8 @@ def test_records_of_a_side_output_are_called_so_in_dead_letters() -> None:
 )
 def test_strict_mode_stops_at_the_first_bad_record(number: int, step: str, reason: str) -> None:
     """The error names the step, the reason and the record; for records of a source also stream, file and offset."""
-    job = InProcessJob(make_job(), strict=True)
-    batch: Input = {"items": [("file-7.jsonl", [Item(1, "a"), Item(13, "b"), Item(number, None)])]}
+    job = BatchRunner(make_job(), strict=True)
+    batch: Inputs = {"items": [("file-7.jsonl", [Item(1, "a"), Item(13, "b"), Item(number, None)])]}
     with pytest.raises(StrictModeError) as raised:
         job.run(batch)
     message = str(raised.value)
@@ -206,8 +206,8 @@ def test_strict_mode_stops_at_the_first_bad_record(number: int, step: str, reaso
 
 def test_strict_mode_lets_good_records_pass() -> None:
     """It only stops at bad ones."""
-    result = InProcessJob(make_job(), strict=True).run({"items": [("file", [Item(1, "a"), Item(13, "b")])]})
-    assert {item.number for item in result.records("out")} == {1, 13}
+    result = BatchRunner(make_job(), strict=True).run({"items": [("file", [Item(1, "a"), Item(13, "b")])]})
+    assert {item.number for item in result.output("out")} == {1, 13}
 
 
 def records_of(items: list[Item], job: ps.Job) -> Records:
@@ -264,8 +264,8 @@ def test_control_records_may_leave_through_a_sink() -> None:
     control = job.control_stream("settings", schema=Item)
     control.sink_to("log")
     job.data_stream("items", schema=Item).sink_to("out")
-    result = InProcessJob(job).run({"settings": [("s", [Item(1)])], "items": [("i", [Item(2)])]})
-    assert (result.records("log"), result.records("out")) == ([Item(1)], [Item(2)])
+    result = BatchRunner(job).run({"settings": [("s", [Item(1)])], "items": [("i", [Item(2)])]})
+    assert (result.output("log"), result.output("out")) == ([Item(1)], [Item(2)])
 
 
 def keyed_by(key: tuple[Any, ...], key_type: Any) -> Callable[[DataStream], DataStream]:
@@ -292,11 +292,11 @@ def test_emitted_records_keep_their_key_on_the_way_to_a_keyed_sink(
     step.sink_to("direct")
     step.filter(lambda item: item.number == 1).map(mapped).sink_to("behind")
     step.sink_to("keyless")
-    runner = InProcessJob(job, keyed_sinks=["direct", "behind"])
+    runner = BatchRunner(job, keyed_sinks=["direct", "behind"])
     result = runner.run({"items": [("file", [Item(1, "naïve")])]})
     assert result.sinks["direct"].keys == result.sinks["behind"].keys == [expected]
     assert result.sinks["keyless"].keys == []
-    assert result.records("direct") == [Item(1, "naïve")]
+    assert result.output("direct") == [Item(1, "naïve")]
 
 
 @given(names=st.lists(st.text(st.characters(codec="utf-8"), max_size=3), max_size=20))
@@ -306,25 +306,25 @@ def test_every_emitted_record_has_the_key_it_was_emitted_under(names: list[str])
     step = job.data_stream("items", schema=Item).key_by("name").process("step", Echo())
     step.filter(lambda item: item.number % 2 == 1).flat_map(lambda item: [item] * 2, output=Item).sink_to("o")
     items = [Item(number * 12 + 1 + number % 3, name) for number, name in enumerate(names)]
-    result = InProcessJob(job, keyed_sinks=["o"]).run({"items": [("file", items)]})
+    result = BatchRunner(job, keyed_sinks=["o"]).run({"items": [("file", items)]})
     if "o" in result.sinks:
-        assert result.sinks["o"].keys == [item.name.encode() for item in result.records("o")]
+        assert result.sinks["o"].keys == [item.name.encode() for item in result.output("o")]
     expected = [item.number for item in items if item.number % 2 == 1 and item.number % 11]
-    assert sorted(item.number for item in result.records("o")) == sorted(expected * 2)
+    assert sorted(item.number for item in result.output("o")) == sorted(expected * 2)
 
 
 def test_records_of_a_source_without_keys_have_none() -> None:
     """A keyed sink behind a source that has no message keys gets nulls."""
     job = ps.Job("job")
     job.data_stream("items", schema=Item).sink_to("out")
-    result = InProcessJob(job, keyed_sinks=["out"]).run({"items": [("file", [Item(1), Item(2)])]})
+    result = BatchRunner(job, keyed_sinks=["out"]).run({"items": [("file", [Item(1), Item(2)])]})
     assert result.sinks["out"].keys == [None, None]
 
 
 def test_strict_jobs_name_the_timer_that_raised() -> None:
     """Which no record has brought."""
     letter = DeadLetter("it is broken", "@timers", "alarms", "", 0, b'{"key":5}')
-    plan = InProcessJob(make_job(), strict=True).plan
+    plan = BatchRunner(make_job(), strict=True).plan
     with pytest.raises(StrictModeError) as raised:
         list(dead_letter_rows([letter], plan))
     assert str(raised.value) == "The timer {\"key\":5} could not be processed at step 'alarms': it is broken"

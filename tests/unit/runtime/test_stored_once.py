@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process_job import NOW, InProcessJob
-from memory_entries import MemoryEntries
 
 import penstock as ps
 from penstock.control.commands import Command, Target
@@ -17,9 +15,10 @@ from penstock.control.register import Register
 from penstock.engine import actions, slot_run
 from penstock.engine.actions import StandingCommands
 from penstock.engine.slot import Header, header_of, put_header
-from penstock.state.kept_slots import kept_slots
 from penstock.state.shared import SharedStates
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.batch_runner import NOW, BatchRunner
+from penstock.testing.memory_entries import MemoryEntries
 
 SECOND = dt.timedelta(seconds=1)
 
@@ -51,13 +50,13 @@ class Visits(ps.ProcessFunction):
         self.note.set("\ud800")
 
 
-def job_with(ids: int, rules: int = 8) -> InProcessJob:
+def job_with(ids: int, rules: int = 8) -> BatchRunner:
     """A job by event time whose slots know so many ids and versions of keys, and share so many rules."""
     job = ps.Job("visits", key_groups=4)
     marks = ps.Watermarks.monotonous()
     visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=marks)
     visits.key_by("key").process("visits", Visits())
-    made = InProcessJob(job, partitions=2)
+    made = BatchRunner(job, parallelism=2)
     (node,) = made.plan.graph.steps()
     core = made.plan.core(node)
     register = Register(ids_kept=ids, keys_kept=ids)
@@ -79,17 +78,13 @@ def command(command_id: str, target: Target, version: int | None = None, **more:
     return Command(id=command_id, kind=more.pop("kind", "set"), target=target, version=version, **more)
 
 
-def stored_by(job: InProcessJob, inputs: Any) -> int:
+def stored_by(job: BatchRunner, inputs: Any) -> int:
     """How many bytes a micro-batch stores; its replay, by a worker that has kept nothing, stores the same."""
     before = {name: dict(stored) for name, stored in job.states.items()}
     again = job.copy()
     result = job.run(inputs)
     assert [letter.reason for letter in result.dead_letters] == []
-    kept = dict(kept_slots._kept)
-    kept_slots._kept.clear()
     again.run(inputs, seed=1)
-    kept_slots._kept.clear()
-    kept_slots._kept.update(kept)
     assert again.states == job.states
     job.now += SECOND
     return sum(
@@ -100,7 +95,7 @@ def stored_by(job: InProcessJob, inputs: Any) -> int:
     )
 
 
-def visits(job: InProcessJob, number: int) -> Any:
+def visits(job: BatchRunner, number: int) -> Any:
     """A visit of each of some keys, which moves the watermark."""
     return {"visits": [("p", [Visit(key, job.now + number * SECOND) for key in range(8)])]}
 
@@ -175,7 +170,7 @@ def test_what_is_kept_once_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> N
     slots = len(job.plan.slot_of)
     assert [name for name in calls if name != "action_of"] == []
     assert calls.count("action_of") == 5 * slots, "once for all key groups of a slot"
-    kept_slots._kept.clear()
+    job.forget()
     job.run(visits(job, 9))
     assert calls.count("SharedStates") == calls.count("_standing_of") == slots
     assert "register_of" not in calls, "data does not need it"
@@ -192,7 +187,6 @@ def test_a_state_that_cannot_be_stored_leaves_no_trace_in_what_is_kept() -> None
     finals = [(r.id, r.status) for r in found if r.status in ("APPLIED", "REJECTED", "DEGRADED")]
     assert finals == [("rule", "APPLIED"), ("spoil", "DEGRADED")]
     assert job.run(commands(rule)).receipts == []
-    kept_slots._kept.clear()
     replayed.run(commands(rule, spoil))
     replayed.run(commands(rule))
     assert replayed.states == job.states

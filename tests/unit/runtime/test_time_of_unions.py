@@ -11,11 +11,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import EPOCH, MILLISECOND, NOW, BatchResult, InProcessJob
-from rescaling import Stage, rescaled, run_beside, stages
+from rescaling import Stage, run_beside, stages
 
 import penstock as ps
+from penstock.base.instants import EPOCH, MILLISECOND
 from penstock.streams.stream import DataStream
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import NOW, BatchRunner
+from penstock.testing.saved_states import rescaled
 
 AT_ONCE = ps.Watermarks.monotonous()
 PATIENT = AT_ONCE.with_idleness("1m")
@@ -84,17 +87,17 @@ def telling(web: ps.Watermarks = AT_ONCE, app: ps.Watermarks = AT_ONCE, *, steps
     return job
 
 
-def told(job: InProcessJob, **times: int) -> list[str]:
+def told(job: BatchRunner, **times: int) -> list[str]:
     """What is told of one click of each stream, and of timers."""
     inputs = {name: [("p", [Click("a", at)])] for name, at in times.items()}
-    return [f"{one.text}: {one.at}" for one in job.run(inputs).records("told")]
+    return [f"{one.text}: {one.at}" for one in job.run(inputs).output("told")]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_the_stream_that_is_furthest_behind_counts(steps: int) -> None:
     """One from which nothing has come yet holds time; also one that comes through steps, in the same micro-batch."""
     app = f"step {steps - 1}" if steps else "app"
-    job = InProcessJob(telling(steps=steps), partitions=2)
+    job = BatchRunner(telling(steps=steps), parallelism=2)
     assert told(job, web=100) == ["web at None: 100"]
     assert told(job, app=51) == [f"{app} at None: 51"]
     assert told(job, web=200, app=151) == [
@@ -110,7 +113,7 @@ def test_the_stream_that_is_furthest_behind_counts(steps: int) -> None:
 def test_a_stream_that_is_idle_holds_nothing_back(steps: int) -> None:
     """Also behind steps, which tell that they are idle, and that they no longer are; while nothing comes."""
     app = f"step {steps - 1}" if steps else "app"
-    job = InProcessJob(telling(AT_ONCE, PATIENT, steps=steps), partitions=2)
+    job = BatchRunner(telling(AT_ONCE, PATIENT, steps=steps), parallelism=2)
     assert told(job, web=100, app=30) == ["web at None: 100", f"{app} at None: 30"]
     assert told(job, web=101) == ["web at 29: 101"]
     job.now += MINUTE
@@ -122,14 +125,14 @@ def test_a_stream_that_is_idle_holds_nothing_back(steps: int) -> None:
 
 
 def test_a_stream_from_which_nothing_ever_comes_falls_idle() -> None:
-    job = InProcessJob(telling(AT_ONCE, PATIENT, steps=2), partitions=3)
+    job = BatchRunner(telling(AT_ONCE, PATIENT, steps=2), parallelism=3)
     assert told(job, web=100) == ["web at None: 100"]
     job.now += MINUTE
     assert told(job, web=201) == ["web at None: 201", "timer at 200: 100"]
 
 
 def test_when_all_are_idle_the_one_that_is_furthest_counts() -> None:
-    job = InProcessJob(telling(PATIENT, PATIENT, steps=1), partitions=2)
+    job = BatchRunner(telling(PATIENT, PATIENT, steps=1), parallelism=2)
     told(job, web=100, app=300)
     job.now += MINUTE
     assert told(job) == ["timer at 299: 100"]
@@ -138,7 +141,7 @@ def test_when_all_are_idle_the_one_that_is_furthest_counts() -> None:
 
 def test_a_paused_step_before_a_union_holds_time() -> None:
     """Though nothing comes to it for long: what waits in it is not late behind the union."""
-    job = InProcessJob(telling(AT_ONCE, PATIENT, steps=1), partitions=2)
+    job = BatchRunner(telling(AT_ONCE, PATIENT, steps=1), parallelism=2)
     told(job, web=100, app=50)
     job.now += MINUTE
     assert told(job) == ["timer at 99: 50"]
@@ -148,12 +151,12 @@ def test_a_paused_step_before_a_union_holds_time() -> None:
     job.now += MINUTE
     assert told(job, web=501) == told(job, web=501) == ["web at 99: 501"]
     result = job.run({"commands": [("c", [command.format(2, "resume").encode()])]})
-    texts = [(one.text, one.at) for one in result.records("told")]
+    texts = [(one.text, one.at) for one in result.output("told")]
     assert texts == [("step 0 at 99", 200), *(("timer at 500", at) for at in (100, 200, 500))]
 
 
 def test_what_holds_time_behind_a_union_is_told() -> None:
-    job = InProcessJob(telling(steps=1))
+    job = BatchRunner(telling(steps=1))
     told(job, web=100)
     trace = b'{"id": "1", "kind": "trace", "target": {"step": "tell"}}'
     (found,) = msgspec.json.decode(job.run({"commands": [("c", [trace])]}).receipts[-1].details)
@@ -163,9 +166,9 @@ def test_what_holds_time_behind_a_union_is_told() -> None:
 def test_after_a_rescaling_a_step_tells_anew_how_far_it_is() -> None:
     """Though nothing moves it: the union goes on by its other streams."""
     job = telling(steps=1)
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     told(running, web=20, app=101)
-    running = rescaled(job, running, 3)
+    running = rescaled(running, 3)
     assert told(running, web=80) == ["web at 19: 80", "timer at 79: 20"]
     assert told(running, web=200) == ["web at 79: 200", "timer at 100: 80"]
 
@@ -177,7 +180,7 @@ def test_streams_that_count_on_arrival_are_one_on_arrival() -> None:
     web.union(passed(app, "step")).key_by("user").process("tell", Tell()).sink_to("told")
     now = (NOW - EPOCH) // MILLISECOND
     for partitions in (1, 2, 4):
-        running = InProcessJob(job, partitions=partitions)
+        running = BatchRunner(job, parallelism=partitions)
         assert told(running, app=now + 1000) == [f"step at None: {now + 1000}"]
         running.now += dt.timedelta(seconds=2)
         assert told(running) == [f"timer at {now + 1999}: {now + 1000}"]
@@ -190,12 +193,12 @@ def windowed(job: ps.Job, stream: DataStream, assigner: ps.WindowAssigner) -> ps
     return job
 
 
-def told_of(result: BatchResult) -> Any:
+def told_of(result: BatchOutcome) -> Any:
     """The panes of each key in their order, and what was late."""
     panes: dict[str, list[Pane]] = {}
-    for pane in result.records("panes"):
+    for pane in result.output("panes"):
         panes.setdefault(pane.user, []).append(pane)
-    late = sorted(click.number for click in result.records("late"))
+    late = sorted(click.number for click in result.output("late"))
     return panes, late, result.counts("late")
 
 
@@ -213,14 +216,14 @@ def test_a_union_is_as_one_topic_with_a_partition_for_each_stream(
     assigner = ps.SessionWindows("6ms") if sessions else ps.TumblingWindows("10ms")
     strategy = strategy.with_idleness("20ms") if idle else strategy
     one = ps.Job("one", key_groups=5)
-    straight = InProcessJob(
-        windowed(one, clicks(one, "all", strategy), assigner), topics={"all": ("app", "web")}
+    straight = BatchRunner(
+        windowed(one, clicks(one, "all", strategy), assigner), partitions={"all": ("app", "web")}
     )
     job = ps.Job("two", key_groups=5)
     app, web = (clicks(job, name, strategy) for name in ("app", "web"))
     app, web = (passed(s, f"{s.name} step") if s.name in through else s for s in (app, web))
     windowed(job, app.union(web), assigner)
-    moved = InProcessJob(job, partitions=2)
+    moved = BatchRunner(job, parallelism=2)
 
     def inputs_of(runs: Any) -> Any:
         return {"all": list(runs.items())}, {name: [("p", found)] for name, found in runs.items()}

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import NOW, InProcessJob
 
 import penstock as ps
-from penstock.state.kept_slots import kept_slots
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 SECOND = dt.timedelta(seconds=1)
 
@@ -70,14 +69,14 @@ class Asking(ps.ConnectedProcessFunction):
         yield Told(ctx.key, f"{seconds} {timer.name} {self.count.get()}")
 
 
-def job_of(function: Any = None, *, partitions: int = 2, key_groups: int = 4) -> InProcessJob:
+def job_of(function: Any = None, *, partitions: int = 2, key_groups: int = 4) -> BatchRunner:
     job = ps.Job("j", key_groups=key_groups)
     data = job.data_stream("asks", schema=Ask).key_by("key")
     controls = job.control_stream("controls", schema=Ask).key_by("key")
     found = data.connect(controls).process("step", function or Asking())
     found.sink_to("told")
     found.side_output("fired").sink_to("fired")
-    return InProcessJob(job, partitions=partitions)
+    return BatchRunner(job, parallelism=partitions)
 
 
 class Model:
@@ -143,7 +142,7 @@ def test_every_timer_is_called_once_in_its_order(batches: Any) -> None:
             passed += seconds
             job.now = NOW + passed * SECOND
             if is_cold:
-                kept_slots._kept.clear()
+                job.forget()
             expected = [told for ask in controls for told in model.ask(ask)]
             expected += [*model.fire(passed)]
             expected += [told for ask in data for told in model.ask(ask)]
@@ -151,10 +150,9 @@ def test_every_timer_is_called_once_in_its_order(batches: Any) -> None:
             inputs = {"controls": [("c", controls)], "asks": [("d", data)]}
             inputs = {name: runs for name, runs in inputs.items() if runs[0][1]}
             result = job.run(inputs)
-            told = result.records("told")
+            told = result.output("told")
             for key in "abcde":
                 assert [t for t in told if t.key == key] == [t for t in expected if t.key == key]
-            kept_slots._kept.clear()
             assert again.run(inputs, seed=1).data == result.data
             assert again.states == job.states
 
@@ -166,7 +164,7 @@ def test_timers_of_one_key_group_are_called_in_order_whatever_their_keys() -> No
         {"asks": [("d", [Ask(key, "register", at, name) for at in (2, 1) for name in "yx" for key in "ba"])]}
     )
     job.now += 2 * SECOND
-    told = job.run({}).records("told")
+    told = job.run({}).output("told")
     assert [(one.text[:3], one.key) for one in told] == [
         (f"{at} {name}", key) for at in (1, 2) for name in "xy" for key in "ab"
     ]
@@ -182,8 +180,8 @@ def test_a_timer_that_raises_is_a_dead_letter_and_not_called_again() -> None:
     assert letter.reason.endswith("ValueError: bad")
     told = {"key": "a", "at": "2026-11-21T00:00:01Z", "name": "bad", "domain": "processing"}
     assert msgspec.json.decode(letter.raw) == told
-    assert [one.text for one in result.records("told")] == ["2  1"]
-    assert [one.text for one in result.records("fired")] == ["aside"]
+    assert [one.text for one in result.output("told")] == ["2  1"]
+    assert [one.text for one in result.output("fired")] == ["aside"]
     assert not job.run({}).dead_letters
 
 
@@ -198,9 +196,9 @@ def test_timers_wait_while_the_step_is_paused() -> None:
     job.run(pause)
     job.now += 5 * SECOND
     inputs = {"asks": [("d", [Ask("a", "look")])], "controls": [("c", [Ask("a", "register", 2)])]}
-    assert [one.text for one in job.run(inputs).records("told")] == ["register"]
-    kept_slots._kept.clear()
-    assert [one.text for one in job.run(resume).records("told")] == ["1  1", "2  2", "look"]
+    assert [one.text for one in job.run(inputs).output("told")] == ["register"]
+    job.forget()
+    assert [one.text for one in job.run(resume).output("told")] == ["1  1", "2  2", "look"]
 
 
 def test_commands_may_register_timers() -> None:
@@ -209,7 +207,7 @@ def test_commands_may_register_timers() -> None:
     command = {"id": "a", "kind": "wake", "target": {"step": "step", "key": "a"}, "payload": 3}
     job.run({"commands": [("c", [msgspec.json.encode(command)])]})
     job.now += 3 * SECOND
-    assert [one.text for one in job.run({}).records("told")] == ["3 command 1"]
+    assert [one.text for one in job.run({}).output("told")] == ["3 command 1"]
 
 
 def test_a_slot_runs_for_its_timers_alone() -> None:
@@ -220,7 +218,7 @@ def test_a_slot_runs_for_its_timers_alone() -> None:
     job.now += 4 * SECOND
     assert not job.run({}).reports
     job.now += SECOND
-    assert [one.text for one in job.run({}).records("told")] == ["5  1"]
+    assert [one.text for one in job.run({}).output("told")] == ["5  1"]
     assert set(job.wakes.values()) == {None}
 
 
@@ -254,7 +252,7 @@ def test_without_on_timer_there_are_no_timers() -> None:
 
     job = ps.Job("j")
     job.data_stream("asks", schema=Ask).key_by("key").process("step", Without()).sink_to("told")
-    (letter,) = InProcessJob(job).run({"asks": [("d", [Ask("a", "")])]}).dead_letters
+    (letter,) = BatchRunner(job).run({"asks": [("d", [Ask("a", "")])]}).dead_letters
     assert "functions that override on_timer" in letter.reason
 
 
@@ -269,4 +267,4 @@ def test_vectorised_functions_have_timers_from_control_records() -> None:
     job = job_of(InBulk())
     job.run({"controls": [("c", [Ask("a", "register", 1)])]})
     job.now += SECOND
-    assert [one.text for one in job.run({"asks": [("d", [Ask("a", "")])]}).records("told")] == ["1  1", "1"]
+    assert [one.text for one in job.run({"asks": [("d", [Ask("a", "")])]}).output("told")] == ["1  1", "1"]

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process_job import BatchResult, InProcessJob
 
 import penstock as ps
 from penstock.base.instants import FIRST_MS, LAST_MS
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import BatchRunner
 
 BEYOND = [2**63 - 1, 2**62, LAST_MS + 1, FIRST_MS - 1, -(2**62), -(2**63)]
 
@@ -22,7 +23,7 @@ class Reading:
     told: int | None = None
 
 
-def run(job: InProcessJob, *readings: Reading, ends: bool = False) -> BatchResult:
+def run(job: BatchRunner, *readings: Reading, ends: bool = False) -> BatchOutcome:
     return job.run({"in": [("p", list(readings))]} if readings else {}, ends=ends)
 
 
@@ -53,7 +54,7 @@ def test_a_time_beyond_all_dates_is_a_dead_letter(at: int, max_ahead: bool) -> N
     """And moves no watermark, so that others are not late for it; its reason says what to give."""
     strategy = ps.Watermarks.monotonous()
     job, _ = described(ps.TumblingWindows("10ms"), strategy.with_max_ahead("1h") if max_ahead else strategy)
-    at_work = InProcessJob(job)
+    at_work = BatchRunner(job)
     first = run(at_work, Reading("a", 1), Reading("a", at), Reading("a", 2))
     (letter,) = first.dead_letters
     assert letter.reason == (
@@ -63,7 +64,7 @@ def test_a_time_beyond_all_dates_is_a_dead_letter(at: int, max_ahead: bool) -> N
     result = run(at_work, Reading("a", 3), Reading("a", 10), ends=True)
     assert not result.dead_letters
     for sink in ("columns", "records"):
-        assert [one.value for one in result.records(sink)] == [3.0, 1.0]
+        assert [one.value for one in result.output(sink)] == [3.0, 1.0]
 
 
 def test_a_field_that_counts_from_there_on_may_hold_such_a_time() -> None:
@@ -71,22 +72,22 @@ def test_a_field_that_counts_from_there_on_may_hold_such_a_time() -> None:
     job, stream = described(ps.TumblingWindows("10ms"))
     told = stream.with_event_time("told").key_by("sensor").window(ps.TumblingWindows("10ms"))
     told.count("told").sink_to("told")
-    at_work = InProcessJob(job)
+    at_work = BatchRunner(job)
     result = run(at_work, Reading("a", 1, 2**62), Reading("a", 1, None), Reading("a", 1, 5))
     assert sorted(letter.reason[:24] for letter in result.dead_letters) == [
         "the event time 461168601",
         "the record has no event ",
     ]
-    assert [one.value for one in run(at_work, ends=True).records("told")] == [1.0]
+    assert [one.value for one in run(at_work, ends=True).output("told")] == [1.0]
 
 
 def test_a_window_with_a_bound_beyond_all_dates_emits_dead_letters() -> None:
     """Its records may have times that can be; on both roads alike, and other windows emit."""
     job, _ = described(ps.TumblingWindows("1d"))
-    at_work = InProcessJob(job)
+    at_work = BatchRunner(job)
     first = run(at_work, Reading("a", LAST_MS), Reading("b", 1))
     for sink in ("columns", "records"):
-        assert [one.sensor for one in first.records(sink)] == ["b"]
+        assert [one.sensor for one in first.output(sink)] == ["b"]
     again = at_work.copy()
     result = run(at_work, ends=True)
     letters = {letter.step: letter for letter in result.dead_letters}
@@ -115,8 +116,8 @@ def test_an_assigner_may_give_windows_beyond_all_dates() -> None:
     windows = stream.key_by("sensor").window(Far())
     windows.aggregate("bounds", Number()).sink_to("bounds")
     windows.reduce("reduced", lambda one, other: other).sink_to("reduced")
-    at_work = InProcessJob(job)
+    at_work = BatchRunner(job)
     run(at_work, Reading("a", 1))
     result = run(at_work, ends=True)
     assert [letter.step for letter in result.dead_letters] == ["bounds"]
-    assert result.records("reduced") == [Reading("a", 1)]
+    assert result.output("reduced") == [Reading("a", 1)]

@@ -11,12 +11,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from in_process_job import EPOCH, MILLISECOND, NOW, BatchResult, InProcessJob
 
 import penstock as ps
+from penstock.base.instants import EPOCH, MILLISECOND
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.event_times import EVENT_TIME
 from penstock.streams.graph import Port
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 NOW_MS = (NOW - EPOCH) // MILLISECOND
 
@@ -84,12 +86,12 @@ def words(stream: ps.DataStream) -> ps.DataStream:
     return stream.key_by("key").process("words", ToWord())
 
 
-def run(job: InProcessJob, *visits: Visit, ends: bool = False) -> BatchResult:
+def run(job: BatchRunner, *visits: Visit, ends: bool = False) -> BatchOutcome:
     return job.run({"visits": [("p", visits)]} if visits else {}, ends=ends)
 
 
-def seen(result: BatchResult, sink: str = "look") -> list[tuple[str, int | None]]:
-    found = [(one.text, one.ms) for one in result.records(sink)]
+def seen(result: BatchOutcome, sink: str = "look") -> list[tuple[str, int | None]]:
+    found = [(one.text, one.ms) for one in result.output(sink)]
     return sorted(found, key=lambda one: (one[0], one[1] is None, one[1]))
 
 
@@ -109,7 +111,7 @@ def test_transforms_keep_the_time() -> None:
     mapped = stream_of(job).filter(lambda visit: visit.number != 1).map(to_word)
     look(mapped.flat_map(twice, output=Word).filter(lambda word: word.text != "3"))
     visits = [Visit("a", 100 + n, n) for n in (0, 1, 2, 3, 13, 5)]
-    result = run(InProcessJob(job, partitions=2), *visits)
+    result = run(BatchRunner(job, parallelism=2), *visits)
     assert seen(result) == [("0", 100), ("0 again", 100), ("3 again", 103), ("5", 105), ("5 again", 105)]
     assert [letter.reason.rsplit("\n", 1)[-1] for letter in result.dead_letters] == ["ValueError: thirteen"]
 
@@ -118,8 +120,8 @@ def test_windows_stand_behind_transforms_that_drop_the_field() -> None:
     job = ps.Job("j", key_groups=3)
     mapped = stream_of(job).map(to_word)
     mapped.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
-    result = run(InProcessJob(job), Visit("a", 1), Visit("a", 9), Visit("a", 10))
-    assert [(shown(one.window_start), one.value) for one in result.records("counts")] == [(0, 2.0)]
+    result = run(BatchRunner(job), Visit("a", 1), Visit("a", 9), Visit("a", 10))
+    assert [(shown(one.window_start), one.value) for one in result.output("counts")] == [(0, 2.0)]
 
 
 def test_a_field_of_the_same_name_counts() -> None:
@@ -137,9 +139,9 @@ def test_a_field_of_the_same_name_counts() -> None:
     ):
         assert stream.origin.time == "at"
         stream.key_by("key").window(ps.TumblingWindows("10ms")).count(name).sink_to(name)
-    result = run(InProcessJob(job), Visit("a", 1), Visit("a", 5), Visit("a", 30))
+    result = run(BatchRunner(job), Visit("a", 1), Visit("a", 5), Visit("a", 30))
     for name in ("step", "map"):
-        assert [(shown(one.window_start), one.value) for one in result.records(name)] == [(0, 1.0), (10, 1.0)]
+        assert [(shown(one.window_start), one.value) for one in result.output(name)] == [(0, 1.0), (10, 1.0)]
 
 
 class Busy(ps.ConnectedProcessFunction):
@@ -188,7 +190,7 @@ def test_what_a_step_emits_counts_at_what_it_came_of(partitions: int) -> None:
     job, busy = busy_job()
     look(busy)
     look(busy.side_output("aside"), "aside")
-    running = InProcessJob(job, partitions=partitions)
+    running = BatchRunner(job, parallelism=partitions)
     commands = [
         {"id": "1", "kind": "tell", "payload": "now", "target": {"step": "busy"}},
         {"id": "2", "kind": "tell", "payload": "then", "target": {"step": "busy"}}
@@ -234,14 +236,14 @@ def test_what_has_no_time_is_a_dead_letter_at_windows_by_event_time() -> None:
     job, busy = busy_job()
     busy.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
     busy.key_by("key").window(ps.CountWindows(1)).process("each", Each()).sink_to("each")
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     run(running, Visit("a", 10, 1))
     result = run(running, Visit("a", 12, 2))
     (letter,) = result.dead_letters
     assert (letter.step, "emitted for a timer by the clock" in letter.reason) == ("counts", True)
     assert "with_event_time" in letter.reason
-    assert sorted(one.text for one in result.records("each")) == ["2", "timer clock"]
-    assert [one.value for one in run(running, ends=True).records("counts")] == [4.0]
+    assert sorted(one.text for one in result.output("each")) == ["2", "timer clock"]
+    assert [one.value for one in run(running, ends=True).output("counts")] == [4.0]
 
 
 class Each(ps.WindowFunction):
@@ -258,8 +260,8 @@ def test_rolling_aggregates_keep_the_time() -> None:
     job = ps.Job("j", key_groups=3)
     sums = stream_of(job).key_by("key").sum("sums", "number")
     sums.key_by("key").window(ps.TumblingWindows("10ms")).max("highest", "value").sink_to("highest")
-    result = run(InProcessJob(job), Visit("a", 1, 3), Visit("a", 9, 4), Visit("a", 10, 5))
-    assert [(shown(one.window_start), one.value) for one in result.records("highest")] == [(0, 7.0)]
+    result = run(BatchRunner(job), Visit("a", 1, 3), Visit("a", 9, 4), Visit("a", 10, 5))
+    assert [(shown(one.window_start), one.value) for one in result.output("highest")] == [(0, 7.0)]
 
 
 def test_what_records_are_reduced_to_counts_at_the_time_of_the_record() -> None:
@@ -267,7 +269,7 @@ def test_what_records_are_reduced_to_counts_at_the_time_of_the_record() -> None:
     job = ps.Job("j", key_groups=3)
     first = stream_of(job).key_by("key").reduce("first", lambda one, other: one)
     first.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
-    result = run(InProcessJob(job), Visit("a", 1, 3), Visit("a", 12, 4), Visit("a", 20, 5))
+    result = run(BatchRunner(job), Visit("a", 1, 3), Visit("a", 12, 4), Visit("a", 20, 5))
     assert [(shown(one.window_start), one.value) for one in result.records("counts")] == [(0, 1), (10, 1)]
 
 
@@ -298,7 +300,7 @@ def test_columns_keep_the_times_of_their_rows() -> None:
     found = stream_of(job).key_by("key").process("columns", Vectorised())
     look(found)
     look(found.side_output("all"), "all")
-    result = run(InProcessJob(job), *(Visit("ab"[n % 2], 10 * n, n) for n in (1, 2, 3, 13, 4)))
+    result = run(BatchRunner(job), *(Visit("ab"[n % 2], 10 * n, n) for n in (1, 2, 3, 13, 4)))
     assert len(result.dead_letters) == 1
     assert seen(result) == [("2", 20), ("4", 40)]
     assert seen(result, "all") == [("1", 10), ("2", 20), ("3", 30), ("4", 40)]
@@ -311,7 +313,7 @@ def test_steps_without_a_key_keep_the_time() -> None:
     found.process("parts", Look()).sink_to("parts")
     words_of_keys = found.key_by("key").process("same", Same())
     words_of_keys.process("parts of keys", Look()).sink_to("parts-of-keys")
-    result = run(InProcessJob(job, partitions=2), Visit("a", 1, 1), Visit("b", 5, 2))
+    result = run(BatchRunner(job, parallelism=2), Visit("a", 1, 1), Visit("b", 5, 2))
     for sink in ("look", "parts", "parts-of-keys"):
         assert seen(result, sink) == [("1", 1), ("2", 5)]
 
@@ -339,11 +341,11 @@ def test_timers_go_by_the_times_of_windows() -> None:
     reminded = counted.key_by("key").process("remind", Remind(), output=Seen)
     reminded.sink_to("reminded")
     reminded.key_by("key").window(ps.TumblingWindows("10ms")).count("again").sink_to("again")
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     run(running, Visit("a", 3, 7), Visit("a", 12))
     result = run(running, Visit("a", 31))
     assert seen(result, "reminded") == [("7", 29)]
-    assert [shown(one.window_start) for one in result.records("again")] == [20]
+    assert [shown(one.window_start) for one in result.output("again")] == [20]
 
 
 class Judged(ps.ProcessFunction):
@@ -358,7 +360,7 @@ class Judged(ps.ProcessFunction):
 def test_settings_behind_a_step_hold_from_an_event_time_on() -> None:
     job = ps.Job("j", key_groups=3)
     words(stream_of(job)).key_by("key").process("judge", Judged()).sink_to("look")
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     command = {"id": "1", "kind": "set", "payload": {"limit": 2}, "target": {"step": "judge"}}
     command["effective_at"] = "1970-01-01T00:00:00.050Z"
     receipts = running.run({"commands": [("c", [msgspec.json.encode(command)])]}).receipts
@@ -379,7 +381,7 @@ class Remember(ps.ProcessFunction):
 def test_values_expire_by_the_times_of_what_a_step_has_emitted() -> None:
     job = ps.Job("j", key_groups=3)
     words(stream_of(job)).key_by("key").process("remember", Remember()).sink_to("look")
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     assert seen(run(running, Visit("a", 1, 1), Visit("a", 15, 2))) == [
         ("1 before 2", 15),
         ("None before 1", 1),
@@ -390,7 +392,7 @@ def test_values_expire_by_the_times_of_what_a_step_has_emitted() -> None:
 def test_a_paused_step_keeps_the_times_of_what_waits() -> None:
     job = ps.Job("j", key_groups=3)
     look(words(stream_of(job)))
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
 
     def command(kind: str) -> list[tuple[str, list[bytes]]]:
         return [("c", [msgspec.json.encode({"id": kind, "kind": kind, "target": {"step": "look"}})])]
@@ -407,10 +409,10 @@ def test_stamped_records_have_their_time_as_well() -> None:
     stamped = stream_of(job).key_by("key").process("words", ToWord()).stamp_control_version()
     stamped.sink_to("stamped")
     look(stamped)
-    found = InProcessJob(job, keyed_sinks={"stamped"})
+    found = BatchRunner(job, keyed_sinks={"stamped"})
     result = run(found, Visit("a", 4, 1))
     assert (seen(result), result.sinks["stamped"].keys) == ([("1", 4)], [b"a"])
-    assert [one.control_version for one in result.records("stamped")] == [0]
+    assert [one.control_version for one in result.output("stamped")] == [0]
 
 
 def test_times_travel_only_where_a_step_behind_goes_by_them() -> None:
@@ -419,10 +421,10 @@ def test_times_travel_only_where_a_step_behind_goes_by_them() -> None:
     found = stream_of(job).key_by("key").process("words", ToWord())
     found.sink_to("words")
     found.map(lambda word: word, output=Word).sink_to("copies")
-    plan = InProcessJob(job).plan
+    plan = BatchRunner(job).plan
     assert not plan.wants_times(Port("step/words"))
     look(found.map(lambda word: word, output=Word))
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     assert running.plan.wants_times(Port("step/words"))
     result = run(running, Visit("a", 4, 1))
     for sink in ("words", "copies"):
@@ -436,7 +438,7 @@ def test_times_that_no_datetime_can_tell_are_the_nearest() -> None:
     found = words(job.data_stream("visits", schema=Visit, event_time="at"))
     look(found)
     found.key_by("key").process("judge", Judged()).sink_to("judged")
-    result = run(InProcessJob(job), Visit("a", 2**60, 1), Visit("a", -(2**60), 2))
+    result = run(BatchRunner(job), Visit("a", 2**60, 1), Visit("a", -(2**60), 2))
     assert not result.dead_letters
     first = shown(dt.datetime.min.replace(tzinfo=dt.UTC))
     last = shown(dt.datetime.max.replace(tzinfo=dt.UTC))
@@ -455,9 +457,9 @@ def test_reduced_records_count_at_the_end_of_their_window() -> None:
     again = first.key_by("key").window(ps.TumblingWindows("5ms")).count("again")
     again.sink_to("again")
     again.side_output("late").sink_to("late")
-    result = run(InProcessJob(job), Visit("a", 1), Visit("a", 18), Visit("a", 50))
-    assert [shown(one.window_start) for one in result.records("again")] == [15]
-    assert not result.records("late")
+    result = run(BatchRunner(job), Visit("a", 1), Visit("a", 18), Visit("a", 50))
+    assert [shown(one.window_start) for one in result.output("again")] == [15]
+    assert not result.output("late")
 
 
 class AtStart(ps.WindowFunction):
@@ -475,8 +477,8 @@ def test_a_window_function_may_say_the_time_itself() -> None:
     assert first.origin.time == "at"
     look(first.side_output("aside"))
     first.key_by("key").window(ps.TumblingWindows("5ms")).count("again").sink_to("again")
-    result = run(InProcessJob(job), Visit("a", 18), Visit("a", 50))
-    assert [shown(one.window_start) for one in result.records("again")] == [0]
+    result = run(BatchRunner(job), Visit("a", 18), Visit("a", 50))
+    assert [shown(one.window_start) for one in result.output("again")] == [0]
     assert seen(result) == [("aside", 19)]
 
 
@@ -490,13 +492,13 @@ def test_late_records_keep_their_time() -> None:
             late.key_by("key").window(ps.TumblingWindows("5ms")).allowed_lateness("1h").count(f"{name}-late")
         )
         again.sink_to(name)
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     visits = [Visit("a", 100)]
     running.run({"visits": [("p", visits)], "others": [("p", visits)]})
     visits = [Visit("a", 7)]
     result = running.run({"visits": [("p", visits)], "others": [("p", visits)]})
     for name in ("field", "beside"):
-        assert [shown(one.window_start) for one in result.records(name)] == [5]
+        assert [shown(one.window_start) for one in result.output(name)] == [5]
 
 
 def test_windows_without_an_end_count_at_what_fired_them() -> None:
@@ -506,7 +508,7 @@ def test_windows_without_an_end_count_at_what_fired_them() -> None:
     look(keyed.window(ps.CountWindows(2)).process("two", FirstNumber()), "pairs")
     every = keyed.window(ps.GlobalWindows()).trigger(ps.ContinuousEventTimeTrigger("10ms"))
     look(every.process("all", FirstNumber()), "every")
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     result = run(running, Visit("a", 12, 1), Visit("a", 8, 2), Visit("a", 25, 3))
     assert (seen(result, "pairs"), seen(result, "every")) == ([("1", 8)], [("1", 20)])
     assert seen(run(running, ends=True), "every") == [("1", 30), ("1", None)]
@@ -516,7 +518,7 @@ def test_windows_by_the_clock_count_at_their_last_millisecond() -> None:
     job = ps.Job("j", key_groups=3)
     by_clock = stream_of(job).key_by("key").window(ps.TumblingWindows("1s", time="processing"))
     look(by_clock.process("first", FirstNumber()))
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     run(running, Visit("a", 12, 1))
     running.now += dt.timedelta(seconds=1)
     assert seen(run(running)) == [("1", NOW_MS + 999)]
@@ -530,12 +532,12 @@ def test_windows_behind_windows_by_ingestion_time() -> None:
     again.sink_to("again")
     pairs = first.key_by("key").window(ps.CountWindows(1)).trigger(ps.CountTrigger(1)).sum("pairs", "value")
     pairs.key_by("key").window(ps.TumblingWindows("1s")).count("third").sink_to("third")
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     run(running, Visit("a", 0), Visit("a", 0))
     running.now += dt.timedelta(seconds=1)
     result = run(running, Visit("a", 0))
     for sink, value in (("again", 2.0), ("third", 1.0)):
-        assert [(shown(one.window_start), one.value) for one in result.records(sink)] == [(NOW_MS, value)]
+        assert [(shown(one.window_start), one.value) for one in result.output(sink)] == [(NOW_MS, value)]
 
 
 def test_the_clock_fires_global_windows_by_ingestion_time_when_it_is() -> None:
@@ -543,7 +545,7 @@ def test_the_clock_fires_global_windows_by_ingestion_time_when_it_is() -> None:
     job = ps.Job("j", key_groups=3)
     every = stream_of(job, ps.INGESTION_TIME).key_by("key").window(ps.GlobalWindows())
     look(every.trigger(ps.ContinuousProcessingTimeTrigger("1s")).process("all", FirstNumber()), "every")
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     run(running, Visit("a", 0, 5))
     running.now += dt.timedelta(seconds=2)
     assert set(seen(run(running), "every")) == {("5", NOW_MS + 2000)}
@@ -560,14 +562,14 @@ def test_with_event_time_another_field_counts() -> None:
     paid.sink_to("paid")
     paid.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
     look(paid.map(lambda one: Word(one.key, ""), output=Word))
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     result = run(running, Visit("a", 1, 1), Visit("b", 2, 13), Visit("a", 9, 2), Visit("a", 33, 3))
     (letter,) = result.dead_letters
     assert letter.reason == "the record has no event time: its field 'paid_at' is null"
     assert (msgspec.json.decode(letter.raw)["key"], letter.step) == ("b", "event-time/1")
-    assert len(result.records("paid")) == 3
+    assert len(result.output("paid")) == 3
     assert seen(result) == [("", 6), ("", 14), ("", 38)]
-    assert [shown(one.window_start) for one in result.records("counts")] == [0]
+    assert [shown(one.window_start) for one in result.output("counts")] == [0]
     assert not run(running, ends=True).counts("late")
 
 
@@ -582,8 +584,8 @@ def test_with_event_time_the_field_of_a_result_counts() -> None:
     started = counts.with_event_time("window_start")
     again = started.key_by("key").window(ps.TumblingWindows("5ms")).allowed_lateness("10ms").count("again")
     again.sink_to("again")
-    result = run(InProcessJob(job), Visit("a", 1), Visit("a", 18))
-    assert [shown(one.window_start) for one in result.records("again")] == [0]
+    result = run(BatchRunner(job), Visit("a", 1), Visit("a", 18))
+    assert [shown(one.window_start) for one in result.output("again")] == [0]
 
 
 def test_with_event_time_works_on_what_arrives() -> None:
@@ -591,10 +593,10 @@ def test_with_event_time_works_on_what_arrives() -> None:
     job = ps.Job("j", key_groups=3)
     visits = stream_of(job, ps.INGESTION_TIME).with_event_time("at")
     visits.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     run(running, Visit("a", NOW_MS + 3))
     running.now += dt.timedelta(seconds=1)
-    assert [shown(one.window_start) for one in run(running).records("counts")] == [NOW_MS]
+    assert [shown(one.window_start) for one in run(running).output("counts")] == [NOW_MS]
 
 
 def test_with_event_time_needs_a_field_with_times_in_data_with_watermarks() -> None:

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import NOW, InProcessJob
 
 import penstock as ps
 from penstock.errors import JobDefinitionError
-from penstock.state.kept_slots import kept_slots
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 AFTER = dt.timedelta(seconds=10)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -114,11 +113,11 @@ class Model:
         return f"{record.state} {'' if act == 'blind' else count}"
 
 
-def job_of(function: ps.ProcessFunction, *, key_groups: int, partitions: int) -> InProcessJob:
+def job_of(function: ps.ProcessFunction, *, key_groups: int, partitions: int) -> BatchRunner:
     job = ps.Job("j", key_groups=key_groups)
     stream = job.data_stream("touches", schema=Touch, event_time="at")
     stream.key_by("key").process("step", function).sink_to("seen")
-    return InProcessJob(job, partitions=partitions)
+    return BatchRunner(job, parallelism=partitions)
 
 
 BATCHES = st.lists(
@@ -144,13 +143,13 @@ def test_values_are_there_until_they_expire_and_never_longer(by_event: bool, bat
     for passed, cold, records in batches:
         job.now += dt.timedelta(seconds=passed)
         if cold:
-            kept_slots._kept.clear()
+            job.forget()
         touches = [
             Touch(key, state, act, EPOCH + dt.timedelta(seconds=at)) for key, state, act, at in records
         ]
         again = job.copy()
         result = job.run({"touches": [("p", touches)]})
-        told = [(one.key, one.text) for one in result.records("seen")]
+        told = [(one.key, one.text) for one in result.output("seen")]
         expected = []
         for touch in touches:
             text = model.record(touch, (job.now - EPOCH).total_seconds())
@@ -162,7 +161,6 @@ def test_values_are_there_until_they_expire_and_never_longer(by_event: bool, bat
             for wanted in range(3)
         ]
         assert by_key[:3] == by_key[3:]
-        kept_slots._kept.clear()
         replayed = again.run({"touches": [("p", touches)]}, seed=1)
         assert replayed.data == result.data
         assert again.states == job.states
@@ -189,11 +187,11 @@ def test_columns_are_kept_alive_and_expire() -> None:
     job = ps.Job("j", key_groups=2)
     stream = job.data_stream("touches", schema=Touch)
     stream.key_by("key").process("step", InBulk(), output=Seen).sink_to("seen")
-    found = InProcessJob(job)
+    found = BatchRunner(job)
     told = []
     for seconds, state in [(0, "value"), (0, "read"), (6, "read"), (6, "read"), (9, "value"), (10, "value")]:
         found.now += dt.timedelta(seconds=seconds)
-        told += [one.text for one in found.run({"touches": [("p", [Touch(1, state, "")])]}).records("seen")]
+        told += [one.text for one in found.run({"touches": [("p", [Touch(1, state, "")])]}).output("seen")]
     assert told == ["1 0", "1 1", "1 2", "0 3", "1 3", "1 0"]
 
 
@@ -215,12 +213,12 @@ def test_keys_whose_values_have_expired_are_no_keys() -> None:
     control = job.control_stream("asks", schema=Touch)
     data = job.data_stream("touches", schema=Touch)
     data.key_by("key").connect(control.broadcast()).process("step", Keys()).sink_to("seen")
-    found = InProcessJob(job)
+    found = BatchRunner(job)
     found.run({"touches": [("p", [Touch(1, "", "")])]})
     found.now += dt.timedelta(seconds=5)
     found.run({"touches": [("p", [Touch(2, "", "")])]})
     found.now += dt.timedelta(seconds=5)
-    asked = found.run({"asks": [("p", [Touch(0, "", "")])]}).records("seen")
+    asked = found.run({"asks": [("p", [Touch(0, "", "")])]}).output("seen")
     assert [one.key for one in asked] == [2]
 
 
@@ -237,7 +235,7 @@ def test_event_time_needs_records_that_have_it() -> None:
 def test_a_state_may_get_and_lose_its_time_to_live() -> None:
     """What was written before is kept; what has a time loses it with the declaration."""
 
-    def counting(ttl: ps.Ttl | None) -> InProcessJob:
+    def counting(ttl: ps.Ttl | None) -> BatchRunner:
         class Counting(ps.ProcessFunction):
             count = ps.ValueState(int, ttl=ttl)
 
@@ -253,7 +251,7 @@ def test_a_state_may_get_and_lose_its_time_to_live() -> None:
         job = counting(ttl)
         job.states = states
         job.now = NOW + dt.timedelta(minutes=number)
-        told += [one.text for one in job.run({"touches": [("p", [Touch(1, "", "")])]}).records("seen")]
+        told += [one.text for one in job.run({"touches": [("p", [Touch(1, "", "")])]}).output("seen")]
     assert told == ["1", "2", "1", "2"]
 
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import InProcessJob
-from rescaling import rescaled
 
 import penstock as ps
 from penstock.state.parts import part_of
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.saved_states import rescaled
 
 KEY_GROUPS = 8
 SOURCES = ["a", "b", "c", "d", "e"]
@@ -154,15 +154,15 @@ def test_parts_see_what_plain_python_says(
 ) -> None:
     """Whatever is done, over restores with any number of tasks; and a replay gives the same bytes."""
     job = sharing(function())
-    running = InProcessJob(job, partitions=tasks)
+    running = BatchRunner(job, parallelism=tasks)
     plain = Plain()
     for changes, new_tasks in batches:
         if new_tasks:
-            running = rescaled(job, running, new_tasks)
+            running = rescaled(running, new_tasks)
             plain.restore()
         before = running.copy()
         result = running.run({"changes": list(changes.items())}, seed=1)
-        assert sorted(result.records("seen"), key=lambda seen: seen.part) == plain.run(changes)
+        assert sorted(result.output("seen"), key=lambda seen: seen.part) == plain.run(changes)
         bad = [c for found in changes.values() for c in found if c.method == "raise"]
         assert len(result.dead_letters) == len(bad)
         assert before.run({"changes": list(changes.items())}, seed=2).data == result.data
@@ -172,10 +172,10 @@ def test_parts_see_what_plain_python_says(
 @pytest.mark.parametrize("function", [Sharing, SharingInBulk])
 def test_what_cannot_be_stored_costs_its_record(function: type[Sharing]) -> None:
     """The items beside it stay."""
-    running = InProcessJob(sharing(function()), partitions=2)
+    running = BatchRunner(sharing(function()), parallelism=2)
     changes = [Change("add", 1), Change("unstorable", 2), Change("add", 3)]
     result = running.run({"changes": [("a", changes)]})
-    assert [seen.numbers for seen in result.records("seen")] == [[1], [1, 3]]
+    assert [seen.numbers for seen in result.output("seen")] == [[1], [1, 3]]
     (letter,) = result.dead_letters
     assert "the state 'numbers' cannot hold" in letter.reason
 
@@ -183,13 +183,13 @@ def test_what_cannot_be_stored_costs_its_record(function: type[Sharing]) -> None
 def test_the_union_grows_by_no_duplicates() -> None:
     """However often the job is restored; a part sees what others have added only then."""
     job = sharing(Sharing())
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     adding = {"changes": [(source, [Change("add", number)]) for number, source in enumerate(SOURCES)]}
-    assert [len(seen.numbers) for seen in running.run(adding).records("seen")].count(1) >= 3
+    assert [len(seen.numbers) for seen in running.run(adding).output("seen")].count(1) >= 3
     looking = {"changes": [(source, [Change("nothing", 0)]) for source in SOURCES]}
     for tasks in (1, 4, 3):
-        running = rescaled(job, running, tasks)
-        told = running.run(looking).records("seen")
+        running = rescaled(running, tasks)
+        told = running.run(looking).output("seen")
         assert len(told) == len(SOURCES)
         assert [sorted(seen.numbers) for seen in told] == [[0, 1, 2, 3, 4]] * len(SOURCES)
 
@@ -197,9 +197,9 @@ def test_the_union_grows_by_no_duplicates() -> None:
 def test_handlers_see_the_union_of_each_part() -> None:
     """Also when no record came since the restore."""
     job = sharing(Sharing())
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     running.run({"changes": [("a", [Change("add", 1)]), ("b", [Change("add", 2)])]})
-    running = rescaled(job, running, 3)
+    running = rescaled(running, 3)
     tell = {"id": "t", "kind": "tell", "target": {"step": "share"}}
     receipt = running.run({"commands": [("c", [msgspec.json.encode(tell)])]}).receipts[-1]
     parts = {part_of("changes", "a", KEY_GROUPS): 1, part_of("changes", "b", KEY_GROUPS): 2}

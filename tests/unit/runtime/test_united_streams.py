@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from in_process_job import InProcessJob
 
 import penstock as ps
+from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
@@ -100,13 +100,13 @@ def test_records_of_several_streams_share_the_state_of_their_key(partitions: int
     """Within a micro-batch they come stream by stream, in the order of the union, and say from which."""
     job, web, app = web_and_app()
     web.union(app).key_by("user").process("count", Count()).sink_to("seen")
-    running = InProcessJob(job, partitions=partitions)
+    running = BatchRunner(job, parallelism=partitions)
     inputs = {
         "app": [("p", [Visit("a", 0, 1), Visit("b", 0, 2)])],
         "web": [("p", [Visit("a", 0, 3), Visit("a", 0, 4)])],
     }
     for seed, before in ((0, 0), (1, 3)):
-        seen = running.run(inputs, seed=seed).records("seen")
+        seen = running.run(inputs, seed=seed).output("seen")
         assert sorted(seen, key=lambda one: (one.user, one.count)) == [
             Seen("a", "web", 3, before + 1),
             Seen("a", "web", 4, before + 2),
@@ -119,7 +119,7 @@ def test_a_batch_is_of_one_stream() -> None:
     job, web, app = web_and_app()
     web.union(app).key_by("user").process("count", CountBatch(), output=Seen).sink_to("seen")
     inputs = {name: [("p", [Visit("a", 0, 1), Visit("a", 0, 2)])] for name in ("app", "web")}
-    seen = InProcessJob(job).run(inputs).records("seen")
+    seen = BatchRunner(job).run(inputs).output("seen")
     assert seen == [Seen("a", name, number, 2) for name in ("web", "app") for number in (1, 2)]
 
 
@@ -130,11 +130,11 @@ def test_branches_of_one_stream_come_one_after_the_other() -> None:
     everything = web.map(as_it_is, output=Visit).union(web.filter(is_even))
     everything.key_by("user").process("count", Count()).sink_to("seen")
     visits = [Visit("a", 0, number) for number in range(6)]
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     inputs = {"web": [("p", visits[:3]), ("p", visits[3:]), ("q", visits)]}
     again = running.copy()
     result = running.run(inputs)
-    numbers = [one.number for one in result.records("seen")]
+    numbers = [one.number for one in result.output("seen")]
     assert numbers == [*range(6), *range(6), 0, 2, 4, 0, 2, 4]
     assert again.run(inputs, seed=5).data == result.data
 
@@ -145,7 +145,7 @@ def test_unions_of_unions_go_by_their_order() -> None:
     inner = streams["c"].union(streams["a"]).map(as_it_is, output=Visit)
     streams["d"].union(inner, streams["b"]).key_by("user").process("count", Count()).sink_to("seen")
     inputs = {name: [("p", [Visit("a", 0, 1)])] for name in "abcd"}
-    seen = InProcessJob(job).run(inputs).records("seen")
+    seen = BatchRunner(job).run(inputs).output("seen")
     assert [one.stream for one in seen] == ["d", "c", "a", "b"]
 
 
@@ -155,14 +155,14 @@ def test_a_source_and_what_steps_emit_are_one_stream() -> None:
     sorted_ = app.key_by("user").process("sort", Sorted())
     again = sorted_.key_by("user").process("again", Sorted())
     web.union(again, sorted_.side_output("odd/ones")).key_by("user").process("count", Count()).sink_to("seen")
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     assert [[node.step for node in level] for level in running.plan.levels()] == [
         ["sort"],
         ["again"],
         ["count"],
     ]
     visits = [Visit("a", 0, number) for number in range(4)]
-    seen = running.run({"web": [("p", visits)], "app": [("p", visits)]}).records("seen")
+    seen = running.run({"web": [("p", visits)], "app": [("p", visits)]}).output("seen")
     assert [(one.stream, one.number, one.count) for one in seen] == [
         ("web", 0, 1),
         ("web", 1, 2),
@@ -182,12 +182,12 @@ def test_a_union_goes_to_several_places() -> None:
     union = web.union(sorted_)
     union.filter(is_even).sink_to("even")
     union.key_by("user").process("count", Count()).sink_to("seen")
-    running = InProcessJob(job, keyed_sinks=["even"])
+    running = BatchRunner(job, keyed_sinks=["even"])
     visits = [Visit("a", 0, number) for number in range(3)]
     result = running.run({"web": [("p", visits)], "app": [("p", visits)]})
-    assert sorted(one.number for one in result.records("even")) == [0, 0, 2, 2]
+    assert sorted(one.number for one in result.output("even")) == [0, 0, 2, 2]
     assert sorted(result.sinks["even"].keys, key=str) == [None, None, b"a", b"a"]
-    assert len(result.records("seen")) == 5
+    assert len(result.output("seen")) == 5
 
 
 def test_places_of_different_streams_do_not_clash() -> None:
@@ -198,12 +198,12 @@ def test_places_of_different_streams_do_not_clash() -> None:
     }
     job, web, app = web_and_app()
     web.union(app).process("gather", Gather()).sink_to("seen")
-    running = InProcessJob(job, partitions=2)
-    found = running.run(inputs).records("seen") + running.run(inputs).records("seen")
+    running = BatchRunner(job, parallelism=2)
+    found = running.run(inputs).output("seen") + running.run(inputs).output("seen")
     for name, numbers in (("web", [1, 2]), ("app", [3, 4])):
         alone = ps.Job("shop", key_groups=4)
         alone.data_stream(name, schema=Visit).process("gather", Gather()).sink_to("seen")
-        (expected, _) = InProcessJob(alone).run({name: inputs[name]}).records("seen")
+        (expected, _) = BatchRunner(alone).run({name: inputs[name]}).output("seen")
         mine = [one for one in found if one.stream == name]
         assert [one.number for one in mine] == numbers * 2
         assert {one.user for one in mine} == {expected.user}
@@ -220,7 +220,7 @@ def test_a_dead_letter_tells_from_where_its_record_really_came(
     union = web.union(renamed)
     step = union if isinstance(function, Gather) else union.key_by("user")
     step.process("step", function, output=Seen).sink_to("seen")
-    running = InProcessJob(job, raw_streams=raw_streams)
+    running = BatchRunner(job, raw_streams=raw_streams)
     result = running.run(
         {
             "web": [("w/1", [Visit("a", 0, 1), Visit("a", 0, -1)])],
@@ -231,7 +231,7 @@ def test_a_dead_letter_tells_from_where_its_record_really_came(
     assert (from_web.stream, from_web.partition, from_web.offset, from_web.step) == ("web", "w/1", 1, "step")
     assert from_web.raw == b'{"user":"a","at":0,"number":-1}'
     assert (from_sort.stream, from_sort.offset, from_sort.step) == ("sort", 0, "step")
-    assert len(result.records("seen")) == 2
+    assert len(result.output("seen")) == 2
 
 
 def test_letters_on_the_way_through_a_union_tell_from_where_as_well() -> None:
@@ -242,7 +242,7 @@ def test_letters_on_the_way_through_a_union_tell_from_where_as_well() -> None:
         .key_by("user")
     )
     keyed.process("count", Count()).sink_to("seen")
-    result = InProcessJob(job).run({name: [("p", [Visit("a", 0, 0)])] for name in ("web", "app")})
+    result = BatchRunner(job).run({name: [("p", [Visit("a", 0, 0)])] for name in ("web", "app")})
     assert sorted((letter.stream, letter.step) for letter in result.dead_letters) == [
         ("app", "transform/divide"),
         ("web", "transform/divide"),
@@ -273,7 +273,7 @@ def test_a_union_is_steered_as_any_stream() -> None:
     everywhere, users = (job.control_stream(name, schema=Visit) for name in ("everywhere", "users"))
     keyed = web.union(app).key_by("user").connect(everywhere.broadcast(), users.key_by("user"))
     keyed.process("steered", Steered()).sink_to("seen")
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     visits = [("p", [Visit(user, 0, number) for user in "ab" for number in range(4)])]
     inputs = {
         "app": visits,
@@ -281,7 +281,7 @@ def test_a_union_is_steered_as_any_stream() -> None:
         "users": [("p", [Visit("b", 0, 3)])],
         "everywhere": [("p", [Visit("", 0, 2)])],
     }
-    seen = running.run(inputs).records("seen")
+    seen = running.run(inputs).output("seen")
     assert sorted((one.user, one.stream, one.number) for one in seen) == [
         ("a", "app", 2),
         ("a", "app", 3),
@@ -295,15 +295,15 @@ def test_a_union_is_steered_as_any_stream() -> None:
 def test_what_waits_for_a_paused_step_still_tells_from_where_it_is() -> None:
     job, web, app = web_and_app()
     web.union(app).key_by("user").process("count", Count()).sink_to("seen")
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     command = '{{"id": "{}", "kind": "{}", "target": {{"step": "count"}}}}'
     running.run({"commands": [("c", [command.format(1, "pause").encode()])]})
     inputs = {
         name: [("p", [Visit("a", 0, number), Visit("a", 0, -1)])] for name, number in (("app", 1), ("web", 2))
     }
-    assert not running.run(inputs).records("seen")
+    assert not running.run(inputs).output("seen")
     result = running.run({"commands": [("c", [command.format(2, "resume").encode()])]})
-    assert result.records("seen") == [Seen("a", "web", 2, 1), Seen("a", "app", 1, 2)]
+    assert result.output("seen") == [Seen("a", "web", 2, 1), Seen("a", "app", 1, 2)]
     assert [(letter.stream, letter.partition, letter.offset) for letter in result.dead_letters] == [
         ("web", "p", 1),
         ("app", "p", 1),
@@ -317,10 +317,10 @@ def test_all_records_of_a_union_are_in_the_same_windows() -> None:
         job.data_stream(name, schema=Visit, event_time="at", watermarks=marks) for name in ("web", "app")
     )
     web.union(app).window_all(ps.TumblingWindows("10ms")).sum("total", "number").sink_to("totals")
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     inputs = {
         name: [("p", [Visit(name, at, 10 * at + place) for at in (1, 12)])]
         for place, name in enumerate(("web", "app"))
     }
-    (total,) = running.run(inputs).records("totals")
+    (total,) = running.run(inputs).output("totals")
     assert total.value == 10 + 11

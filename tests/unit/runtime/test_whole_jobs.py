@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import InProcessJob, Input, as_tuples
 
 import penstock as ps
 from penstock.runtime import level
+from penstock.testing.batch_runner import BatchRunner, Inputs
 
 BAD_FOR_FILTER, BAD_FOR_MAP, BAD_FOR_SPLIT, BAD_FOR_STEP = 90, 91, 92, 93
 
@@ -165,7 +166,7 @@ class Reference:
         self.seen: dict[int, int] = defaultdict(int)
         self.thirds: dict[int, int] = defaultdict(int)
 
-    def run(self, inputs: Input) -> dict[str, list[tuple[Any, ...]]]:
+    def run(self, inputs: Inputs) -> dict[str, list[tuple[Any, ...]]]:
         out: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         letters = out["dead-letters"]
         for stream, state in (("limits", self.limit), ("bonuses", self.bonus)):
@@ -219,7 +220,7 @@ class Reference:
             out["verdicts"].append((sensor, value, value > 2 * self.limit[sensor]))
 
 
-def in_order(inputs: Input, stream: str) -> list[tuple[Any, str, int]]:
+def in_order(inputs: Inputs, stream: str) -> list[tuple[Any, str, int]]:
     """A stream's records by partition and place."""
     runs = sorted(inputs.get(stream, ()), key=lambda run: run[0])
     return [(record, partition, place) for partition, records in runs for place, record in enumerate(records)]
@@ -264,13 +265,13 @@ def inputs(draw: st.DrawFn) -> dict[str, list[tuple[str, list[Any]]]]:
     block_bytes=st.sampled_from([1, 1_000, 8 << 20]),
 )
 def test_a_job_computes_what_a_plain_fold_computes(
-    batches: list[Input], partitions: int, key_groups: int, seed: int, block_bytes: int
+    batches: list[Inputs], partitions: int, key_groups: int, seed: int, block_bytes: int
 ) -> None:
     """Every key has the same records in the same order, batch by batch, for any number of tasks and key groups.
 
     How large the blocks are in which emitted records travel on does not matter either.
     """
-    job = InProcessJob(make_job(key_groups), partitions=partitions)
+    job = BatchRunner(make_job(key_groups), parallelism=partitions)
     reference = Reference()
     for batch in batches:
         with pytest.MonkeyPatch.context() as patch:
@@ -278,7 +279,7 @@ def test_a_job_computes_what_a_plain_fold_computes(
             result = job.run(batch, seed=seed)
         expected = reference.run(batch)
         for sink in ("copy", "alerts", "quiet", "seen", "thirds", "verdicts"):
-            found = by_first_field(as_tuples(result.records(sink)))
+            found = by_first_field(map(dataclasses.astuple, result.output(sink)))
             assert found == by_first_field(expected[sink]), sink
         letters = sorted((letter.stream, letter.step) for letter in result.dead_letters)
         assert letters == sorted(expected["dead-letters"])
@@ -290,10 +291,12 @@ def test_a_job_computes_what_a_plain_fold_computes(
     partitions=st.integers(1, 4),
     seeds=st.tuples(st.integers(0, 1000), st.integers(0, 1000)),
 )
-def test_a_replay_gives_the_same_bytes(batches: list[Input], partitions: int, seeds: tuple[int, int]) -> None:
+def test_a_replay_gives_the_same_bytes(
+    batches: list[Inputs], partitions: int, seeds: tuple[int, int]
+) -> None:
     """Whatever order the shuffle delivers, every sink gets the same bytes and every key group the same state."""
-    job = InProcessJob(
-        make_job(8), partitions=partitions, keyed_sinks=["alerts", "thirds"], raw_streams=["readings"]
+    job = BatchRunner(
+        make_job(8), parallelism=partitions, keyed_sinks=["alerts", "thirds"], raw_streams=["readings"]
     )
     for batch in batches:
         again = job.copy()

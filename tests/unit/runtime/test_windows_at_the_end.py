@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from in_process_job import NOW, InProcessJob
 
 import penstock as ps
 from penstock.runtime.plan import JobPlan, wants_starts
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Sum(ps.WindowFunction):
 
 def summing(
     windows: ps.WindowAssigner, trigger: ps.Trigger | None = None, *, again: bool = False
-) -> InProcessJob:
+) -> BatchRunner:
     """A job that sums up, and with `again` once more what came of that; its records have no event time."""
     job = ps.Job("job", key_groups=4)
     stream: ps.DataStream = job.data_stream("hits", schema=Hit)
@@ -35,13 +35,13 @@ def summing(
         windowed = stream.key_by("key").window(windows)
         stream = (windowed if trigger is None else windowed.trigger(trigger)).process(step, Sum())
     stream.sink_to("sums")
-    return InProcessJob(job, partitions=2)
+    return BatchRunner(job, parallelism=2)
 
 
-def sums(job: InProcessJob, *hits: Hit, ends: bool = False) -> list[tuple[str, int]]:
+def sums(job: BatchRunner, *hits: Hit, ends: bool = False) -> list[tuple[str, int]]:
     result = job.run({"hits": [("p", hits)]} if hits else {}, ends=ends)
     assert not result.dead_letters
-    return sorted((hit.key, hit.count) for hit in result.records("sums"))
+    return sorted((hit.key, hit.count) for hit in result.output("sums"))
 
 
 BY_CLOCK = [

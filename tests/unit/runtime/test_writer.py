@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import MemorySink
 
 import penstock as ps
 from penstock.records.schemas import record_type
 from penstock.runtime.packed_rows import PackedRow, counts_row, packed_batches, to_bytes
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.writer import REPORT_SCHEMA, Forwarder, Writer, unpacked_rows
+from penstock.testing.memory_sinks import MemorySink
 
 KIND = record_type("number BIGINT")
 

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 from kept_savepoint import AT, ATTIC, BARE, GROUPS, Mode, Place, Sensor, make, steps
-from memory_entries import MemoryEntries
 from stored_jobs import job_of, plan_of, read_from
 
 from penstock.checkpoints.evolution import check_changes, plan_changes
@@ -25,6 +24,7 @@ from penstock.state.history import Version
 from penstock.state.key_index import key_values
 from penstock.state.shared import SharedStates
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.memory_entries import MemoryEntries
 
 KEPT = Path(__file__).parents[2] / "data" / "savepoints"
 

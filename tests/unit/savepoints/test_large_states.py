@@ -18,8 +18,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from in_process_job import InProcessJob
-from memory_entries import MemoryEntries
 from property_examples import examples
 from random_jobs import drawn_jobs
 from stored_jobs import JobWith, StepWith, StoredJob, captured, job_of, read_from
@@ -36,6 +34,8 @@ from penstock.snapshots import snapshot_writer, table_formats
 from penstock.snapshots.snapshot_reader import verify
 from penstock.state import stored_runs as stored_runs_module
 from penstock.state.stored_runs import stored_runs
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.memory_entries import MemoryEntries
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a folder of its own is made there
 
@@ -195,7 +195,7 @@ def test_a_job_goes_on_from_a_seed_of_many_versions(tmp_path: Path) -> None:
     job = ps.Job("noting", key_groups=8)
     job.data_stream("notes", schema=Note).key_by("key").process("count", Count()).sink_to("out")
     notes = [Note(key) for key in range(100)]
-    before = InProcessJob(job, partitions=2)
+    before = BatchRunner(job, parallelism=2)
     before.run({"notes": [("0", notes)]})
     state = declared_state(job)
     stored: dict[int, Any] = {number: entries for number, (_, entries) in enumerate(before.states.items())}
@@ -207,8 +207,8 @@ def test_a_job_goes_on_from_a_seed_of_many_versions(tmp_path: Path) -> None:
     with bounds(1):
         captured(tmp_path / "sp", state, "arrow", read)
         write_seed(Snapshot.at(str(tmp_path / "sp")), state, 3, changes, tmp_path / "seed")
-    after = InProcessJob(job, partitions=3)
+    after = BatchRunner(job, parallelism=3)
     after.plan = dataclasses.replace(after.plan, seed=tmp_path / "seed")
     for number in range(2, 5):
-        found = after.run({"notes": [("0", notes)]}).records("out")
+        found = after.run({"notes": [("0", notes)]}).output("out")
         assert sorted((told.key, told.count) for told in found) == [(key, number) for key in range(100)]

@@ -15,8 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 from crashes import Crash, crashes, until_done
-from in_process_job import InProcessJob
-from memory_entries import MemoryEntries
 from rooms_job import GROUPS, KEYS, POSITIONS, committed_rooms, rooms, snapshot
 from stored_jobs import captured, read_from
 
@@ -33,6 +31,8 @@ from penstock.savepoints.rescaling import finish_rescaling, rescale
 from penstock.savepoints.snapshot_capture import Capture, capture
 from penstock.savepoints.state_restore import Snapshot, write_seed
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.memory_entries import MemoryEntries
 
 NO_SESSION: Any = None
 SPARK = {"offsets", "commits", "state", "metadata"}
@@ -268,7 +268,7 @@ def test_a_worker_that_kept_older_tables_of_a_slot_takes_over_its_seed(tmp_path:
     """A job that is rescaled and then rescaled back has slots that its workers know from before."""
     job = counting()
     readings = [Reading(number) for number in range(8)]
-    before = InProcessJob(job, partitions=2)
+    before = BatchRunner(job, parallelism=2)
     before.run({"readings": [("0", readings)]})
     before.run({"readings": [("0", readings)]})
     state = declared_state(job)
@@ -280,9 +280,9 @@ def test_a_worker_that_kept_older_tables_of_a_slot_takes_over_its_seed(tmp_path:
     captured(tmp_path / "sp", state, "arrow", read)
     changes = plan_changes(state.steps, state.steps)
     write_seed(Snapshot.at(str(tmp_path / "sp")), state, 2, changes, tmp_path / "seed")
-    after = InProcessJob(job, partitions=2)
+    after = BatchRunner(job, parallelism=2)
     after.plan = dataclasses.replace(after.plan, seed=tmp_path / "seed")
-    found = after.run({"readings": [("0", readings)]}).records("out")
+    found = after.run({"readings": [("0", readings)]}).output("out")
     assert sorted((seen.id, seen.count) for seen in found) == [(number, 3) for number in range(8)]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from memory_entries import MemoryEntries
 
 from penstock.state.group_state import GroupState, state_schema
 from penstock.state.slot_tables import SlotTables
 from penstock.state.values import BoundValueState, KeyedState
+from penstock.testing.memory_entries import MemoryEntries
 
 __all__ = ["AtWork"]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from memory_entries import MemoryEntries
 
 from penstock.state.group_table import GroupTable
 from penstock.state.kept_slots import SlotCache
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.memory_entries import MemoryEntries
 
 KEYS = 2_000
 SCHEMA = GroupTable.of(pa.record_batch({"key": ["k"], "a": [1]})).schema

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_entries import MemoryEntries
 from property_examples import examples
 
 from penstock.errors import StateError
 from penstock.state.kept_slots import SlotCache
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.memory_entries import MemoryEntries
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
 CHANGES = st.dictionaries(

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_entries import MemoryEntries
 from property_examples import examples
 
 from penstock.errors import StateError
@@ -17,6 +16,7 @@ from penstock.state import slot_log, slot_tables
 from penstock.state.group_table import GroupTable
 from penstock.state.kept_slots import SlotCache
 from penstock.state.slot_tables import CachedSlot, SlotTables
+from penstock.testing.memory_entries import MemoryEntries
 
 SCHEMA = pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.list_(pa.string()))])
 PAIR = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.string(), nullable=False)])

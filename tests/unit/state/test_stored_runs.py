@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from memory_entries import MemoryEntries
 
 from penstock.state.slot_tables import SlotTables
 from penstock.state.stored_runs import stored_runs
+from penstock.testing.memory_entries import MemoryEntries
 
 SCHEMA = pa.schema([pa.field("key", pa.int64()), pa.field("text", pa.string())])
 GROUPS = 4

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_entries import MemoryEntries
 
 from penstock.state.group_table import GroupTable
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.memory_entries import MemoryEntries
 
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64()), ("value@expires", pa.int64())])
 

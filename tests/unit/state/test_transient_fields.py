@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process_job import InProcessJob
 
 import penstock as ps
 from penstock.errors import JobDefinitionError, StateError
+from penstock.testing.batch_runner import BatchRunner
 
 MADE: list[dict[Any, Any]] = []
 
@@ -57,19 +57,19 @@ class Closing(Caching):
             raise OSError("seven")
 
 
-def started(function: ps.ProcessFunction, partitions: int = 2) -> InProcessJob:
+def started(function: ps.ProcessFunction, partitions: int = 2) -> BatchRunner:
     MADE.clear()
     job = ps.Job("caching")
     job.data_stream("readings", schema=Reading).key_by("key").process("step", function).sink_to("seen")
-    return InProcessJob(job, partitions=partitions)
+    return BatchRunner(job, parallelism=partitions)
 
 
-def counts(job: InProcessJob, *keys: int) -> list[int]:
+def counts(job: BatchRunner, *keys: int) -> list[int]:
     result = job.run({"readings": [("r", [Reading(key) for key in keys])]})
-    return [seen.cached for seen in sorted(result.records("seen"), key=lambda seen: seen.key)]
+    return [seen.cached for seen in sorted(result.output("seen"), key=lambda seen: seen.key)]
 
 
-def clear(job: InProcessJob, name: str = "a") -> str:
+def clear(job: BatchRunner, name: str = "a") -> str:
     command = msgspec.json.encode({"id": name, "kind": "clear-cache"})
     return job.run({"commands": [("c", [command])]}).receipts[-1].status
 
@@ -122,7 +122,7 @@ def test_a_function_without_one_takes_no_clear_cache() -> None:
 
     job = ps.Job("plain")
     job.data_stream("readings", schema=Reading).key_by("key").process("step", Plain())
-    assert clear(InProcessJob(job)) == "REJECTED"
+    assert clear(BatchRunner(job)) == "REJECTED"
 
 
 def test_it_cannot_be_assigned() -> None:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import EPOCH, MILLISECOND, InProcessJob
-from memory_entries import MemoryEntries
-from rescaling import rescaled
 
 import penstock as ps
+from penstock.base.instants import EPOCH, MILLISECOND
 from penstock.checkpoints.described_state import described as described_state
 from penstock.checkpoints.evolution import plan_changes
 from penstock.errors import JobDefinitionError
 from penstock.snapshots.table_formats import decode, encode
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.memory_entries import MemoryEntries
+from penstock.testing.saved_states import begin_from, rescaled, take_savepoint
 
 
 @dataclass
@@ -66,10 +68,10 @@ def counted(records: Iterable[Any]) -> list[Found]:
     return sorted((one.page, ms(one.window_start), ms(one.window_end), one.distinct) for one in records)
 
 
-def run(job: InProcessJob, *visits: Visit, ends: bool = False) -> list[Found]:
+def run(job: BatchRunner, *visits: Visit, ends: bool = False) -> list[Found]:
     result = job.run({"visits": [("p", visits)]} if visits else {}, ends=ends)
     assert not result.dead_letters
-    return counted(result.records("out"))
+    return counted(result.output("out"))
 
 
 VISITS = st.lists(
@@ -103,8 +105,8 @@ def test_tumbling_windows_and_sessions_count_as_sets_do(visits: list[Visit], cut
     ]
     by_session = [(page, start, end, differing(held)) for page, start, end, held in as_sessions(visits, 5)]
     for windows, expected in ((tumbling, by_window), (sessions, by_session)):
-        job = InProcessJob(
-            described(lambda pages, of=windows: of(pages).allowed_lateness("1h")), partitions=2
+        job = BatchRunner(
+            described(lambda pages, of=windows: of(pages).allowed_lateness("1h")), parallelism=2
         )
         # Nothing fires before the end, for no watermark comes that far.
         assert not run(job, *(visit for visit in visits[:cut] if visit.at < 10))
@@ -115,13 +117,13 @@ def test_tumbling_windows_and_sessions_count_as_sets_do(visits: list[Visit], cut
 
 def test_sessions_that_merge_are_estimated_as_one() -> None:
     """Two sessions of 300 visitors, 100 of them in both, which a visit between them makes one."""
-    job = InProcessJob(described(sessions, accuracy=0.1))
+    job = BatchRunner(described(sessions, accuracy=0.1))
     first = [Visit("a", 2, number) for number in range(300)]
     second = [Visit("a", 12, number) for number in range(200, 500)]
     run(job, *first, *second)
     run(job, Visit("a", 7, 0))
     ((_, start, end, merged),) = run(job, ends=True)
-    once = InProcessJob(described(sessions, accuracy=0.1))
+    once = BatchRunner(described(sessions, accuracy=0.1))
     run(once, *[Visit("a", 2 + number // 300 * 5, number) for number in range(500)], Visit("a", 12, 0))
     assert (start, end) == (2, 17)
     assert [("a", start, end, merged)] == run(once, ends=True)
@@ -158,7 +160,7 @@ CASES: dict[str, tuple[Windows, list[Found]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_of_window_counts(case: str) -> None:
     windows, expected = CASES[case]
-    job = InProcessJob(described(windows))
+    job = BatchRunner(described(windows))
     visits = [(1, 1), (2, 1), (3, 2), (4, None), (12, 2), (13, 3)]
     found = run(job, *(Visit("a", at, visitor) for at, visitor in visits), Visit("b", 5, 9))
     assert sorted([*found, *run(job, ends=True)]) == expected
@@ -166,7 +168,7 @@ def test_every_kind_of_window_counts(case: str) -> None:
 
 def test_late_records_fire_a_window_again() -> None:
     """With what they add, or do not."""
-    job = InProcessJob(described(lambda pages: tumbling(pages).allowed_lateness("1h")))
+    job = BatchRunner(described(lambda pages: tumbling(pages).allowed_lateness("1h")))
     run(job, Visit("a", 1, 1), Visit("a", 2, 2), Visit("a", 30, 1))
     assert run(job, Visit("a", 3, 2)) == [("a", 0, 10, 2)]
     assert run(job, Visit("a", 3, 3)) == [("a", 0, 10, 3)]
@@ -177,9 +179,9 @@ def test_windows_of_all_keys_count() -> None:
     visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.none())
     windowed = visits.key_by("page").process("same", Same()).window_all(ps.TumblingWindows("10ms"))
     windowed.approx_count_distinct("step", "visitor").sink_to("out")
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     running.run({"visits": [("p", [Visit(page, 1, number) for number in range(5) for page in "abc"])]})
-    (found,) = running.run({}, ends=True).records("out")
+    (found,) = running.run({}, ends=True).output("out")
     assert (found.key, found.distinct) == (0, 5)
 
 
@@ -195,10 +197,10 @@ def visits_of(numbers: Iterable[int]) -> list[Visit]:
 @pytest.mark.parametrize("windows", [tumbling, sessions])
 def test_open_windows_are_rescaled(windows: Windows) -> None:
     """They go on as if nothing had happened, to the byte."""
-    straight, moved = (InProcessJob(described(windows, 0.1), partitions=2) for _ in range(2))
+    straight, moved = (BatchRunner(described(windows, 0.1), parallelism=2) for _ in range(2))
     for job in (straight, moved):
         run(job, *visits_of(range(0, 2_000, 2)))
-    moved = rescaled(described(windows, 0.1), moved, 3)
+    moved = rescaled(moved, 3)
     rest = visits_of(range(0, 2_000, 3))
     assert run(straight, *rest) == run(moved, *rest)
     found = run(straight, ends=True)
@@ -206,12 +208,14 @@ def test_open_windows_are_rescaled(windows: Windows) -> None:
     assert len(found) == (6 if windows is tumbling else 3)
 
 
-def test_a_job_with_another_accuracy_goes_on() -> None:
+def test_a_job_with_another_accuracy_goes_on(tmp_path: Path) -> None:
     """State is the same for every accuracy; what was left out stays so, and is told by the limit of the sketch."""
-    before = InProcessJob(described(tumbling, 0.1))
+    before = BatchRunner(described(tumbling, 0.1))
     run(before, *[Visit("a", 1, number) for number in range(3_000)])
+    take_savepoint(before, str(tmp_path))
     for accuracy in (0.02, 0.1, 0.25):
-        after = rescaled(described(tumbling, accuracy), before, 1)
+        after = BatchRunner(described(tumbling, accuracy))
+        begin_from(after, str(tmp_path))
         run(after, *[Visit("a", 1, number) for number in range(2_000, 4_000)])
         ((_, _, _, found),) = run(after, ends=True)
         assert found == pytest.approx(4_000, rel=3 * max(accuracy, 0.1))
@@ -223,7 +227,7 @@ def test_no_other_aggregate_takes_the_sketches_over() -> None:
         job = ps.Job("j")
         visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.none())
         getattr(tumbling(visits.key_by("page")), aggregate)("step", "visitor").sink_to("out")
-        states.append(described_state("j", InProcessJob(job).plan).steps)
+        states.append(described_state("j", BatchRunner(job).plan).steps)
     (change,) = (one for one in plan_changes(states[1], states[0]) if one.state == "@windows")
     assert change.outcome == "refused"
     assert "result" in change.detail
@@ -231,7 +235,7 @@ def test_no_other_aggregate_takes_the_sketches_over() -> None:
 
 @pytest.mark.parametrize("file_format", ["csv", "jsonl", "parquet"])
 def test_a_dump_shows_the_hashes_and_can_be_loaded(file_format: Any) -> None:
-    job = InProcessJob(described(tumbling, 0.25))
+    job = BatchRunner(described(tumbling, 0.25))
     run(job, Visit("few", 1, 42), Visit("few", 2, None), *[Visit("many", 1, number) for number in range(100)])
     (node,) = job.plan.graph.steps()
     schema = job.plan.core(node).state_schema
@@ -249,7 +253,7 @@ def test_a_dump_shows_the_hashes_and_can_be_loaded(file_format: Any) -> None:
 
 def test_the_accuracy_is_a_setting() -> None:
     """Commands change it within its bounds; a trace tells it."""
-    job = InProcessJob(described(tumbling))
+    job = BatchRunner(described(tumbling))
 
     def command(number: int, kind: str, payload: Any) -> Any:
         told = {"id": f"{number}", "kind": kind, "target": {"step": "step"}, "payload": payload}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from in_process_job import InProcessJob
 
 import penstock as ps
+from penstock.testing.batch_runner import BatchRunner
 
 NOON = dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC)
 
@@ -32,10 +32,10 @@ def test_the_number_of_records_of_a_window_is_an_integer(as_columns: bool) -> No
     counts = windows.count("counts")
     counts.sink_to("out")
     assert counts.record_type.field("value").arrow_type == pa.int64()
-    running = InProcessJob(job, partitions=1)
+    running = BatchRunner(job, parallelism=1)
     result = running.run({"visits": [("0", [Visit("tea", NOON), Visit("tea", NOON)])]})
-    found = result.records("out")
+    found = result.output("out")
     if as_columns:
         later = [Visit("tea", NOON + dt.timedelta(seconds=2))]
-        found = running.run({"visits": [("0", later)]}).records("out")
+        found = running.run({"visits": [("0", later)]}).output("out")
     assert [(type(count.value), count.value) for count in found] == [(int, 2)]

@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import MILLISECOND, BatchResult, InProcessJob
-from memory_entries import MemoryEntries
-from rescaling import rescaled
 
 import penstock as ps
+from penstock.base.instants import MILLISECOND
 from penstock.engine.slot import SlotHeader
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.memory_entries import MemoryEntries
+from penstock.testing.saved_states import rescaled
 
 TOPIC = ("0", "1")
 STEP, STREAM = "windows", "clicks"
@@ -181,7 +183,7 @@ def command(number: int, what: str) -> bytes:
     )
 
 
-def numbers_of(result: BatchResult, stream: str) -> list[int]:
+def numbers_of(result: BatchOutcome, stream: str) -> list[int]:
     """Of the clicks that became dead letters."""
     return [
         msgspec.json.decode(letter.raw)["number"] for letter in result.dead_letters if letter.stream == stream
@@ -205,7 +207,7 @@ def test_the_accounts_of_windows_balance_in_each_micro_batch(
     if assigner == "count" and way == "columns":
         way = "all"
     job = described(assigner, way, key)
-    at_work = InProcessJob(job, partitions=2, topics={STREAM: TOPIC})
+    at_work = BatchRunner(job, parallelism=2, partitions={STREAM: TOPIC})
     SEEN.clear()
     accounts = {"in_windows": 0, "late": 0, "without_window": 0}
     dead: list[int] = []
@@ -219,7 +221,7 @@ def test_the_accounts_of_windows_balance_in_each_micro_batch(
             count += 1
         inputs: dict[str, Any] = {STREAM: [(name, found) for name, found in clicks.items() if found]}
         if what == "rescale" and not waiting:
-            at_work = rescaled(job, at_work, 1 + stage % 3)
+            at_work = rescaled(at_work, 1 + stage % 3)
         elif what in ("pause", "resume") or (what == "size" and assigner in ("tumbling", "gaps")):
             inputs["commands"] = [("c", [command(stage, what)])]
         at_work.now += passed * MILLISECOND
@@ -240,7 +242,7 @@ def test_the_accounts_of_windows_balance_in_each_micro_batch(
         for kind, number in found.items():
             accounts[kind] += number
         dead += letters
-        late += [click.number for click in result.records("late")]
+        late += [click.number for click in result.output("late")]
     assert waiting == 0
     assert len(dead) == len(set(dead))
     assert len(late) == len(set(late)) == accounts["late"]
@@ -255,7 +257,7 @@ def test_the_accounts_of_windows_balance_in_each_micro_batch(
     assert len(seen) == accounts["in_windows"] or (assigner == "count" and len(seen) < accounts["in_windows"])
 
 
-def is_paused(job: InProcessJob) -> bool:
+def is_paused(job: BatchRunner) -> bool:
     (node,) = job.plan.graph.steps()
     schema = job.plan.core(node).state_schema
     return any(

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import EPOCH, MILLISECOND, InProcessJob
 
 import penstock as ps
+from penstock.base.instants import EPOCH, MILLISECOND
 from penstock.engine import slot_run
 from penstock.engine.window_columns import WindowColumnsRun
 from penstock.errors import JobDefinitionError
+from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
@@ -43,7 +44,7 @@ def job_of(
     time: Any = "event",
     lateness: str = "0s",
     behind: bool = False,
-) -> InProcessJob:
+) -> BatchRunner:
     job = ps.Job("j", key_groups=3)
     readings = job.data_stream(
         "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.bounded("4ms")
@@ -60,7 +61,7 @@ def job_of(
             stream.sink_to(name)
             shown = stream.key_by("sensor").window(ps.TumblingWindows("1ms")).allowed_lateness("1h")
             shown.count(f"behind {name}").sink_to(f"behind-{name}")
-    return InProcessJob(job, partitions=2)
+    return BatchRunner(job, parallelism=2)
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
 def test_both_roads_count_distinct_values_alike(kind: str, assigner: str, fast_runs: list[bool]) -> None:
     """Also where estimates begin, with values that are missing, and while commands change the accuracy."""
 
-    def described() -> InProcessJob:
+    def described() -> BatchRunner:
         job = ps.Job("j", key_groups=3)
         schema = f"page STRING, at BIGINT, value {kind}"
         visits = job.data_stream(
@@ -155,7 +156,7 @@ def test_both_roads_count_distinct_values_alike(kind: str, assigner: str, fast_r
         )
         windowed = visits.key_by("page").window(ASSIGNERS[assigner]("event")).allowed_lateness("3ms")
         windowed.approx_count_distinct("step", "value", accuracy=0.25).sink_to("out")
-        return InProcessJob(job, partitions=2)
+        return BatchRunner(job, parallelism=2)
 
     fast, slow = described(), described()
     drawn = random.Random(f"{kind} {assigner}")
@@ -179,7 +180,7 @@ def test_both_roads_count_distinct_values_alike(kind: str, assigner: str, fast_r
         assert not found.dead_letters
         assert found.data == expected.data
         assert fast.states == slow.states
-        most = max([most, *(record.distinct for record in found.records("out"))])
+        most = max([most, *(record.distinct for record in found.output("out"))])
     assert all(fast_runs)
     assert most == 2 if kind == "BOOLEAN" else most > 17
 
@@ -198,7 +199,7 @@ def test_a_record_that_fires_its_window_again_does_not(fast_runs: list[bool]) ->
     job = job_of(lateness="50ms")
     job.run({"readings": [("p", [Reading("a", 4, 1.0), Reading("a", 30, 2.0)])]})
     result = job.run({"readings": [("p", [Reading("a", 5, 3.0)])]})
-    assert [record.value for record in result.records("out")] == [4.0]
+    assert [record.value for record in result.output("out")] == [4.0]
     assert fast_runs == [True, False]
 
 
@@ -219,7 +220,7 @@ def test_a_command_chooses_another_aggregate_and_another_size() -> None:
 
     assert not job.run({"commands": [("c", [command(1, "aggregate", "mean")])]}).dead_letters
     result = job.run({"readings": [("p", [Reading("a", 20, 5.0)])]})
-    assert [record.value for record in result.records("out")] == [2.0]
+    assert [record.value for record in result.output("out")] == [2.0]
     job.run({"commands": [("c", [command(2, "size", "20ms")])]})
     result = job.run(
         {"readings": [("p", [Reading("a", 21, 7.0), Reading("a", 26, 1.0), Reading("a", 99, 1.0)])]}
@@ -230,7 +231,7 @@ def test_a_command_chooses_another_aggregate_and_another_size() -> None:
             (record.window_end - EPOCH) // MILLISECOND,
             record.value,
         )
-        for record in result.records("out")
+        for record in result.output("out")
     ]
     assert bounds == [(13, 23, 6.0), (23, 43, 1.0)]
     result = job.run({"commands": [("c", [command(3, "size", "banana")])]})

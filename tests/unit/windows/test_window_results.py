@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from in_process_job import NOW, InProcessJob
 
 import penstock as ps
 from penstock.errors import SchemaError
+from penstock.testing.batch_runner import NOW, BatchRunner
 
 
 @dataclass
@@ -82,7 +82,7 @@ def results(*key: str, function: Total, windows: ps.WindowAssigner | None = None
     sales = job.data_stream("sales", schema=Sale, event_time=ps.INGESTION_TIME)
     windowed = sales.key_by(*key).window(windows or ps.TumblingWindows("2s"))
     windowed.trigger(ps.EventTimeTrigger()).aggregate("total", function).sink_to("totals")
-    running = InProcessJob(job, partitions=2)
+    running = BatchRunner(job, parallelism=2)
     running.run({"sales": [("", SALES)]})
     written = running.run({}, ends=True).sinks["totals"]
     rows = [row for batch, _ in written.batches for row in batch.to_pylist()]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import EPOCH, MILLISECOND, BatchResult, InProcessJob
 from property_examples import examples
 from rescaling import MOVES, again_after
 from window_driver import made_assigner, made_trigger, ms
@@ -17,6 +16,9 @@ from window_reference import windowed
 from window_streams import ASSIGNERS, EVENT_TIME, specs
 
 import penstock as ps
+from penstock.base.instants import EPOCH, MILLISECOND
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
@@ -49,21 +51,21 @@ def job_of(lateness: str = "0s", again: str = "0s") -> ps.Job:
     return job
 
 
-def run(job: InProcessJob, *clicks: Click, ends: bool = False) -> BatchResult:
+def run(job: BatchRunner, *clicks: Click, ends: bool = False) -> BatchOutcome:
     result = job.run({"clicks": [("p", clicks)]} if clicks else {}, ends=ends)
     assert not result.dead_letters
     return result
 
 
-def told(result: BatchResult, sink: str = "top") -> list[tuple[str, int, float]]:
+def told(result: BatchOutcome, sink: str = "top") -> list[tuple[str, int, float]]:
     """Page, start and number of clicks."""
-    return [(one.page, (one.window_start - EPOCH) // MILLISECOND, one.value) for one in result.records(sink)]
+    return [(one.page, (one.window_start - EPOCH) // MILLISECOND, one.value) for one in result.output(sink)]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_the_second_windows_fire_with_the_first(partitions: int) -> None:
     """In the same micro-batch, once the watermark is behind both; nothing is late."""
-    job = InProcessJob(job_of(), partitions=partitions)
+    job = BatchRunner(job_of(), parallelism=partitions)
     first = run(
         job, Click("a", 1), Click("b", 2), Click("a", 9), Click("b", 12), Click("c", 5), Click("a", 19)
     )
@@ -77,7 +79,7 @@ def test_the_second_windows_fire_with_the_first(partitions: int) -> None:
 def test_what_late_records_fire_counts_at_the_same_time() -> None:
     """The second window has been cleaned up by then, unless it has a lateness of its own."""
     for again, expected in (("0s", ([], [("a", 0, 2.0)])), ("30ms", ([("a", 0, 2.0)], []))):
-        job = InProcessJob(job_of("30ms", again))
+        job = BatchRunner(job_of("30ms", again))
         assert told(run(job, Click("a", 1), Click("b", 12))) == [("a", 0, 1.0)]
         late = run(job, Click("a", 2))
         assert (told(late), told(late, "late")) == expected
@@ -96,7 +98,7 @@ def test_windows_that_are_larger_or_smaller_than_the_first() -> None:
         ("session", ps.SessionWindows("5ms")),
     ):
         counts.key_by("page").window(assigner).sum(name, "value").sink_to(name)
-    found = InProcessJob(job)
+    found = BatchRunner(job)
     first, last = run(found, *(Click("a", at) for at in (0, 1, 12))), run(found, ends=True)
     assert not first.counts("late") | last.counts("late")
     assert told(last, "larger") == [("a", 0, 3.0)]
@@ -247,7 +249,7 @@ def test_two_levels_emit_what_the_model_applied_twice_emits(
 ) -> None:
     """In the same micro-batches; and alike in a replay."""
     batches = laid_out(drawn)
-    job = InProcessJob(two_levels(first, second), partitions=partitions)
+    job = BatchRunner(two_levels(first, second), parallelism=partitions)
     for number, (records, expected) in enumerate(zip(batches, modelled(first, second, batches), strict=True)):
         inputs = {"records": [("p", records)]}
         again = job.copy()
@@ -256,12 +258,12 @@ def test_two_levels_emit_what_the_model_applied_twice_emits(
         assert again.run(inputs, seed=number + 1).data == result.data
         assert again.states == job.states
         panes = [pane for pane in expected if "late" not in pane]
-        shown = [(one.key, (one.start, one.end), one.values) for one in result.records("shown")]
+        shown = [(one.key, (one.start, one.end), one.values) for one in result.output("shown")]
         assert comparable(second, shown) == comparable(
             second, [(pane["key"], bounds_of(pane), pane["values"]) for pane in panes]
         )
         late = [pane["late"] for pane in expected if "late" in pane]
-        assert comparable(second, [(one.key, (), [one.v]) for one in result.records("late")]) == comparable(
+        assert comparable(second, [(one.key, (), [one.v]) for one in result.output("late")]) == comparable(
             second, [(one["key"], (), [one["v"]]) for one in late]
         )
 
@@ -282,7 +284,7 @@ def test_two_levels_are_the_same_restarted_and_rescaled(
 ) -> None:
     """Of every key in the same order, in the same micro-batches."""
     described = two_levels(first, second)
-    straight, moved = InProcessJob(described), InProcessJob(described, partitions=2)
+    straight, moved = BatchRunner(described), BatchRunner(described, parallelism=2)
     for records, (what, tasks) in zip(laid_out(drawn), moves, strict=False):
         moved = again_after(moved, what, tasks)
         expected, found = (job.run({"records": [("p", records)]}) for job in (straight, moved))
@@ -296,9 +298,9 @@ def test_two_levels_are_the_same_restarted_and_rescaled(
             assert watermarks == expected_watermarks
 
 
-def by_key(result: BatchResult, sink: str) -> dict[str, list[Any]]:
+def by_key(result: BatchOutcome, sink: str) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
-    for one in result.records(sink):
+    for one in result.output(sink):
         found.setdefault(one.key, []).append(one)
     return found
 
@@ -309,13 +311,13 @@ def test_what_fires_by_the_watermark_is_never_late(assigner: dict[str, Any], dra
     """In windows of any size behind windows that have no lateness."""
     first = {"assigner": assigner, "trigger": {"type": "default"}, "lateness": 0}
     second = {**first, "assigner": {"type": "tumbling", "size": 1}}
-    job = InProcessJob(two_levels(first, second), partitions=2)
+    job = BatchRunner(two_levels(first, second), parallelism=2)
     sums = shown = 0
     for records in laid_out(drawn):
         result = job.run({"records": [("p", records)]})
         assert "shown" not in result.counts("late")
-        sums += len(result.records("sums"))
-        shown += sum(len(one.values) for one in result.records("shown"))
+        sums += len(result.output("sums"))
+        shown += sum(len(one.values) for one in result.output("shown"))
     assert shown == sums
 
 
@@ -340,9 +342,9 @@ def test_windows_behind_a_union_of_windows() -> None:
     together = passed.union(tens, fives).key_by("page").window(ps.TumblingWindows("20ms")).sum("all", "value")
     together.sink_to("all")
     together.side_output("late").sink_to("late")
-    found = InProcessJob(job)
+    found = BatchRunner(job)
     first = run(found, *(Click("a", at) for at in (0, 4, 12, 21)))
     last = run(found, Click("b", 33), ends=True)
     assert told(first, "all") == [("a", 0, 9.0)]
     assert told(last, "all") == [("a", 20, 3.0), ("b", 20, 3.0)]
-    assert not first.records("late") + last.records("late")
+    assert not first.output("late") + last.output("late")

@@ -8,11 +8,12 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import BatchResult, InProcessJob
 from property_examples import examples
 from rescaling import Stage, run_beside, stages
 
 import penstock as ps
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import BatchRunner
 
 TOPIC = ("0", "1")
 
@@ -80,9 +81,9 @@ def described(assigner: str, trigger: str, evictor: str, lateness: str) -> ps.Jo
     return job
 
 
-def panes_of(result: BatchResult) -> dict[str, list[Pane]]:
+def panes_of(result: BatchOutcome) -> dict[str, list[Pane]]:
     found: dict[str, list[Pane]] = {}
-    for pane in result.records("panes"):
+    for pane in result.output("panes"):
         found.setdefault(pane.user, []).append(pane)
     return found
 
@@ -100,8 +101,8 @@ def test_panes_are_the_same_restarted_and_rescaled(
 ) -> None:
     """Of every key in the same order, in the same micro-batches; all records are accounted for, replays are alike."""
     job = described(assigner, trigger, evictor, lateness)
-    straight = InProcessJob(job, partitions=1, topics={"clicks": TOPIC})
-    moved = InProcessJob(job, partitions=2, topics={"clicks": TOPIC})
+    straight = BatchRunner(job, parallelism=1, partitions={"clicks": TOPIC})
+    moved = BatchRunner(job, parallelism=2, partitions={"clicks": TOPIC})
 
     def inputs_of(runs: Any) -> Any:
         inputs = {"clicks": [(name, runs[name]) for name in TOPIC if name in runs]}
@@ -109,8 +110,8 @@ def test_panes_are_the_same_restarted_and_rescaled(
 
     for expected, found in run_beside(straight, moved, drawn, Click, inputs_of):
         assert panes_of(found) == panes_of(expected)
-        late = sorted(click.number for click in found.records("late"))
-        assert late == sorted(click.number for click in expected.records("late"))
+        late = sorted(click.number for click in found.output("late"))
+        assert late == sorted(click.number for click in expected.output("late"))
         assert not found.dead_letters
         for kind in ("in_windows", "late", "without_window", "records"):
             assert found.counts(kind) == expected.counts(kind)

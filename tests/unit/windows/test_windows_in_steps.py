@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import assume, given
-from in_process_job import EPOCH, MILLISECOND
-from memory_entries import MemoryEntries
 from property_examples import examples
 from window_cases import Case, case_ids, check, load_case, load_expected
 from window_driver import AtEndOfStream, made_assigner, made_evictor, made_trigger, ms
@@ -18,6 +16,7 @@ from window_reference import run
 from window_streams import EVENT_TIME, specs_and_elements
 
 import penstock as ps
+from penstock.base.instants import EPOCH, MILLISECOND
 from penstock.engine.slot import Slot
 from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import StepResult
@@ -25,6 +24,7 @@ from penstock.operators.record_blocks import OFFSET, Block
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.plan import JobPlan
 from penstock.state.slot_tables import SlotTables
+from penstock.testing.memory_entries import MemoryEntries
 from penstock.windows.window import GLOBAL
 
 

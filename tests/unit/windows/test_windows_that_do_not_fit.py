@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process_job import BatchResult, InProcessJob
 
 import penstock as ps
 from penstock.errors import StrictModeError
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
@@ -32,7 +33,7 @@ SCHEMA = "sensor STRING, at BIGINT, value BIGINT"
 
 def made(
     describe: Callable[[ps.WindowedStream], ps.DataStream], *, strict: bool = False, **options: Any
-) -> InProcessJob:
+) -> BatchRunner:
     """A job of windows of ten milliseconds that fire at the watermark and take records five longer."""
     job = ps.Job("job", key_groups=2)
     stream = job.data_stream("in", schema=SCHEMA, event_time="at", watermarks=ps.Watermarks.monotonous())
@@ -41,15 +42,15 @@ def made(
     out.sink_to("out")
     if "aside" in options:
         out.side_output(options["aside"]).sink_to("aside")
-    return InProcessJob(job, strict=strict)
+    return BatchRunner(job, strict=strict)
 
 
-def run(job: InProcessJob, *readings: tuple[str, int], ends: bool = False) -> BatchResult:
+def run(job: BatchRunner, *readings: tuple[str, int], ends: bool = False) -> BatchOutcome:
     records = [Reading(sensor, at) for sensor, at in readings]
     return job.run({"in": [("p", records)]} if records else {}, ends=ends)
 
 
-def letters(result: BatchResult) -> list[tuple[str, Any]]:
+def letters(result: BatchOutcome) -> list[tuple[str, Any]]:
     """The stream of each dead letter, and what it is of."""
     found = sorted(result.dead_letters, key=lambda letter: (letter.stream, letter.raw))
     return [(letter.stream, msgspec.json.decode(letter.raw)) for letter in found]
@@ -84,8 +85,8 @@ def test_what_a_window_emits_and_does_not_fit_is_a_dead_letter_of_the_window() -
         "the emitted record Told(number='one') does not fit Told(number",
         "the emitted record None does not fit Told(number",
     }
-    assert result.records("out") == result.records("aside") == [Told(1), Told(1)]
-    assert run(job, ("a", 12), ends=True).records("out") == [Told(2), Told(2)]
+    assert result.output("out") == result.output("aside") == [Told(1), Told(1)]
+    assert run(job, ("a", 12), ends=True).output("out") == [Told(2), Told(2)]
 
 
 def test_a_window_that_emits_nothing_that_fits_emits_nothing() -> None:
@@ -140,7 +141,7 @@ def test_a_result_that_does_not_fit_is_a_dead_letter_of_the_window() -> None:
     job = made(lambda windows: windows.aggregate("windows", WrongResult()))
     run(job, ("a", 1), ("b", 2))
     result = run(job, ("b", 12))
-    assert (letters(result), [one.value for one in result.records("out")]) == ([window("a", 0)], [2])
+    assert (letters(result), [one.value for one in result.output("out")]) == ([window("a", 0)], [2])
 
 
 class WrongAccumulator(Total):
@@ -159,7 +160,7 @@ def test_a_record_that_makes_what_cannot_be_kept_leaves_no_trace() -> None:
             "penstock.errors.UnstorableValueError: what the windows of the key keep cannot be stored: field 'result' "
             "(int64) cannot hold a value: "
         )
-    (total,) = run(job, ends=True).records("out")
+    (total,) = run(job, ends=True).output("out")
     assert (total.sensor, total.value) == ("a", 6)
 
 
@@ -202,9 +203,9 @@ def test_a_trigger_that_keeps_what_cannot_be_kept_changes_nothing() -> None:
     result = run(job, ("a", 2), ("a", 3))
     assert letters(result) == [("in", {"sensor": "a", "at": 3, "value": 0})]
     # At the record, and at the timer at its own time, which purges.
-    assert result.records("out") == [Told(11), Told(21)]
+    assert result.output("out") == [Told(11), Told(21)]
     result = run(job, ("b", 4))
-    assert (letters(result), result.records("out")) == ([("@windows", {"key": "a"})], [Told(11)])
+    assert (letters(result), result.output("out")) == ([("@windows", {"key": "a"})], [Told(11)])
     assert "field 'trigger'" in result.dead_letters[0].reason
 
 
@@ -213,10 +214,10 @@ def test_a_function_that_keeps_what_cannot_be_kept_emits_nothing() -> None:
     job = made(lambda windows: windows.process("windows", Numbers()))
     run(job, ("a", 1), ("a", 2), ("a", 3), ("b", 4))
     result = run(job, ("b", 10))
-    assert (letters(result), result.records("out")) == ([("@windows", {"key": "a"})], [Told(11)])
+    assert (letters(result), result.output("out")) == ([("@windows", {"key": "a"})], [Told(11)])
     assert "field 'function'" in result.dead_letters[0].reason
     result = run(job, ("a", 5))
-    assert (letters(result), result.records("out")) == ([], [Told(14)])
+    assert (letters(result), result.output("out")) == ([], [Told(14)])
 
 
 def test_what_does_not_fit_is_the_same_on_any_number_of_tasks() -> None:
@@ -234,15 +235,15 @@ def test_what_fits_keeps_its_time_beside_what_does_not() -> None:
     out = stream.key_by("sensor").window(ps.TumblingWindows("10ms")).process("windows", Emits())
     for name, part in (("out", out), ("aside", out.side_output("aside"))):
         part.key_by("number").window(ps.TumblingWindows("20ms")).count(f"{name}-counts").sink_to(name)
-    at_work = InProcessJob(job)
+    at_work = BatchRunner(job)
     run(at_work, ("a", 1), ("b", 2), ("b", 31))
     result = run(at_work, ends=True)
     for name in ("out", "aside"):
-        starts = {(one.number, one.window_start.microsecond, one.value) for one in result.records(name)}
+        starts = {(one.number, one.window_start.microsecond, one.value) for one in result.output(name)}
         assert starts == {(2, 20_000, 1.0)}
-    at_work = InProcessJob(job)
+    at_work = BatchRunner(job)
     run(at_work, ("a", 1), ("b", 2))
     result = run(at_work, ("b", 31))
     for name in ("out", "aside"):
-        starts = {(one.number, one.window_start.microsecond, one.value) for one in result.records(name)}
+        starts = {(one.number, one.window_start.microsecond, one.value) for one in result.output(name)}
         assert starts == {(1, 0, 2.0)}

@@ -1,0 +1,224 @@
+"""Captured tables: what the slots of a job store becomes the tables of a snapshot. Needs no Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from penstock.checkpoints.described_state import EXPIRES_AT, DescribedState, DescribedStep, JobState
+from penstock.engine.slot import Header, header_of, held_name, merged
+from penstock.runtime.packed_rows import PackedRow
+from penstock.runtime.seed import SlotReader
+from penstock.snapshots.manifest import Manifest
+from penstock.snapshots.snapshot_writer import Contents, PartEntry, Parts, TableInfo, commit
+from penstock.snapshots.stores import Store, open_store
+from penstock.snapshots.table_formats import SnapshotFormat
+from penstock.state.expiry import expires_name
+from penstock.state.group_table import KEY_COLUMN, GroupTable, sorted_by_key
+from penstock.state.shared import stored_shared
+from penstock.state.slot_tables import Only, SlotTables
+from penstock.state.stored_blocks import Content, conformed
+from penstock.state.stored_runs import stored_runs
+from penstock.state.timeline import TIMERS
+
+__all__ = [
+    "CLOCK",
+    "HEADER",
+    "HELD",
+    "FrozenEntries",
+    "StepReader",
+    "assemble",
+    "shared_name",
+    "table_name",
+]
+
+HEADER: Final = "__header"
+HELD: Final = "__held"
+CLOCK: Final = "__clock"
+StepReader: TypeAlias = Callable[[str, SlotReader], list[bytes]]
+"""Calls a reader for each slot of the step of a node; gives all that it gave."""
+
+_CONTENT: Final = pa.schema([pa.field("content", pa.binary(), nullable=False)])
+_NOTHING: Final = Only(frozenset(), frozenset())
+_CLOCK: Final = pa.schema([pa.field("clock_ms", pa.int64(), nullable=False)])
+
+
+def table_name(step: str, name: str) -> str:
+    """The name of a state's table in a snapshot."""
+    return f"{step}/{name}"
+
+
+def shared_name(step: str, name: str) -> str:
+    """The name of the table of a setting or a broadcast state."""
+    return table_name(step, f"shared/{name}")
+
+
+def assemble(uri: str, contents: Contents, state: JobState, read: StepReader) -> Manifest:
+    """Write the tables of all steps, which each slot does for its own part of what `read` finds, and then commit."""
+    store = open_store(uri)
+    captured = [
+        [
+            msgspec.msgpack.decode(body, type=_Result)
+            for body in read(step.node, _Task(name, step, uri, contents.format))
+        ]
+        for name, step in state.steps.items()
+    ]
+    tables, parts = _together(state, captured, store, contents.format)
+    return commit(store, dataclasses.replace(contents, tables=tables), parts)
+
+
+class _Result(msgspec.Struct, array_like=True):
+    """What a slot gives: a part of a table, or what it keeps once for the step, or data that waits there."""
+
+    part: PartEntry | None = None
+    header: bytes | None = None
+    held: bytes | None = None
+    clock_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Writes the parts of one slot, in a worker."""
+
+    name: str
+    step: DescribedStep
+    uri: str
+    format: SnapshotFormat
+
+    def __call__(self, number: int, entries: Mapping[str, Content]) -> Iterator[bytes]:
+        stored = FrozenEntries(entries)
+        store = open_store(self.uri)
+        written = [
+            (info, Parts(store, info, number, self.format)) for info in keyed_tables(self.name, self.step)
+        ]
+        for run in stored_runs(self.step.schema, stored):
+            for part in _written(run, written):
+                yield msgspec.msgpack.encode(_Result(part=part))
+        tables = SlotTables(self.step.schema, stored, only=_NOTHING)
+        if tables.clock_ms is not None:
+            yield msgspec.msgpack.encode(_Result(clock_ms=tables.clock_ms))
+        header = header_of(tables)
+        if header != Header():
+            yield msgspec.msgpack.encode(_Result(header=header.dump()))
+            for number in range(header.held_parts):
+                yield msgspec.msgpack.encode(_Result(held=bytes(entries[held_name(number)])))
+
+
+def _written(run: dict[int, GroupTable], tables: Sequence[tuple[TableInfo, Parts]]) -> list[PartEntry]:
+    """Write the rows of some key groups, whose tables are used up: each is let go when its rows have been taken."""
+    rows = sorted_by_key(pa.concat_batches([run.pop(group).all_rows() for group in sorted(run)]))
+    return [part for info, parts in tables for part in parts.write([_part_of(rows, info)])]
+
+
+@dataclass(frozen=True)
+class FrozenEntries:
+    """Stored entries that are only read."""
+
+    entries: Mapping[str, Content]
+
+    def get(self, name: str) -> Content | None:
+        """The bytes of a name."""
+        return self.entries.get(name)
+
+    def put(self, name: str, content: bytes) -> None:  # noqa: ARG002  # as Entries
+        """Nothing is written here."""
+        raise AssertionError(name)
+
+    def remove(self, name: str) -> None:
+        """Nothing is written here."""
+        raise AssertionError(name)
+
+
+def keyed_tables(name: str, step: DescribedStep) -> list[TableInfo]:
+    """The tables of a step's keyed states."""
+    return [
+        TableInfo(table_name(name, state), name, "timers" if state == TIMERS else "state", found.schema)
+        for state, found in step.states.items()
+    ]
+
+
+def _part_of(rows: pa.RecordBatch, info: TableInfo) -> pa.RecordBatch:
+    """The keys that hold a value of one state, with it."""
+    state = info.name.removeprefix(f"{info.step}/")
+    column = rows.column(state)
+    held = rows.filter(column.is_valid()) if column.null_count else rows
+    columns = [held.column(KEY_COLUMN), held.column(state)]
+    if EXPIRES_AT in info.schema.names:
+        columns.append(held.column(expires_name(state)).cast(info.schema.field(EXPIRES_AT).type))
+    return pa.RecordBatch.from_arrays(columns, schema=info.schema)
+
+
+def _together(
+    state: JobState, captured: Sequence[Sequence[_Result]], store: Store, form: SnapshotFormat
+) -> tuple[list[TableInfo], list[PartEntry]]:
+    """All tables, and all parts: those that the slots have written, and those of what they keep once for the step."""
+    tables: list[TableInfo] = []
+    parts: list[PartEntry] = []
+    for (name, step), results in zip(state.steps.items(), captured, strict=True):
+        tables += keyed_tables(name, step)
+        parts += [result.part for result in results if result.part is not None]
+        headers = [Header.of(result.header) for result in results if result.header is not None]
+        header = merged(headers)
+        for info, rows in [
+            *_shared_tables(name, step, header.shared),
+            (
+                TableInfo(table_name(name, HEADER), name, "internal", _CONTENT, ()),
+                _contents([msgspec.structs.replace(header, shared=None).dump()]),
+            ),
+            (
+                TableInfo(table_name(name, HELD), name, "internal", _CONTENT, ()),
+                _contents(_held_one_by_one(result.held for result in results)),
+            ),
+            (TableInfo(table_name(name, CLOCK), name, "internal", _CLOCK, ()), _clock(results)),
+        ]:
+            tables.append(info)
+            parts += Parts(store, info, 0, form).write(rows)
+    return tables, parts
+
+
+def _shared_tables(
+    name: str, step: DescribedStep, stored: bytes | None
+) -> Iterator[tuple[TableInfo, Iterable[pa.RecordBatch]]]:
+    found = stored_shared(stored)
+    for state, described in step.shared.items():
+        schema = described.schema
+        info = TableInfo(
+            shared_name(name, state), name, "shared", schema, None if "key" in schema.names else ()
+        )
+        yield info, [_rows_of(state, described, found)]
+
+
+def _rows_of(name: str, state: DescribedState, found: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of a shared state as it is declared now, of which the slot may not have heard yet."""
+    schema = state.schema
+    rows = found.get(name)
+    if rows is None and state.renamed_from is not None:
+        rows = found.get(state.renamed_from)
+    if rows is None:
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays(conformed(rows, schema).columns, schema=schema)
+
+
+def _held_one_by_one(held: Iterable[bytes | None]) -> Iterator[bytes]:
+    """Data that waits, each block by itself, so that it is the same however many slots share the key groups."""
+    for content in held:
+        if content is not None:
+            for row in msgspec.msgpack.decode(content, type=list[PackedRow]):
+                yield msgspec.msgpack.encode([row])
+
+
+def _clock(results: Sequence[_Result]) -> list[pa.RecordBatch]:
+    """The largest event time that the step has seen."""
+    times = [result.clock_ms for result in results if result.clock_ms is not None]
+    return [pa.RecordBatch.from_arrays([pa.array([max(times)], pa.int64())], schema=_CLOCK)] if times else []
+
+
+def _contents(found: Iterable[bytes | None]) -> Iterator[pa.RecordBatch]:
+    for content in found:
+        if content is not None:
+            yield pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=_CONTENT)

@@ -1,0 +1,253 @@
+"""Batch runner: the micro-batches of a job in this process, as Spark would run them. The lower level of the kit.
+
+Tasks read, rows are shuffled, levels run slot by slot, and tasks write into sinks, all through the code that runs in
+Spark's workers. What a slot stores is bytes in memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime as dt
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from penstock.base.instants import EPOCH, MILLISECOND, milliseconds_of
+from penstock.control.commands import DEFAULT_MOST_BYTES
+from penstock.objects.allowed import AllowedPlaces
+from penstock.operators.watermarks import WatermarkUpdate
+from penstock.runtime.command_reader import CommandReader
+from penstock.runtime.level import Level
+from penstock.runtime.packed_rows import (
+    DEAD_LETTER_TYPE,
+    DEAD_LETTERS,
+    WAKE,
+    PackedRow,
+    packed_batches,
+    watermark_rows,
+)
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.slots import slot_keys
+from penstock.runtime.start_signal import StartReader
+from penstock.runtime.writer import Forwarder, Writer, unpacked_rows
+from penstock.sources.base import SourceChunk
+from penstock.sources.fetched import FetchedFiles
+from penstock.state.kept_slots import SlotCache
+from penstock.streams.graph import COMMANDS, Graph, ProcessNode, SourceNode
+from penstock.streams.job_description import JobDescription
+from penstock.testing.batch_outcome import BatchOutcome, TaskReport
+from penstock.testing.memory_entries import MemoryStates, Stored
+from penstock.testing.memory_sinks import MemorySink, Written
+from penstock.testing.source_chunks import source_tasks
+
+__all__ = ["NOW", "BatchRunner", "Inputs"]
+
+NOW: Final = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+"""What the clock of a runner shows at first. It moves only when a test moves it."""
+
+Inputs: TypeAlias = Mapping[str, Sequence[tuple[str, Sequence[Any]]]]
+"""What each stream brings in a micro-batch: runs of records, each of one source partition. Commands come as JSON."""
+
+
+class BatchRunner:
+    """A job at work, one micro-batch at a time, for tests that look at bytes, slots and reports.
+
+    `states` has what each slot has stored of each step, `wakes` when a slot must run again though nothing comes, both
+    by the id of the step (of the first step of a level) and Spark's key of the slot. `now` is the clock.
+
+    >>> runner = BatchRunner(job, parallelism=2)
+    >>> runner.run({"words": [("file", [{"word": "a"}])]}).outputs
+    {'counts': [Record(word='a', times=1)]}
+
+    Args:
+        job: the job. The runner works on copies of its functions, as Spark's workers do.
+        parallelism: the number of tasks of a keyed level.
+        strict: end with StrictModeError at the first record that cannot be processed.
+        keyed_sinks: the sinks that get the key of each record, as topics do.
+        raw_streams: the streams whose records travel with their bytes, as those of files and topics do.
+        partitions: of each stream that goes by them, as topics do, the partitions that are known at the start.
+
+    """
+
+    def __init__(
+        self,
+        job: JobDescription,
+        *,
+        parallelism: int = 1,
+        strict: bool = False,
+        keyed_sinks: Iterable[str] = (),
+        raw_streams: Iterable[str] = (),
+        partitions: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        job.check()
+        self.job = job
+        self.plan = JobPlan(
+            _with_own_functions(job.graph),
+            job.key_groups,
+            frozenset(raw_streams),
+            frozenset(keyed_sinks),
+            strict,
+            parallelism,
+            partitions=partitions or {},
+        )
+        self.states: dict[tuple[str, int], Stored] = {}
+        self.wakes: dict[tuple[str, int], int | None] = {}
+        self.offsets: dict[tuple[str, str], int] = {}
+        self.records: dict[str, int] = {}
+        self.now = NOW
+        self.number = 0
+        self.has_seed = False
+        self.fetched_folder = ""
+        self.allow_read: Sequence[str] = ()
+        self.allow_write: Sequence[str] = ()
+        self.max_command_bytes = DEFAULT_MOST_BYTES
+        self._cache = SlotCache()
+
+    def copy(self) -> BatchRunner:
+        """The job as it is stored now, in other workers: to run the next micro-batch once more."""
+        other = object.__new__(BatchRunner)
+        other.__dict__.update(self.__dict__)
+        other.states = {name: dict(stored) for name, stored in self.states.items()}
+        other.wakes, other.offsets, other.records = dict(self.wakes), dict(self.offsets), dict(self.records)
+        other.forget()
+        return other
+
+    def forget(self) -> None:
+        """Go on in new workers, which have only what is stored."""
+        self._cache = SlotCache()
+        self.plan = dataclasses.replace(self.plan, graph=_with_own_functions(self.job.graph))
+
+    def with_parallelism(self, parallelism: int) -> BatchRunner:
+        """The job at the same place with another number of tasks, and no state yet."""
+        other = self.copy()
+        other.plan = dataclasses.replace(other.plan, parallelism=parallelism)
+        other.states, other.wakes = {}, {}
+        return other
+
+    def wake(self) -> None:
+        """Have every slot run in the next micro-batch, as in the first one of a run."""
+        levels = self.plan.levels()
+        self.wakes |= {(level[0].id, slot): 0 for level in levels for slot in self.plan.slot_of}
+
+    def run(
+        self,
+        inputs: Inputs,
+        *,
+        seed: int = 0,
+        ends: bool = False,
+        updates: Sequence[WatermarkUpdate] = (),
+    ) -> BatchOutcome:
+        """One micro-batch.
+
+        Args:
+            inputs: what each stream brings.
+            seed: decides in which order shuffled rows arrive; nothing may depend on it.
+            ends: whether time ends in the micro-batch, as when a bounded run ends.
+            updates: what sources tell of their watermarks, besides what their records tell.
+
+        """
+        order = random.Random(seed)  # noqa: S311  # an order that is the same again
+        tasks = self._read(inputs)
+        tasks += [list(watermark_rows(update, self.plan.first_key_groups)) for update in updates]
+        if ends:
+            chunk = SourceChunk("", pa.array([], pa.int64()))
+            tasks.append(_rows(StartReader(self.plan).batches([chunk])))
+        if self.has_seed:
+            tasks.append([PackedRow(WAKE, group, 0, "", 0, b"") for group in self.plan.first_key_groups])
+        levels = self.plan.levels()
+        if levels:
+            order.shuffle(tasks)
+        count = self.plan.parallelism
+        parts = [[row for task in tasks[n::count] for row in task] for n in range(count)]
+        for number, level in enumerate(levels):
+            if number:
+                before = [node.id for node in levels[number - 1]]
+                forwarder = Forwarder(self.plan, before)
+                parts = [_rows(forwarder.batches(packed_batches(part, self.plan.slots))) for part in parts]
+            parts = self._level([node.id for node in level], parts, order)
+        outcome = self._write([node.id for node in levels[-1]] if levels else [], parts)
+        self.has_seed = False
+        self.number += 1
+        self.records = outcome.records_so_far
+        return outcome
+
+    def _read(self, inputs: Inputs) -> list[list[PackedRow]]:
+        tasks = []
+        for name, runs in inputs.items():
+            for partition, records in runs:
+                start = self.offsets.get((name, partition), 0)
+                self.offsets[name, partition] = start + len(records)
+                if name == COMMANDS:
+                    tasks.append(self._read_commands(partition, start, records))
+                    continue
+                node = self.plan.graph.nodes[f"source/{name}"]
+                assert isinstance(node, SourceNode)
+                made = source_tasks(self.plan, node, partition, start, records)
+                tasks += [_rows(reader.batches(chunks, milliseconds_of(self.now))) for reader, chunks in made]
+        return tasks
+
+    def _read_commands(self, partition: str, start: int, raw: Sequence[bytes]) -> list[PackedRow]:
+        allowed = AllowedPlaces.of(self.allow_read, self.allow_write)
+        fetched = FetchedFiles(self.fetched_folder, 1 << 20, allowed)
+        reader = CommandReader(self.plan, "json", self.max_command_bytes, fetched)
+        offsets = pa.array(range(start, start + len(raw)), pa.int64())
+        return _rows(reader.batches([SourceChunk(partition, offsets, raw=pa.array(raw, pa.binary()))]))
+
+    def _level(
+        self, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random
+    ) -> list[list[PackedRow]]:
+        """The shuffle, and one call a slot as Spark makes them: the rows of each in any order."""
+        shuffled = [row for part in parts for row in part]
+        order.shuffle(shuffled)
+        slots: dict[int, list[PackedRow]] = {}
+        for row in shuffled:
+            slot = int(self.plan.slots[row.key_group])
+            slots.setdefault(slot, []).append(row._replace(body=bytes(row.body)))
+        made: list[list[PackedRow]] = [[] for _ in parts]
+        level = Level(self.plan, step_ids, self._cache)
+        for partition, slot in enumerate(slot_keys(self.plan.parallelism)):
+            wake_ms = self.wakes.get((step_ids[0], slot))
+            if slot in slots or (wake_ms is not None and wake_ms <= (self.now - EPOCH) / MILLISECOND):
+                states = MemoryStates(self.states, slot)
+                made[partition] += level.run(slots.get(slot, []), states, self.now, self.plan.slot_of[slot])
+                self.wakes[step_ids[0], slot] = level.next_timer_ms
+        return made
+
+    def _write(self, last: list[str], parts: list[list[PackedRow]]) -> BatchOutcome:
+        nodes = self.plan.graph.sinks()
+        sinks: dict[str, Any] = {
+            node.name: (MemorySink(), node.record_type, self.plan.sink_schema(node)) for node in nodes
+        }
+        sinks[DEAD_LETTERS] = (MemorySink(), DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema)
+        writer = Writer(self.plan, sinks, "lineage")
+        forwarder = Forwarder(self.plan, last)
+        reports: list[TaskReport] = []
+        for number, part in enumerate(parts):
+            rows = forwarder.rows(packed_batches(part, self.plan.slots))
+            for batch in writer.batches(rows, self.number, number, attempt=0):
+                reports += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        written = {
+            name: Written(kind, [pair for task in sink.finished for pair in task.batches])
+            for name, (sink, kind, _) in sinks.items()
+            if sink.finished
+        }
+        return BatchOutcome(self.number, written, reports, self.records, list(sinks))
+
+
+def _with_own_functions(graph: Graph) -> Graph:
+    """The graph with copies of the functions of its steps, as each worker has them."""
+    return Graph(
+        {
+            name: dataclasses.replace(node, function=copy.deepcopy(node.function))
+            if isinstance(node, ProcessNode)
+            else node
+            for name, node in graph.nodes.items()
+        }
+    )
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> list[PackedRow]:
+    return list(unpacked_rows(batches))

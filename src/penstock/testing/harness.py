@@ -1,0 +1,481 @@
+"""Job harness: a whole job in the process of a test, without Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+import msgspec
+
+from penstock.base.durations import Duration, milliseconds
+from penstock.base.instants import MILLISECOND, milliseconds_of
+from penstock.bindings.types import FilesBinding
+from penstock.commands.command_catalog import CommandCatalog, command_catalog
+from penstock.commands.command_target import check_known, parse_target
+from penstock.control.commands import Command
+from penstock.control.receipts import Receipt
+from penstock.errors import JobDefinitionError, UnknownIdError
+from penstock.operators.record_blocks import DeadLetter
+from penstock.operators.watermarks import WatermarkUpdate
+from penstock.streams.graph import COMMANDS, SourceNode
+from penstock.streams.job_description import JobDescription
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_report import batch_report
+from penstock.testing.batch_runner import NOW, BatchRunner
+from penstock.testing.replay import check_replay
+from penstock.testing.source_chunks import check_records
+from penstock.testing.state_view import key_of, values_by_key
+
+if TYPE_CHECKING:
+    from penstock.testing.saved_states import Savepoint
+
+__all__ = ["CommandFields", "JobHarness"]
+
+
+class CommandFields(TypedDict, total=False):
+    """What a command may have besides kind, target and payload; see `Command`."""
+
+    id: str
+    version: int
+    issued_by: str
+    effective_at: dt.datetime
+    expires_at: dt.datetime
+
+
+class _Batch(msgspec.Struct):
+    """What goes into a micro-batch."""
+
+    inputs: dict[str, list[tuple[str, list[Any]]]] = {}
+    updates: list[WatermarkUpdate] = []
+    ends: bool = False
+
+
+class JobHarness:
+    """Runs a whole job in this process, without Spark, one micro-batch at a time, for tests.
+
+    Everything goes through the code that runs in Spark's workers: records are decoded, keyed and shuffled to tasks,
+    commands are validated and carried out, states are stored as bytes, and sinks get columns. The clock stands still
+    unless a test moves it, and the same calls give the same bytes. The examples of the methods go on with this one.
+
+    >>> class Count(ps.ProcessFunction):
+    ...     visits = ps.ValueState(int)
+    ...     least = ps.Setting(int, 1)
+    ...
+    ...     def process_record(self, visit, ctx):
+    ...         self.visits.set((self.visits.get() or 0) + 1)
+    ...         if self.visits.get() >= self.least.get():
+    ...             yield visit
+    >>> job = ps.Job("doors")
+    >>> visits = job.data_stream(
+    ...     "visits", schema="door STRING, at BIGINT", event_time="at", watermarks=ps.Watermarks.bounded("1s")
+    ... )
+    >>> visits.key_by("door").process("count", Count(), output="door STRING, at BIGINT").sink_to("seen")
+    >>> run = JobHarness(job, parallelism=2)
+    >>> run.send("visits", {"door": "north", "at": 5})
+    >>> run.run_batch().output("seen")
+    [Record(door='north', at=5)]
+
+    Args:
+        job: the job. The harness works on copies of its functions, as Spark's workers do.
+        parallelism: the number of tasks, from 1 to the job's key groups.
+        strict: raise StrictModeError for the first record that cannot be processed, in place of a dead letter.
+        now: what the clock shows at first, with a time zone.
+        partitions: of each stream that goes by them, as a Kafka topic does, the number of its partitions. The watermark
+            of such a stream is that of its slowest partition. Other streams are one, whatever they are sent by.
+        arrival_seed: decides in which order shuffled records arrive at a task. Nothing may depend on it.
+        from_savepoint: where the state comes from: a `Savepoint`, or the place of a savepoint or dump of a real job.
+        allow_non_restored_state: drop states of the savepoint whose step the job no longer has.
+
+    Raises:
+        JobDefinitionError: the job, or a setting of the harness, cannot be.
+        StateMismatchError: the state of the savepoint does not fit what the job declares.
+        SnapshotError: the savepoint cannot be used.
+
+    """
+
+    def __init__(
+        self,
+        job: JobDescription,
+        *,
+        parallelism: int = 1,
+        strict: bool = False,
+        now: dt.datetime = NOW,
+        partitions: Mapping[str, int] | None = None,
+        arrival_seed: int = 0,
+        from_savepoint: Savepoint | str | Path | None = None,
+        allow_non_restored_state: bool = False,
+    ) -> None:
+        _check_parallelism(job, parallelism)
+        by_name = {name: tuple(map(_partition, range(count))) for name, count in (partitions or {}).items()}
+        self.runner: BatchRunner = BatchRunner(
+            job, parallelism=parallelism, strict=strict, partitions=by_name
+        )
+        """The level below, for tests that look at bytes, slots and reports."""
+        for name in by_name:
+            self._source(name)
+        self.runner.now = now
+        self._seed: Final = arrival_seed
+        self._crashes = 0
+        self._waiting = _Batch()
+        self._last: tuple[BatchRunner, _Batch] | None = None
+        self._settings: dict[str, dict[str, Any]] = {}
+        self.outcomes: list[BatchOutcome] = []
+        """What came of each micro-batch, oldest first."""
+        if from_savepoint is not None:
+            self._begin_from(from_savepoint, allow_non_restored_state)
+
+    def send(self, stream: str, *records: Any, partition: int = 0) -> None:
+        """Send records into a stream; they wait there until the next micro-batch.
+
+        >>> run.send("visits", {"door": "south", "at": 7}, {"door": "south", "at": 8})
+        >>> run.send("visits", [b"no JSON"], partition=1)
+
+        Args:
+            stream: a data stream or a control stream of the job, or `commands` for commands as they travel.
+            records: objects with the fields of the stream's schema, protobuf messages, or what a source would read:
+                dicts, and the bytes or text of JSON. Of a schema with a single field of text or bytes, text and bytes
+                are that field. A list is the records in it.
+            partition: the number of the source partition, in which records keep their order.
+
+        Raises:
+            UnknownIdError: the job has no such stream.
+            SchemaError: an object is no record of the stream.
+
+        """
+        found = [
+            one for record in records for one in (record if isinstance(record, list | tuple) else [record])
+        ]
+        if stream == COMMANDS:
+            _ = self._catalog
+            found = [one if isinstance(one, bytes) else msgspec.json.encode(one) for one in found]
+        else:
+            check_records(self._source(stream), found)
+        runs = self._waiting.inputs.setdefault(stream, [])
+        name = _partition(partition)
+        if runs and runs[-1][0] == name:
+            runs[-1][1].extend(found)
+        else:
+            runs.append((name, found))
+
+    def send_command(
+        self,
+        kind: str,
+        target: str = "*",
+        values: Any = None,
+        *,
+        keys: Sequence[Any] | None = None,
+        **fields: Unpack[CommandFields],
+    ) -> str:
+        """Send a command, which waits until the next micro-batch; gives its id.
+
+        >>> command = run.send_command("set", "count", {"least": 2}, issued_by="ann")
+        >>> run.run_batch().output("seen")
+        [Record(door='south', at=8)]
+        >>> [receipt.status for receipt in run.receipts(command)]
+        ['ACCEPTED', 'VALIDATED', 'APPLIED']
+
+        Args:
+            kind: what is to be done, such as `set`, `pause`, or what a handler is named.
+            target: `*` (the whole job), `STEP`, `STEP/*` (all keys), `STEP/KEY` or `STEP/KEY,KEY`.
+            values: the payload; anything that can be JSON.
+            keys: the keys, for a target that is a step: those of several fields, or of odd text.
+            fields: what else the command has: id, version, issued_by, effective_at, expires_at.
+
+        Raises:
+            CommandRefusedError: the job takes no such command for that target, as the command line would tell.
+
+        """
+        catalog = self._catalog
+        keys_json = None if keys is None else msgspec.json.encode(keys).decode()
+        payload = msgspec.Raw(msgspec.json.encode(values))
+        fields.setdefault("id", self._next_command_id())
+        command = Command(
+            kind=kind, target=parse_target(target, keys_json, catalog), payload=payload, **fields
+        )
+        check_known(command, catalog)
+        self.send(COMMANDS, msgspec.json.encode(command))
+        return command.id
+
+    def run_batch(self) -> BatchOutcome:
+        """Run a micro-batch on what was sent since the last one, at the time that the clock shows.
+
+        >>> outcome = run.run_batch()
+        >>> outcome.number, outcome.outputs, outcome.dead_letters
+        (2, {}, [])
+
+        Raises:
+            StrictModeError: a record could not be processed, and the harness is strict.
+
+        """
+        batch, self._waiting = self._waiting, _Batch()
+        before = self.runner.copy()
+        outcome = self._run(self.runner, batch)
+        self._last = before, batch
+        self.outcomes.append(outcome)
+        return outcome
+
+    def finish(self) -> BatchOutcome:
+        """Run a micro-batch in which time ends, as it does when a bounded run ends: windows and timers that wait fire.
+
+        >>> run.finish().outputs
+        {}
+        """
+        self._waiting.ends = True
+        return self.run_batch()
+
+    def output(self, sink: str) -> list[Any]:
+        """All records so far that left through a sink, as objects of its schema, in the order of the micro-batches.
+
+        >>> run.output("seen")
+        [Record(door='north', at=5), Record(door='south', at=8)]
+
+        Raises:
+            UnknownIdError: the job has no such sink.
+
+        """
+        names = [node.name for node in self.runner.plan.graph.sinks()]
+        if sink not in names:
+            raise UnknownIdError(f"The job has no sink {sink!r}; it has {', '.join(names) or 'none'}.")
+        return [record for outcome in self.outcomes for record in outcome.output(sink)]
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """All records so far that could not be processed, each with the reason, its place and its bytes.
+
+        >>> [(letter.stream, letter.raw) for letter in run.dead_letters()]
+        [('visits', b'no JSON')]
+        """
+        return [letter for outcome in self.outcomes for letter in outcome.dead_letters]
+
+    def receipts(self, command_id: str | None = None) -> list[Receipt]:
+        """What became of the commands so far, or of the one with an id.
+
+        >>> run.receipts("command-1")[-1].keys
+        0
+        """
+        found = [receipt for outcome in self.outcomes for receipt in outcome.receipts]
+        return [receipt for receipt in found if command_id in (None, receipt.id)]
+
+    def state(self, step: str, key: Any = None) -> Any:
+        """What a step holds for a key, as its owner sees it: states by name, as JSON values; None for nothing.
+
+        >>> run.state("count", key="south")
+        {'visits': 2}
+        >>> run.state("count")
+        {'north': {'visits': 1}, 'south': {'visits': 2}}
+
+        Args:
+            step: the id of the step.
+            key: the key; a tuple for one of several fields. Without it, all keys that hold anything.
+
+        Raises:
+            UnknownIdError: the job has no such step.
+            StateError: the key is not of the step's type.
+
+        """
+        if key is None:
+            return values_by_key(self.runner, step)
+        return values_by_key(self.runner, step).get(key_of(self.runner, step, key))
+
+    def settings(self, step: str) -> dict[str, Any]:
+        """The settings of a step as they are in force, as JSON values.
+
+        >>> run.settings("count")
+        {'least': 2}
+
+        Raises:
+            UnknownIdError: the job has no such step.
+
+        """
+        steps = self._catalog.steps
+        if step not in steps:
+            raise UnknownIdError(f"The job has no step {step!r}; it has {', '.join(steps)}.")
+        return {**steps[step].defaults, **self._settings.get(step, {})}
+
+    def advance_clock(self, by: Duration) -> None:
+        """Move the clock, which is processing time. Timers that are due fire in the next micro-batch.
+
+        >>> run.advance_clock("10s")
+
+        Args:
+            by: a timedelta, or a number with a unit: "500ms", "5s", "10m", "2h", "1d".
+
+        """
+        self.runner.now += milliseconds(by, "The time by which the clock moves") * MILLISECOND
+
+    def advance_watermark(self, stream: str, at: dt.datetime | int, *, partition: int | None = None) -> None:
+        """Have a stream claim in the next micro-batch how far event time is, which otherwise its records tell.
+
+        >>> run.advance_watermark("visits", 10_000)
+
+        Args:
+            stream: a data stream with watermarks.
+            at: the watermark, as a datetime or in milliseconds since 1970.
+            partition: the number of the partition that claims it, of a stream that goes by them. Without it, all do.
+
+        Raises:
+            UnknownIdError: the job has no such stream.
+            JobDefinitionError: the stream has no watermarks.
+
+        """
+        node = self._source(stream)
+        if node.watermarks is None:
+            timed = [
+                source.name for source in self.runner.plan.graph.sources() if source.watermarks is not None
+            ]
+            raise JobDefinitionError(
+                f"The stream {stream!r} has no watermarks; {', '.join(timed) or 'no stream'} has. Declare it with "
+                "event_time= and watermarks=."
+            )
+        known = self.runner.plan.partitions.get(stream, ("",))
+        names = known if partition is None else (_partition(partition),)
+        at_ms = at if isinstance(at, int) else milliseconds_of(at)
+        self._waiting.updates.append(WatermarkUpdate(node.id, dict.fromkeys(names, at_ms)))
+
+    def crash(self) -> BatchOutcome | None:
+        """Forget all that is not stored, and repeat the last micro-batch; gives what came of it, if there was one.
+
+        The records arrive in another order then. That the outcome is the same, to the byte, is checked here.
+
+        >>> run.crash() == run.outcomes[-1]
+        True
+
+        Raises:
+            ReplayMismatchError: something else has come of it, so that the job would not survive a crash.
+
+        """
+        self._crashes += 1
+        if self._last is None:
+            self.runner.forget()
+            return None
+        before, batch = self._last
+        again = before.copy()
+        outcome = self._run(again, batch)
+        check_replay(self.outcomes[-1], outcome, self.runner, again)
+        again.now = max(again.now, self.runner.now)
+        self.runner = again
+        self.outcomes[-1] = outcome
+        return outcome
+
+    def restart(self) -> None:
+        """Stop the job between two micro-batches and start it again: only what is stored is left.
+
+        >>> run.restart()
+        """
+        self.runner.forget()
+        self.runner.wake()
+        self._last = None
+
+    def rescale(self, parallelism: int) -> None:
+        """Stop the job between two micro-batches, and start it with another number of tasks.
+
+        >>> run.rescale(3)
+        >>> run.state("count", key="north")
+        {'visits': 1}
+
+        Args:
+            parallelism: the number of tasks, from 1 to the job's key groups.
+
+        Raises:
+            JobDefinitionError: there cannot be so many tasks.
+
+        """
+        from penstock.testing.saved_states import rescaled
+
+        _check_parallelism(self.runner.job, parallelism)
+        self.runner = rescaled(self.runner, parallelism)
+        self._last = None
+
+    def savepoint(self, place: str | Path | None = None) -> Savepoint:
+        """Take a savepoint between two micro-batches, from which another harness, or a real job, can begin.
+
+        >>> saved = run.savepoint()
+        >>> JobHarness(job, from_savepoint=saved).state("count", key="south")
+        {'visits': 2}
+
+        Args:
+            place: a new folder for it. Without one it goes when the `Savepoint` goes.
+
+        Raises:
+            SnapshotError: it cannot be written there.
+
+        """
+        from penstock.testing.saved_states import Savepoint, scratch_folder, take_savepoint
+
+        folder = scratch_folder() if place is None else None
+        where = folder.name if folder is not None else str(place)
+        return Savepoint(where, take_savepoint(self.runner, where), folder)
+
+    def report(self) -> str:
+        """The last micro-batch in words: what came in, what left, and what became of commands and bad records.
+
+        >>> print(JobHarness(job).report())
+        No micro-batch has run.
+        """
+        if self._last is None or not self.outcomes:
+            return "No micro-batch has run." if not self.outcomes else batch_report({}, self.outcomes[-1])
+        return batch_report(self._last[1].inputs, self.outcomes[-1])
+
+    def _run(self, runner: BatchRunner, batch: _Batch) -> BatchOutcome:
+        seed = self._seed + runner.number + 7919 * self._crashes
+        outcome = runner.run(batch.inputs, seed=seed, ends=batch.ends, updates=batch.updates)
+        for kind, step, _, _, body in outcome.reports:
+            if kind == "settings":
+                self._settings[step] = msgspec.json.decode(body)
+        return outcome
+
+    def _begin_from(self, source: Savepoint | str | Path, allow_non_restored_state: bool) -> None:
+        from penstock.testing.saved_states import begin_from
+
+        place = str(source) if isinstance(source, str | Path) else source.place
+        manifest = begin_from(self.runner, place, allow_non_restored_state=allow_non_restored_state)
+        if not isinstance(source, str | Path):
+            # Streams go on where they were, so that no record has the place of another.
+            self.runner.offsets = {
+                (stream, partition): offset
+                for stream, found in manifest.positions.items()
+                for partition, offset in found.items()
+            }
+            self.runner.number = manifest.batch + 1
+
+    def _source(self, stream: str) -> SourceNode:
+        nodes = {node.name: node for node in self.runner.plan.graph.sources()}
+        if stream not in nodes:
+            known = ", ".join([*nodes, COMMANDS] if self.runner.plan.graph.steps() else nodes)
+            raise UnknownIdError(
+                f"The job {self.runner.job.name!r} has no stream {stream!r}; it has {known}."
+            )
+        return nodes[stream]
+
+    @functools.cached_property
+    def _catalog(self) -> CommandCatalog:
+        """Which commands the job takes. UnknownIdError when it takes none."""
+        plan = self.runner.plan
+        if not plan.graph.steps():
+            raise UnknownIdError(
+                f"The job {self.runner.job.name!r} has no keyed step, so it takes no commands."
+            )
+        return command_catalog(self.runner.job.name, plan.accepting, _NOWHERE)
+
+    def _next_command_id(self) -> str:
+        sent = sum(len(found) for _, found in self._waiting.inputs.get(COMMANDS, []))
+        read = sum(count for (name, _), count in self.runner.offsets.items() if name == COMMANDS)
+        return f"command-{read + sent + 1}"
+
+
+# Commands come from the test itself.
+_NOWHERE: Final = FilesBinding(COMMANDS, "jsonl:", "jsonl", "")
+
+
+def _partition(number: int) -> str:
+    """The name of a source partition, as Kafka's have it."""
+    return f"{number:05d}"
+
+
+def _check_parallelism(job: JobDescription, parallelism: int) -> None:
+    if not 1 <= parallelism <= job.key_groups:
+        raise JobDefinitionError(
+            f"The parallelism is {parallelism}; it must be from 1 to {job.key_groups}, the number of key groups."
+        )

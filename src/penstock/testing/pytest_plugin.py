@@ -1,0 +1,47 @@
+"""Pytest plugin: the fixture `job_harness`, whose last micro-batch stands in the report of a test that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from penstock.streams.job_description import JobDescription
+    from penstock.testing.harness import JobHarness
+
+__all__ = ["NewHarness", "job_harness", "pytest_runtest_makereport"]
+
+_MADE: Final = pytest.StashKey[list["JobHarness"]]()
+
+
+class NewHarness(Protocol):
+    """What the fixture gives: makes a harness as `JobHarness` does, with the same options."""
+
+    def __call__(self, job: JobDescription, **options: Any) -> JobHarness:
+        """Make a harness for a job."""
+
+
+@pytest.fixture
+def job_harness(request: pytest.FixtureRequest) -> NewHarness:
+    """Make harnesses, of which a test that fails shows what came into the last micro-batch and what left it."""
+    made: list[JobHarness] = request.node.stash.setdefault(_MADE, [])
+
+    def make(job: JobDescription, **options: Any) -> JobHarness:
+        from penstock.testing.harness import JobHarness
+
+        made.append(JobHarness(job, **options))
+        return made[-1]
+
+    return make
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the last micro-batch of each harness to the report of a test that has failed."""
+    report = yield
+    if report.failed:
+        for harness in item.stash.get(_MADE, []):
+            report.sections.append((f"job {harness.runner.job.name}", harness.report()))
+    return report

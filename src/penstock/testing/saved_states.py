@@ -1,0 +1,107 @@
+"""Saved states: the states of a job in this process as a savepoint, and into another job or number of tasks."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.checkpoints.described_state import described
+from penstock.checkpoints.evolution import check_changes, plan_changes
+from penstock.runtime.seed import SlotReader, seed_folder, take_over
+from penstock.runtime.slots import slot_keys
+from penstock.savepoints.captured_tables import assemble
+from penstock.savepoints.state_restore import Snapshot, described_in, write_seed
+from penstock.snapshots.manifest import Manifest
+from penstock.snapshots.snapshot_writer import Contents
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.memory_entries import MemoryEntries
+
+__all__ = ["Savepoint", "begin_from", "read_slots_of", "rescaled", "scratch_folder", "take_savepoint"]
+
+# What is made durable in memory takes no time.
+_MEMORY: Final = "/dev/shm"  # noqa: S108  # folders in it are made by tempfile
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A savepoint that `JobHarness.savepoint` has made: where it is, and its manifest. It goes when this goes."""
+
+    place: str
+    manifest: Manifest
+    folder: tempfile.TemporaryDirectory[str] | None = None
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder that goes with its object, in memory where there is such a place."""
+    place = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    return tempfile.TemporaryDirectory(prefix="penstock-testing-", dir=place)
+
+
+def take_savepoint(runner: BatchRunner, place: str) -> Manifest:
+    """Write what the slots have stored as a savepoint, which ends between two micro-batches."""
+    state = described(runner.job.name, runner.plan)
+    positions: dict[str, dict[str, Any]] = {}
+    for (stream, partition), offset in runner.offsets.items():
+        positions.setdefault(stream, {})[partition] = offset
+    contents = Contents(
+        kind="savepoint",
+        id=f"{runner.job.name}-{runner.number - 1}",
+        job=runner.job.name,
+        batch=runner.number - 1,
+        key_groups=runner.job.key_groups,
+        format="arrow",
+        tables=(),
+        positions=positions,
+        steps={name: msgspec.to_builtins(step) for name, step in state.steps.items()},
+    )
+    return assemble(place, contents, state, lambda node, reader: read_slots_of(runner, node, reader))
+
+
+def read_slots_of(runner: BatchRunner, node: str, reader: SlotReader) -> list[bytes]:
+    """Call a reader for each slot of a step that has stored anything, as Spark does for a committed micro-batch."""
+    return list(_read(runner, node, reader))
+
+
+def _read(runner: BatchRunner, node: str, reader: SlotReader) -> Iterator[bytes]:
+    for partition, slot in enumerate(slot_keys(runner.plan.parallelism)):
+        entries = runner.states.get((node, slot))
+        if entries:
+            yield from reader(partition, entries)
+
+
+def begin_from(runner: BatchRunner, place: str, *, allow_non_restored_state: bool = False) -> Manifest:
+    """Give a runner that has not run yet the state of a savepoint or dump, as a job with a new checkpoint gets it.
+
+    Raises StateMismatchError when the state does not fit what the job declares, SnapshotError when it cannot be used.
+    """
+    snapshot = Snapshot.at(place)
+    declared = described(runner.job.name, runner.plan)
+    changes = plan_changes(
+        declared.steps,
+        described_in(snapshot.manifest).steps,
+        allow_non_restored_state=allow_non_restored_state,
+    )
+    check_changes(changes, place)
+    with scratch_folder() as folder:
+        write_seed(snapshot, declared, runner.plan.parallelism, changes, Path(folder))
+        for node in runner.plan.graph.steps():
+            for slot, share in runner.plan.slot_of.items():
+                entries = MemoryEntries(runner.states.setdefault((node.id, slot), {}))
+                take_over(seed_folder(Path(folder), node.id, share.key_groups[0]), entries)
+    runner.has_seed = True
+    return snapshot.manifest
+
+
+def rescaled(runner: BatchRunner, parallelism: int) -> BatchRunner:
+    """The job as it goes on with another number of tasks: whole key groups move."""
+    after = runner.with_parallelism(parallelism)
+    with scratch_folder() as folder:
+        take_savepoint(runner, folder)
+        begin_from(after, folder)
+    return after

@@ -1,0 +1,83 @@
+"""Source chunks: records that a test sends become what a source would have read."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import SchemaError
+from penstock.records.wire_formats import format_of
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.record_reader import StreamReader
+from penstock.sources.base import SourceChunk
+from penstock.streams.graph import SourceNode
+
+__all__ = ["check_records", "source_tasks"]
+
+_Form: TypeAlias = Literal["columns", "json", "bytes", "protobuf"]
+_TEXTS: Final = (pa.string(), pa.binary())
+
+
+def check_records(node: SourceNode, records: Sequence[Any]) -> None:
+    """Raise SchemaError for an object that cannot be a record of a stream.
+
+    Bytes, text and dicts can always be sent: as those that a source reads, they are decoded, and may be dead letters.
+    """
+    for record in records:
+        if _form_of(node, record) == "columns":
+            try:
+                node.record_type.batch([record], check=False)
+            except SchemaError as e:
+                raise SchemaError(
+                    f"{record!r} is no record of the stream {node.name!r}, which has {node.record_type!r}: {e}. Send a "
+                    f"{node.record_type.python_class.__name__}, a dict, or the bytes of its JSON."
+                ) from None
+
+
+def source_tasks(
+    plan: JobPlan, node: SourceNode, partition: str, start: int, records: Sequence[Any]
+) -> Iterator[tuple[StreamReader, list[SourceChunk]]]:
+    """What reads records of one source partition, and the chunks of them, from an offset on.
+
+    Objects come as the columns of a source that decodes itself; dicts, text, bytes and protobuf messages as bytes.
+    """
+    form = functools.partial(_form_of, node, has_raw=node.name in plan.raw_streams)
+    for kind, run in itertools.groupby(records, form):
+        found = list(run)
+        offsets = pa.array(range(start, start + len(found)), pa.int64())
+        start += len(found)
+        if kind == "columns":
+            chunk = SourceChunk(partition, offsets, batch=node.record_type.batch(found, check=False))
+            yield StreamReader(plan, node, None), [chunk]
+            continue
+        raw = pa.array([_bytes_of(record) for record in found], pa.binary())
+        wire = format_of(kind, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
+        yield StreamReader(plan, node, wire), [SourceChunk(partition, offsets, raw=raw)]
+
+
+def _form_of(node: SourceNode, record: Any, *, has_raw: bool = False) -> _Form:
+    """How a record of a test comes from its source."""
+    if isinstance(record, bytes | str):
+        fields = node.record_type.fields
+        return "bytes" if len(fields) == 1 and fields[0].arrow_type in _TEXTS else "json"
+    if isinstance(record, dict):
+        return "json"
+    if hasattr(record, "SerializeToString"):
+        return "protobuf"
+    return "json" if has_raw else "columns"
+
+
+def _bytes_of(record: Any) -> bytes:
+    if isinstance(record, bytes):
+        return record
+    if isinstance(record, str):
+        return record.encode()
+    if hasattr(record, "SerializeToString"):
+        serialized: bytes = record.SerializeToString()
+        return serialized
+    return msgspec.json.encode(record)
