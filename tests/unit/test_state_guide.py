@@ -52,6 +52,7 @@ SALES = [("tea", 4.0), ("tea", 6.0), ("jam", 2.0), ("tea", -1.0)]
         ("Dearest", ["at most 6.0", "at most 6.0"]),
         ("Average", ["4.0 on average", "2.75 on average"]),
         ("Named", ["Jam", "Tea"]),
+        ("PriceChanges", ["6.0 to 2.0", "2.0 to -1.0"]),
     ],
 )
 def test_the_functions_of_the_guide_do_what_they_say(

@@ -199,13 +199,43 @@ class BatchContext:
     """
 
     def __init__(
-        self, key_indices: npt.NDArray[np.int64], keys: pa.Array, stream: str, key_group: int
+        self,
+        records: pa.RecordBatch,
+        key_indices: npt.NDArray[np.int64],
+        keys: pa.Array,
+        stream: str,
+        key_group: int,
     ) -> None:
+        self._records = records
         self.key_indices = key_indices
         self.keys = keys
         self.stream = stream
         self.key_group = key_group
         self.emitted: list[tuple[str, pa.RecordBatch, npt.NDArray[np.int64]]] = []
+
+    def select(
+        self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_], *fields: str, **columns: Any
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """Records to emit for some rows of the batch, for `process_batch` to return or for `side_output`.
+
+        `rows` are numbers, or for each record of the batch whether it is one of them. `fields` are those that go on as
+        they are; `columns` have a value for each of the rows: arrays of NumPy or Arrow, or lists.
+
+        >>> class Fahrenheit(ProcessFunction):
+        ...     def process_batch(self, records, ctx):
+        ...         celsius = records.column("celsius").to_numpy()
+        ...         warm = np.flatnonzero(celsius > 20)
+        ...         return ctx.select(warm, "sensor", fahrenheit=celsius[warm] * 1.8 + 32)
+        """
+        picked: npt.NDArray[np.int64] = (
+            np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64, copy=False)
+        )
+        taken = {name: self._records.column(name).take(pa.array(picked)) for name in fields}
+        made = {
+            name: column if isinstance(column, pa.Array) else pa.array(column)
+            for name, column in columns.items()
+        }
+        return pa.RecordBatch.from_pydict(taken | made), picked
 
     def side_output(self, name: str, batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> None:
         """Emit a batch of records to a side output; `rows` names the input row that each came from."""
@@ -244,7 +274,7 @@ class ProcessFunction:
         """Process many records of one key group, in order; in a step without a key, of one part and source partition.
 
         Returns None, or a record batch to emit: with as many rows as `records`, or as a pair
-        `(batch, rows)` where `rows[i]` is the row of `records` that row i of `batch` came from.
+        `(batch, rows)` where `rows[i]` is the row of `records` that row i of `batch` came from, as `ctx.select` makes it.
         A batch may be cut anywhere, so the result must not depend on where it is.
         """
         raise NotImplementedError
