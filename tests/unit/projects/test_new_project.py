@@ -277,7 +277,7 @@ def test_the_template_is_in_the_package() -> None:
     """Wheels have all of the package's folder but what git ignores, and so they have these files."""
     root = Path(__file__).parents[3]
     wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel == {"packages": ["src/penstock"]}
+    assert wheel == {"packages": ["src/penstock", "src/pytest_penstock"]}
     ignored = (root / ".gitignore").read_text().split()
     template = Path(new_project.__file__).with_name("template")
     for path in template.rglob("*"):
