@@ -274,7 +274,8 @@ class ProcessFunction:
         """Process many records of one key group, in order; in a step without a key, of one part and source partition.
 
         Returns None, or a record batch to emit: with as many rows as `records`, or as a pair
-        `(batch, rows)` where `rows[i]` is the row of `records` that row i of `batch` came from, as `ctx.select` makes it.
+        `(batch, rows)` where `rows[i]` is the row of `records` that row i of `batch` came from. `ctx.select` makes
+        such a pair.
         A batch may be cut anywhere, so the result must not depend on where it is.
         """
         raise NotImplementedError

@@ -159,7 +159,7 @@ def test_count_reduce_and_aggregate_are_plain_folds(batches: list[list[Sale]]) -
             expected = folded([*seen.get(shop, []), *mine])
             seen.setdefault(shop, []).extend(mine)
             for sink, records in expected.items():
-                found = [values_of(one) for one in result.records(sink) if one.shop == shop]
+                found = [values_of(one) for one in result.output(sink) if one.shop == shop]
                 assert found == records[-len(mine) :], sink
         assert result.dead_letters == []
 
