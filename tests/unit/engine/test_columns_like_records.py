@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_job import InProcessJob
 
 import penstock as ps
+from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
@@ -99,11 +99,11 @@ class ByColumn(States):
         )
 
 
-def job_of(function: ps.ProcessFunction) -> InProcessJob:
+def job_of(function: ps.ProcessFunction) -> BatchRunner:
     job = ps.Job("j", key_groups=2)
     readings = job.data_stream("readings", schema=Reading)
     readings.key_by("sensor").process("step", function, output=Found).sink_to("out")
-    return InProcessJob(job)
+    return BatchRunner(job)
 
 
 def shown(found: Found) -> str:
@@ -121,7 +121,7 @@ def test_exchange_is_get_and_set_for_each_record(batches: list[list[Reading]]) -
         assert all(not result.dead_letters for result in results)
         for sensor in "abc":
             by_record, by_column = (
-                [shown(found) for found in result.records("out") if found.sensor == sensor]
+                [shown(found) for found in result.output("out") if found.sensor == sensor]
                 for result in results
             )
             assert by_column == by_record
@@ -140,7 +140,7 @@ def test_what_an_exchange_finds_cannot_be_changed() -> None:
     """As the columns of a state cannot."""
     job = ps.Job("j", key_groups=2)
     job.data_stream("readings", schema=Reading).key_by("sensor").process("step", Untouched())
-    result = InProcessJob(job).run({"readings": [("r", [Reading("a", 1, "", 0.0)])]})
+    result = BatchRunner(job).run({"readings": [("r", [Reading("a", 1, "", 0.0)])]})
     assert result.dead_letters == []
 
 
@@ -164,13 +164,13 @@ def test_selected_rows_keep_fields_and_get_columns() -> None:
     )
     step.sink_to("out")
     step.side_output("rest").sink_to("rest")
-    running = InProcessJob(job)
+    running = BatchRunner(job)
     readings = [Reading("a", level, f"note {level}", 0.0) for level in (1, -1, 2, 3, 0)]
     result = running.run({"readings": [("r", readings)]})
-    assert [(one.sensor, one.note, one.level) for one in result.records("out")] == [
+    assert [(one.sensor, one.note, one.level) for one in result.output("out")] == [
         ("a", "note 3", 3),
         ("a", "note 2", 2),
         ("a", "note 1", 1),
     ]
-    assert [(one.level, one.half) for one in result.records("rest")] == [(-1, -0.5), (0, 0.0)]
-    assert running.run({"readings": [("r", readings[1:2])]}).records("out") == []
+    assert [(one.level, one.half) for one in result.output("rest")] == [(-1, -0.5), (0, 0.0)]
+    assert running.run({"readings": [("r", readings[1:2])]}).output("out") == []
