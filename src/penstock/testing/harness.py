@@ -189,7 +189,7 @@ class JobHarness:
 
         """
         catalog = self._catalog
-        keys_json = None if keys is None else msgspec.json.encode(keys).decode()
+        keys_json = None if keys is None else msgspec.json.encode(list(keys)).decode()
         payload = msgspec.Raw(msgspec.json.encode(values))
         fields.setdefault("id", self._next_command_id())
         command = Command(

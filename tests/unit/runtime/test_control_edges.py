@@ -6,147 +6,133 @@ import datetime as dt
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
 import penstock as ps
-from penstock.testing.batch_runner import BatchRunner
+from penstock.testing import BatchOutcome, JobHarness
 
 
 @dataclass
 class Reading:
-    key: int
+    room: int
     value: int = 0
 
 
 @dataclass
 class Label:
-    key: int
-    v: int
+    room: int
+    number: int
 
 
 @dataclass
-class Seen:
-    key: int
+class Judgement:
+    room: int
     limit: int | None
     label: int | None
-    off: int | None
+    offset: int | None
 
 
 class Judge(ps.ConnectedProcessFunction):
+    """Tells for each reading what it knows of the room."""
+
     side_outputs: ClassVar = {"alarms": Reading}
     limit = ps.ValueState(int)
     label = ps.ValueState(int)
-    off = ps.Setting(int, 0)
-    temp = ps.TemporalState(int)
+    offset = ps.Setting(int, 0)
+    trend = ps.TemporalState(int)
 
     @ps.on_command("warn")
-    def warn(self, x: int, ctx):
-        self.limit.set(x)
-        ctx.side_output("alarms", Reading(ctx.key, x))
+    def warn(self, limit: int, ctx: ps.CommandContext) -> None:
+        self.limit.set(limit)
+        ctx.side_output("alarms", Reading(ctx.key, limit))
 
     @ps.on_command("answer", scope="step")
-    def answer(self, x: int, ctx):
-        ctx.reply(x)
+    def answer(self, number: int, ctx: ps.CommandContext) -> None:
+        ctx.reply(number)
 
     @ps.on_command("tell")
-    def tell(self, x: int, ctx) -> Iterator[Seen]:
-        yield Seen(ctx.key, x, None, None)
+    def tell(self, limit: int, ctx: ps.CommandContext) -> Iterator[Judgement]:
+        yield Judgement(ctx.key, limit, None, None)
 
-    @ps.on_command("go", scope="step")
-    def go(self, x: int, ctx):
-        self.off.set(x)
-        for key in ctx.keys():
-            if key == 3:
+    @ps.on_command("shift", scope="step")
+    def shift(self, offset: int, ctx: ps.CommandContext) -> None:
+        self.offset.set(offset)
+        for room in ctx.keys():
+            if room == 3:
                 raise ValueError("three")
 
-    def process_control(self, c: Label, ctx):
-        self.label.set(c.v)
-        yield Seen(c.key, c.v, None, None)
+    def process_control(self, label: Label, ctx: ps.Context) -> Iterator[Judgement]:
+        self.label.set(label.number)
+        yield Judgement(label.room, label.number, None, None)
 
-    def process_record(self, r: Reading, ctx) -> Iterator[Seen]:
+    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Judgement]:
         if self.limit.get() is None:
             self.limit.set(0)
-        yield Seen(r.key, self.limit.get(), self.label.get(), self.off.get())
+        yield Judgement(reading.room, self.limit.get(), self.label.get(), self.offset.get())
 
 
 class Copy(ps.ProcessFunction):
-    def process_record(self, r: Seen, ctx) -> Iterator[Seen]:
-        yield r
+    """Passes on what it gets."""
+
+    def process_record(self, judgement: Judgement, ctx: ps.Context) -> Iterator[Judgement]:
+        yield judgement
 
 
-@dataclass
-class Timed:
-    key: int
-    at: dt.datetime
+def judging(*, parallelism: int = 2, stamped: bool = False) -> JobHarness:
+    """The judge, with a second step behind it or with stamped judgements."""
+    job = ps.Job("rooms", key_groups=8)
+    readings = job.data_stream("readings", schema=Reading)
+    labels = job.control_stream("labels", schema=Label, version="number")
+    judged = readings.key_by("room").connect(labels.key_by("room")).process("judge", Judge())
+    judged.side_output("alarms").sink_to("alarms")
+    if stamped:
+        judged = judged.stamp_control_version()
+    judged.sink_to("judgements")
+    if not stamped:
+        judged.key_by("room").process("copy", Copy()).sink_to("copies")
+    return JobHarness(job, parallelism=parallelism)
 
 
-class Offset(ps.ProcessFunction):
-    off = ps.Setting(int, 0)
-
-    def process_record(self, record: Timed, ctx) -> Iterator[Reading]:
-        yield Reading(record.key)
-
-
-def made(partitions=2, stamp=False):
-    j = ps.Job("j", key_groups=8)
-    d = j.data_stream("d", schema=Reading)
-    c = j.control_stream("c", schema=Label, version="v")
-    a = d.key_by("key").connect(c.key_by("key")).process("a", Judge())
-    a.side_output("alarms").sink_to("alarms")
-    if stamp:
-        a = a.stamp_control_version()
-    a.sink_to("out")
-    if not stamp:
-        a.key_by("key").process("b", Copy()).sink_to("b-out")
-    return BatchRunner(j, parallelism=partitions)
+def run_batch(run: JobHarness, *readings: Reading) -> BatchOutcome:
+    """A micro-batch of readings and of what was sent before, which comes to the same after a crash."""
+    run.send("readings", *readings)
+    run.run_batch()
+    outcome = run.crash()
+    assert outcome is not None
+    return outcome
 
 
-def cmd(**k):
-    return msgspec.json.encode({"id": "x", **k})
-
-
-def run(j, *commands, d=(), c=()):
-    return j.run({n: [("p", list(v))] for n, v in (("commands", commands), ("d", d), ("c", c)) if v})
-
-
-ALL, ONE, STEP = {"step": "a", "all": True}, {"step": "a", "key": 1}, {"step": "a"}
-
-
-def test_a_refused_job_command_has_one_story_not_one_for_each_step():
-    r = run(made(), cmd(kind="trace", expires_at="2020-01-01T00:00:00Z"))
-    assert [x.status for x in r.receipts] == ["ACCEPTED", "REJECTED"]
+def test_a_refused_command_to_the_job_has_one_story_not_one_for_each_step() -> None:
+    """It is read once, and refused once."""
+    run = judging()
+    run.send_command("trace", expires_at=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    assert [receipt.status for receipt in run_batch(run).receipts] == ["ACCEPTED", "REJECTED"]
 
 
 DEEP = b"[" * 5000 + b"]" * 5000
+POISON = {
+    "deep payload": b'{"id":"x","kind":"pause","payload":' + DEEP + b"}",
+    "deep key": b'{"id":"x","kind":"set","target":{"step":"judge","key":'
+    + DEEP
+    + b'},"payload":{"limit":1}}',
+    "utf-8 id": b'{"id":"\xff","kind":"pause"}',
+    "utf-8 payload": b'{"id":"x","kind":"set","target":{"step":"judge","key":1},"payload":{"\xff":1}}',
+    "version 2**64": b'{"id":"x","kind":"pause","version":18446744073709551616}',
+    "setting 2**64": b'{"id":"x","kind":"set","target":{"step":"judge"},"payload":{"offset":18446744073709551616}}',
+    "reply 2**64": b'{"id":"x","kind":"answer","target":{"step":"judge"},"payload":18446744073709551616}',
+}
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"id":"x","kind":"pause","payload":' + DEEP + b"}",
-        b'{"id":"x","kind":"set","target":{"step":"a","key":' + DEEP + b'},"payload":{"limit":1}}',
-        b'{"id":"\xff","kind":"pause"}',
-        b'{"id":"x","kind":"set","target":{"step":"a","key":1},"payload":{"\xff":1}}',
-        b'{"id":"x","kind":"pause","version":18446744073709551616}',
-        b'{"id":"x","kind":"set","target":{"step":"a"},"payload":{"off":18446744073709551616}}',
-        b'{"id":"x","kind":"answer","target":{"step":"a"},"payload":18446744073709551616}',
-    ],
-    ids=[
-        "deep payload",
-        "deep key",
-        "utf-8 id",
-        "utf-8 payload",
-        "version 2**64",
-        "setting 2**64",
-        "reply 2**64",
-    ],
-)
-def test_poison_never_stops_the_job(raw):
+@pytest.mark.parametrize("poison", POISON)
+def test_poison_never_stops_the_job(poison: str) -> None:
     """Whatever it would raise, it is refused, or its handler is to blame."""
-    assert run(made(), raw).receipts[-1].status in ("REJECTED", "DEGRADED")
+    run = judging()
+    run.send("commands", POISON[poison])
+    assert run_batch(run).receipts[-1].status in ("REJECTED", "DEGRADED")
 
 
 @pytest.mark.parametrize(
@@ -154,93 +140,111 @@ def test_poison_never_stops_the_job(raw):
     [
         ("a\0b", None),
         ("~nouser/x", None),
-        ("x.json", b'{"off": "\xff"}'),
-        ("y.yaml", b'"off": &a [*a]\n'),
-        ("z.yaml", b'"off": "\\ud800"\n'),
+        ("x.json", b'{"offset": "\xff"}'),
+        ("y.yaml", b'"offset": &a [*a]\n'),
+        ("z.yaml", b'"offset": "\\ud800"\n'),
     ],
 )
-def test_a_file_that_cannot_be_used_is_rejected(name, content, tmp_path):
+def test_a_file_that_cannot_be_used_is_rejected(name: str, content: bytes | None, tmp_path: Path) -> None:
+    """Be it its name or what is in it."""
+    place = name if name.startswith("~") else f"/{name}"
     if content is not None:
         (tmp_path / name).write_bytes(content)
-        name = str(tmp_path / name)
-    elif not name.startswith("~"):
-        name = "/" + name
-    j = made()
-    j.fetched_folder = str(tmp_path / "kept")
-    j.allow_read = ["/"]
-    assert (
-        run(j, cmd(kind="reload-config", target=STEP, payload={"from": name})).receipts[-1].status
-        == "REJECTED"
-    )
+        place = str(tmp_path / name)
+    run = judging()
+    run.runner.fetched_folder = str(tmp_path / "kept")
+    run.runner.allow_read = ["/"]
+    run.send_command("reload-config", "judge", {"from": place})
+    assert run_batch(run).receipts[-1].status == "REJECTED"
 
 
-def test_an_effective_time_beyond_utc_is_rejected():
+class Shifting(ps.ProcessFunction):
+    """Has a setting, which may hold from an event time on."""
+
+    offset = ps.Setting(int, 0)
+
+    def process_record(self, record: Any, ctx: ps.Context) -> Iterator[Reading]:
+        yield Reading(record.room, self.offset.get())
+
+
+def test_an_effective_time_beyond_utc_is_rejected() -> None:
     """It could not be compared with any other."""
-
     job = ps.Job("timed", key_groups=8)
-    timed = job.data_stream("d", schema=Timed, event_time="at")
-    timed.key_by("key").process("a", Offset()).sink_to("out")
-    at = "0001-01-01T00:00:00+14:00"
-    result = run(BatchRunner(job), cmd(kind="set", target=STEP, payload={"off": 1}, effective_at=at))
-    assert result.receipts[-1].status == "REJECTED"
-
-
-def test_a_standing_command_may_use_a_side_output():
-    j = made()
-    run(j, cmd(kind="warn", target=ALL, payload=7))
-    r = run(j, d=[Reading(1)])
-    assert (r.output("out")[0].limit, r.dead_letters) == (7, [])
-
-
-def test_a_key_that_a_command_names_first_gets_what_all_got():
-    j = made()
-    run(
-        j,
-        cmd(kind="set", target=ALL, payload={"limit": 7}),
-        cmd(id="y", kind="set", target=ONE, payload={"label": 3}),
+    timed = job.data_stream("readings", schema="room BIGINT, at TIMESTAMP", event_time="at")
+    timed.key_by("room").process("shift", Shifting()).sink_to("shifted")
+    run = JobHarness(job)
+    target, at = {"step": "shift"}, "0001-01-01T00:00:00+14:00"
+    run.send(
+        "commands", {"id": "x", "kind": "set", "target": target, "payload": {"offset": 1}, "effective_at": at}
     )
-    assert [o.limit for o in run(j, d=[Reading(1)]).output("out")] == [7]
+    assert run_batch(run).receipts[-1].status == "REJECTED"
 
 
-def test_settings_are_the_same_in_all_tasks_after_a_step_handler_raised_for_one_key():
-    j = made(3)
-    run(j, d=[Reading(k) for k in range(6)])
-    run(j, cmd(kind="go", target=STEP, payload=9))
-    assert len({o.off for o in run(j, d=[Reading(k) for k in range(6)]).output("out")}) == 1
+def test_a_standing_command_may_use_a_side_output() -> None:
+    """Also when it reaches a key that came after it, for which nothing is emitted."""
+    run = judging()
+    run.send_command("warn", "judge/*", 7)
+    run_batch(run)
+    outcome = run_batch(run, Reading(1))
+    assert (outcome.output("judgements")[0].limit, outcome.dead_letters) == (7, [])
+    assert outcome.output("alarms") == []
 
 
-def test_data_that_was_held_sees_the_keyed_controls_of_the_resuming_batch():
+def test_a_key_that_a_command_names_first_gets_what_all_got() -> None:
+    """Before that command, in the same micro-batch."""
+    run = judging()
+    run.send_command("set", "judge/*", {"limit": 7})
+    run.send_command("set", "judge/1", {"label": 3})
+    run_batch(run)
+    assert run_batch(run, Reading(1)).output("judgements") == [Judgement(1, 7, 3, 0)]
+
+
+def test_settings_are_the_same_in_all_tasks_after_a_step_handler_raised_for_one_key() -> None:
+    """Also in those where it did not raise."""
+    run = judging(parallelism=3)
+    rooms = [Reading(room) for room in range(6)]
+    run_batch(run, *rooms)
+    run.send_command("shift", "judge", 9)
+    run_batch(run)
+    assert len({judgement.offset for judgement in run_batch(run, *rooms).output("judgements")}) == 1
+
+
+def test_data_that_was_held_sees_the_keyed_controls_of_the_resuming_batch() -> None:
     """All controls of a micro-batch come before any data, whenever that came."""
-    j = made()
-    run(j, cmd(kind="pause", target=STEP), d=[Reading(1)])
-    assert [
-        o.label
-        for o in run(j, cmd(id="r", kind="resume", target=STEP), c=[Label(1, 6)]).output("out")
-        if o.off is not None
-    ] == [6]
+    run = judging()
+    run.send_command("pause", "judge")
+    assert run_batch(run, Reading(1)).output("judgements") == []
+    run.send_command("resume", "judge")
+    run.send("labels", Label(1, 6))
+    assert run_batch(run).output("judgements") == [Judgement(1, 6, None, None), Judgement(1, 0, 6, 0)]
 
 
-def test_a_control_record_is_stamped_with_its_own_version_like_a_command():
+def test_a_control_record_is_stamped_with_its_own_version_like_a_command() -> None:
     """What a control makes is made under its own version."""
-    j = made(stamp=True)
-    r = run(j, c=[Label(1, 6), Label(1, 7)])
-    s = run(j, cmd(kind="tell", target=ONE, payload=8, version=8))
-    assert [o.control_version for o in (*r.output("out"), *s.output("out"))] == [6, 7, 8]
+    run = judging(stamped=True)
+    run.send("labels", Label(1, 6), Label(1, 7))
+    run_batch(run)
+    run.send_command("tell", "judge/1", 8, version=8)
+    run_batch(run)
+    assert [judgement.control_version for judgement in run.output("judgements")] == [6, 7, 8]
 
 
-def test_a_trace_of_a_stamped_step_shows_users_settings_only():
-    r = run(made(stamp=True), cmd(kind="trace"))
-    assert msgspec.json.decode(r.receipts[-1].details)[0]["settings"] == {"off": 0}
+def test_a_trace_of_a_stamped_step_shows_users_settings_only() -> None:
+    """Not the version with which penstock stamps."""
+    run = judging(stamped=True)
+    run.send_command("trace")
+    details = msgspec.json.decode(run_batch(run).receipts[-1].details)
+    assert details[0]["settings"] == {"offset": 0}
 
 
-def test_many_keys_in_one_command_take_linear_time():
+def test_many_keys_in_one_command_take_linear_time() -> None:
     """A command of a megabyte names some 150,000: eight times as many take no more than some eight times as long."""
 
     def seconds(count: int) -> float:
-        j = made()
-        j.max_command_bytes = 1 << 20
+        run = judging()
+        run.send_command("set", "judge", {"limit": 1}, keys=range(count))
         begin = time.process_time()
-        run(j, cmd(kind="set", target={"step": "a", "keys": list(range(count))}, payload={"limit": 1}))
+        assert run.run_batch().receipts[-1].keys == count
         return time.process_time() - begin
 
     seconds(10)
@@ -248,34 +252,37 @@ def test_many_keys_in_one_command_take_linear_time():
 
 
 class Breaker(ps.ProcessFunction):
+    """Has handlers that raise or end in the middle of a loop over keys."""
+
     seen = ps.ValueState(int)
-    off = ps.Setting(int, 0)
+    offset = ps.Setting(int, 0)
 
-    @ps.on_command("after", scope="step")
-    def after(self, x: int, ctx):
-        for key in ctx.keys():
-            if key == 3:
+    @ps.on_command("shift-behind-a-loop", scope="step")
+    def shift_behind_a_loop(self, offset: int, ctx: ps.CommandContext) -> None:
+        for room in ctx.keys():
+            if room == 3:
                 raise ValueError("three")
-        self.off.set(x)
+        self.offset.set(offset)
 
-    @ps.on_command("broken", scope="step")
-    def broken(self, x: int, ctx):
-        self.off.set(x)
+    @ps.on_command("shift-and-raise", scope="step")
+    def shift_and_raise(self, offset: int, ctx: ps.CommandContext) -> None:
+        self.offset.set(offset)
         for _ in ctx.keys():
             break
         raise ValueError("for the whole step, in every task")
 
-    def process_record(self, r: Reading, ctx) -> Iterator[Reading]:
+    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Reading]:
         self.seen.set(1)
-        yield Reading(r.key, self.off.get())
+        yield Reading(reading.room, self.offset.get())
 
 
-@pytest.mark.parametrize(("kind", "keys"), [("after", range(6)), ("broken", [1])])
-def test_settings_are_the_same_in_all_tasks(kind, keys):
+@pytest.mark.parametrize(("kind", "rooms"), [("shift-behind-a-loop", range(6)), ("shift-and-raise", [1])])
+def test_settings_are_the_same_in_all_tasks(kind: str, rooms: Any) -> None:
     """Behind a loop over keys, which may end otherwise in each task, they cannot be changed."""
-    j = ps.Job("d", key_groups=8)
-    j.data_stream("d", schema=Reading).key_by("key").process("a", Breaker()).sink_to("out")
-    j = BatchRunner(j, parallelism=3)
-    run(j, d=[Reading(k) for k in keys])
-    run(j, cmd(kind=kind, target=STEP, payload=9))
-    assert len({o.value for o in run(j, d=[Reading(k) for k in range(12)]).output("out")}) == 1
+    job = ps.Job("rooms", key_groups=8)
+    job.data_stream("readings", schema=Reading).key_by("room").process("break", Breaker()).sink_to("offsets")
+    run = JobHarness(job, parallelism=3)
+    run_batch(run, *map(Reading, rooms))
+    run.send_command(kind, "break", 9)
+    run_batch(run)
+    assert len({found.value for found in run_batch(run, *map(Reading, range(12))).output("offsets")}) == 1
