@@ -28,7 +28,7 @@ from spark_files import SparkLogFolder, StateFolder, write_description, write_sp
 
 from penstock.base.instants import instant_of
 from penstock.runtime.level import Level
-from penstock.runtime.packed_rows import PackedRow, packed_batches
+from penstock.runtime.packed_rows import PackedRow, encode_body, packed_batches
 from penstock.runtime.seed import SlotReader
 from penstock.runtime.slots import slot_keys
 from penstock.runtime.writer import Forwarder, unpacked_rows
@@ -352,7 +352,7 @@ class ModelQuery:
             with _task(self._batch, partition, attempt):
                 rows = forwarder.rows(packed_batches(part, plan.slots))
                 if sorts:
-                    rows = iter(sorted(row._replace(body=bytes(row.body)) for row in rows))
+                    rows = iter(sorted(row._replace(body=bytes(encode_body(row).body)) for row in rows))
                 for batch in self._query.writer.batches(rows, number, partition, attempt):
                     columns = [column.to_pylist() for column in batch.columns]
                     yield from map(_ReportRow._make, zip(*columns, strict=True))
@@ -387,7 +387,9 @@ class ModelQuery:
         plan = self._query.plan
         slots: dict[int, list[PackedRow]] = {}
         for row in shuffled:
-            slots.setdefault(int(plan.slots[row.key_group]), []).append(row._replace(body=bytes(row.body)))
+            slots.setdefault(int(plan.slots[row.key_group]), []).append(
+                row._replace(body=bytes(encode_body(row).body))
+            )
         if self._batch == 0:
             write_description(self._folder, number, self._partitions, step_ids)
         ids = _unique_ids(self._commits, self._batch - 1).get(str(number), [])
@@ -402,7 +404,7 @@ class ModelQuery:
                 rows: list[PackedRow] = []
                 if slot in slots:
                     rows = list(level.run(slots[slot], entries, instant_of(self._now_ms), plan.slot_of[slot]))
-                    rows = [row._replace(body=bytes(row.body)) for row in rows]
+                    rows = [row._replace(body=bytes(encode_body(row).body)) for row in rows]
             lineage = {} if known is None else {self._batch: known}
             version = self._batch + 1
             stored.append([place.store(version, lineage, entries.state, entries.changes)])
