@@ -47,7 +47,9 @@ def load_job(target: str) -> LoadedJob:
 def _code_beside(path: Path) -> tuple[Path, ...]:
     """The modules and packages in the folder of a job file."""
     packages = sorted(init.parent for init in path.parent.glob("*/__init__.py"))
-    modules = [*sorted(path.parent.glob("*.py")), *(m for p in packages for m in sorted(p.rglob("*.py")))]
+    # The file is a module of its own, also where its folder is a package.
+    beside = [one for one in sorted(path.parent.glob("*.py")) if one.name != "__init__.py"]
+    modules = [*beside, *(m for p in packages for m in sorted(p.rglob("*.py")))]
     if len(modules) > _MOST_MODULES:
         raise JobDefinitionError(
             f"There are {len(modules)} Python files in and under {path.parent}, and all would go to the workers; "
