@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test check format bench bench-kafka bench-latency bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ demo: setup ## the temperature-control job with simulated rooms and a live view 
 test: setup ## all tests but the long ones
 	@$(BIN)/python -m compileall -q -x /template/ src tests/unit
 	@$(BIN)/python -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-unit: setup ## the tests of pure logic, without a JVM
+	@$(BIN)/python -m compileall -q -x /template/ src tests/unit
+	@$(BIN)/python -m pytest tests/unit -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, types, imports
 	@$(BIN)/ruff check .

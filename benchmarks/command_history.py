@@ -32,18 +32,18 @@ from penstock.commands.command_sender import find_waiting, send_command
 from penstock.commands.job_receipts import ReceiptWriter
 from penstock.commands.receipt_history import newest_stories, story_of
 from penstock.control.commands import Command, Target
-from penstock.control.stories import Batch, BatchStories, stories
+from penstock.control.encoded_receipts import Batch, BatchReceipts, encode_receipts
 from penstock.objects.allowed import AllowedPlaces
 from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
 from penstock.runtime.level import Level
 from penstock.runtime.packed_rows import (
     DEAD_LETTER_TYPE,
     DEAD_LETTERS,
+    RECEIPT_COLUMNS,
     REPORTS,
-    STORIES,
+    decode_receipt_columns,
     packed_batches,
     reports_of,
-    runs_of_bytes,
 )
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.slots import slot_keys
@@ -168,10 +168,15 @@ class _Job:
             passed = self._forwarder.rows(packed_batches(made, self.plan.slots))
             for batch in self._writer.batches(passed, self._batch, partition, attempt=0):
                 reports += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        runs = [run for kind, *_, body in reports if kind == STORIES for run in runs_of_bytes(body)]
+        columns = [
+            some
+            for kind, *_, body in reports
+            if kind == RECEIPT_COLUMNS
+            for some in decode_receipt_columns(body)
+        ]
         slots = [reports_of(body) for kind, *_, body in reports if kind == REPORTS]
-        together = stories((one for _, some, _ in slots for one in some), Batch(self._batch, now))
-        told = BatchStories.of(runs, together)
+        together = encode_receipts((one for _, some, _ in slots for one in some), Batch(self._batch, now))
+        told = BatchReceipts.of(columns, together)
         self._receipts.write(self._batch, told)
         # Spark says so when it plans the next micro-batch.
         self._log.forget(self._end)

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.bindings.parse import split_definition
 from penstock.jobs.job_loader import load_job
-from penstock.jobs.runner import JobRunner, Progress
+from penstock.jobs.runner import JobRunner, Progress, RunHooks
 from penstock.jobs.settings import RunSettings
 from penstock.spark.query import Query, start_query
 
@@ -51,7 +51,7 @@ class _Accounts:
             self._query = start_query(session, query)
             return self._query
 
-        with mock.patch("penstock.jobs.runner.start_query", start):
+        with mock.patch("penstock.jobs.query_run.start_query", start):
             yield
 
     def look(self, progress: Progress) -> None:
@@ -102,7 +102,7 @@ def run(given: Sequence[str], stop: threading.Event | None = None) -> dict[str, 
         settings = dataclasses.replace(settings, receipts_mb=arguments.receipts_mb)
     accounts = _Accounts()
     with accounts.kept():
-        summary = JobRunner(loaded.job, settings, loaded.code).run(stop, accounts.look)
+        summary = JobRunner(loaded.job, settings, loaded.code).run(stop, RunHooks(on_progress=accounts.look))
     return {
         "records_in": summary.records_in,
         "records_out": summary.records_out,

@@ -42,7 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # A run that does not start Spark itself has nothing to gain by it, but each would do it again.
         mock.patch("penstock.jobs.runner.warm_up"),
         # Many runs are short, and their end is seen at the next look.
-        mock.patch("penstock.jobs.runner._POLL_S", 0.05),
+        mock.patch("penstock.jobs.query_run._POLL_S", 0.05),
     ):
         warm_up(session)
         yield session

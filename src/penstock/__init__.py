@@ -2,6 +2,7 @@
 
 from penstock.base.version import __version__ as __version__
 from penstock.errors import PenstockError
+from penstock.launch.job import Job
 from penstock.operators.functions import (
     BatchContext,
     CommandContext,
@@ -23,8 +24,14 @@ from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
 from penstock.state.unions import UnionListState
 from penstock.state.values import ValueState
-from penstock.streams.job import Job
-from penstock.streams.stream import BroadcastStream, ConnectedStream, DataStream, KeyedStream, WindowedStream
+from penstock.streams.stream import (
+    BroadcastStream,
+    ConnectedStream,
+    DataStream,
+    KeyedStream,
+    ProcessedStream,
+    WindowedStream,
+)
 from penstock.streams.watermark_strategies import WatermarkGenerator, Watermarks
 from penstock.windows.assigners import (
     CountWindows,
@@ -86,6 +93,7 @@ __all__ = [
     "Parameter",
     "PenstockError",
     "ProcessFunction",
+    "ProcessedStream",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
     "ReducingState",

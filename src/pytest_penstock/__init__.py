@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from penstock.streams.job import Job
+    from penstock.streams.job_description import JobDescription
     from penstock.testing.harness import JobHarness
 
 __all__ = ["NewHarness", "job_harness", "pytest_runtest_makereport"]
@@ -23,7 +23,7 @@ _MADE: Final = pytest.StashKey[list["JobHarness"]]()
 class NewHarness(Protocol):
     """What the fixture gives: makes a harness as `JobHarness` does, with the same options."""
 
-    def __call__(self, job: Job, **options: Any) -> JobHarness:
+    def __call__(self, job: JobDescription, **options: Any) -> JobHarness:
         """Make a harness for a job."""
 
 
@@ -32,7 +32,7 @@ def job_harness(request: pytest.FixtureRequest) -> NewHarness:
     """Make harnesses, of which a test that fails shows what came into the last micro-batch and what left it."""
     made: list[JobHarness] = request.node.stash.setdefault(_MADE, [])
 
-    def make(job: Job, **options: Any) -> JobHarness:
+    def make(job: JobDescription, **options: Any) -> JobHarness:
         from penstock.testing.harness import JobHarness
 
         made.append(JobHarness(job, **options))

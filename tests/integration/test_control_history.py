@@ -16,7 +16,7 @@ from integration_support import read_lines, write_lines
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.jobs.runner import JobRunner, Progress
+from penstock.jobs.runner import JobRunner, Progress, RunHooks
 from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import read_cuts
@@ -84,7 +84,7 @@ def run_until_named(
 
     settings = RunSettings(bindings=bindings, checkpoint=str(checkpoint), **more)
     runner = JobRunner(name_job(), settings, code=tuple(Path(__file__).parent.glob("*.py")))
-    runner.run(stop=stop, on_progress=look, on_note=notes.append)
+    runner.run(stop, RunHooks(on_progress=look, on_note=notes.append))
     return notes
 
 

@@ -18,13 +18,14 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.described_state import read_described
 from penstock.errors import StateMismatchError
 from penstock.jobs.job_loader import LoadedJob, load_job
 from penstock.jobs.runner import JobRunner, RunSummary
 from penstock.jobs.settings import RunSettings
 from penstock.savepoints.rescaling import rescale
 from penstock.savepoints.snapshot_capture import Capture, capture
-from penstock.savepoints.state_listing import asked_key, value_of_key
+from penstock.savepoints.state_pages import KeysWanted, key_page
 from penstock.snapshots.differences import diff
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -167,11 +168,15 @@ def test_a_dump_is_the_beginning_of_another_job(spark: SparkSession, tmp_path: P
     assert diff(str(tmp_path / "dump"), str(tmp_path / "second dump")).same
     assert again.batch == len(stages) - 1
     key = json.loads(stages[0]["settings"].splitlines()[0])["sensor_id"]
-    found = [
-        value_of_key(spark, asked_key(r.checkpoint, "thermostat", str(key), None)) for r in (runs, other)
-    ]
-    assert found[0] == found[1] != None  # noqa: E711  # both, and something
-    assert value_of_key(spark, asked_key(runs.checkpoint, "thermostat", "999", None)) is None
+
+    def values(runs: Runs, key: object) -> list[dict[str, Any] | None]:
+        state, wanted = read_described(runs.checkpoint.folder), KeysWanted(step="thermostat", key=str(key))
+        return [one.values for one in key_page(spark, runs.checkpoint, state, wanted).items]
+
+    (value,) = values(runs, key)
+    assert value
+    assert values(other, key) == [value]
+    assert values(runs, 999) == []
 
 
 def contents(folder: Path) -> dict[str, bytes]:

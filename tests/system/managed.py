@@ -19,8 +19,8 @@ from rooms import read_folder, write_file
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import begun_in
-from penstock.server.service.job_info import JobInfo, Submission
+from penstock.server.runs.processes import started_process
+from penstock.server.service.job_resources import Job, Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
@@ -128,12 +128,12 @@ class Managed:
             numbers = [n for n in range(10 * self.sent) if n % 2 == int(page[-1])]
             assert sorted(tallies) == list(enumerate(numbers, 1))
 
-    def until(self, job_id: str, status: JobStatus, timeout_s: float = PATIENCE_S) -> JobInfo:
+    def until(self, job_id: str, status: JobStatus, timeout_s: float = PATIENCE_S) -> Job:
         await_true(lambda: self.service.get(job_id).status is status, self.log, timeout_s)
         return self.service.get(job_id)
 
     def pid(self, job_id: str) -> int:
-        begun = begun_in(self.home.run(job_id, self.service.get(job_id).run))
+        begun = started_process(self.home.run(job_id, self.service.get(job_id).run))
         assert begun is not None
         return begun.pid
 

@@ -30,8 +30,8 @@ from penstock.commands.job_receipts import read_receipts
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import begun_in, process_of
-from penstock.server.service.job_info import Submission
+from penstock.server.runs.processes import process_of, started_process
+from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.store import Store
 
@@ -288,7 +288,7 @@ class Arena:
 
     def driver(self, job_id: str) -> int | None:
         """The driver of a job, if it lives."""
-        begun = begun_in(self.home.run(job_id, self.store.job(job_id).epoch))
+        begun = started_process(self.home.run(job_id, self.store.job(job_id).epoch))
         return begun.pid if begun is not None and process_of(begun.pid) == begun else None
 
     def workers(self, job_id: str) -> list[int]:

@@ -21,7 +21,7 @@ from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager.scaling_state import AUTOSCALER
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.service.job_info import Submission
+from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store

@@ -88,7 +88,7 @@ def test_a_command_is_sent_and_applied(place: Turnstiles, visit: Callable[..., V
     page.get_by_label("Target").fill("watch/gate-3")
     page.get_by_label("Payload (JSON)").fill("{")
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_text("The payload is no JSON")).to_be_visible()
+    expect(page.get_by_text("The payload is not JSON")).to_be_visible()
     page.get_by_label("Payload (JSON)").fill("5")
     line = page.locator("code", has_text="control send")
     expect(line).to_have_text(
@@ -248,7 +248,7 @@ def check_keys(page: Page) -> None:
     page.get_by_label("Key", exact=True).fill("attic")
     page.get_by_label("Contains").fill("")
     page.get_by_role("button", name="Find").click()
-    expect(page.get_by_text("There is no such key")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.get_by_text("No such key")).to_be_visible(timeout=PATIENCE_MS)
     page.get_by_label("Key", exact=True).fill("")
     page.get_by_label("Step").click()
     page.get_by_role("option", name="people-per-gate").click()
@@ -316,7 +316,7 @@ def test_a_savepoint_is_taken_begun_with_and_deleted(
     owner = visit(place.served.started["token"]).page
     page.get_by_role("button", name="Begin a job with it").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text(f"penstock run --detached turnstile --from-savepoint {savepoint}")
+    expect(dialog).to_contain_text(f"penstock submit turnstile --from-savepoint {savepoint}")
     dialog.get_by_role("button", name="Submit").click()
     expect(page).to_have_title("turnstile: Overview - penstock")
     job_id = page.url.rsplit("/", 1)[1]

@@ -14,7 +14,7 @@ from managed import Managed
 from reliability import Injected, noting
 
 from penstock.server.lifecycle.statuses import JobStatus
-from penstock.server.service.job_info import OperationInfo
+from penstock.server.service.job_resources import Operation
 
 SEED = 5
 PATIENCE_S = 300.0
@@ -91,7 +91,7 @@ class Rescales:
         except FileNotFoundError:
             return False
 
-    def _await_end(self, operation: str) -> OperationInfo:
+    def _await_end(self, operation: str) -> Operation:
         def ended() -> bool:
             return self._managed.service.operation(operation).state in ("DONE", "FAILED")
 

@@ -101,10 +101,10 @@ def test_no_more_is_read_than_allowed(environ: pytest.MonkeyPatch) -> None:
         ),
         "anonymous": ({"AWS_SKIP_SIGNATURE": "true"}, "access is denied (AccessDenied)"),
         "a line break": ({"AWS_ACCESS_KEY_ID": "tester\n"}, "look for line breaks in AWS_ACCESS_KEY_ID"),
-        "no endpoint": ({"AWS_ENDPOINT_URL": ""}, "AWS_ENDPOINT_URL of the job is no address"),
+        "no endpoint": ({"AWS_ENDPOINT_URL": ""}, "AWS_ENDPOINT_URL of the job is not an address"),
         "an odd endpoint": (
             {"AWS_ENDPOINT_URL": "http://me:sesame@host"},
-            "AWS_ENDPOINT_URL of the job is no address",
+            "AWS_ENDPOINT_URL of the job is not an address",
         ),
     }.values(),
 )

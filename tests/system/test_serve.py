@@ -89,7 +89,7 @@ def test_jobs_live_by_http_and_the_command_line(served: Served) -> None:
     assert [one["id"] for one in told(served, "savepoint", job_id, "--list")] == [savepoint]
 
     write_file(served.root / "hits", "1.jsonl", [{"page": "a", "number": 10}])
-    penstock(served, "run", "--detached", "tally", "--name", "second", "--from-savepoint", savepoint)
+    penstock(served, "submit", "tally", "--name", "second", "--from-savepoint", savepoint)
     await_true(lambda: len(tallies(served)) == 11, served.log)
     # It goes on from what the first one knew.
     assert max(tally["hits"] for tally in tallies(served)) == 11

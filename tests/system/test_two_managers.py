@@ -23,8 +23,8 @@ from reliability import Injected, noting
 
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import begun_in, process_of
-from penstock.server.store.row_types import EventRow
+from penstock.server.runs.processes import process_of, started_process
+from penstock.server.store.row_types import Event
 from penstock.server.store.store import Store
 
 TAKES_OVER_S = 15.0
@@ -103,7 +103,7 @@ class TwoManagers:
             server.await_start()
         await_true(lambda: self.leader() is not None, self.log)
 
-    def leads(self) -> list[EventRow]:
+    def leads(self) -> list[Event]:
         return [event for event in self.store.events() if event.what == "a manager leads"]
 
     def leader(self) -> Server | None:
@@ -134,7 +134,7 @@ class TwoManagers:
         return (Path(self.store.job(job_id).checkpoint) / "runs").read_text().split()
 
     def pid(self, job_id: str) -> int:
-        begun = begun_in(self.home.run(job_id, self.store.job(job_id).epoch))
+        begun = started_process(self.home.run(job_id, self.store.job(job_id).epoch))
         assert begun is not None
         return begun.pid
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from penstock.commands.command_catalog import CONTROL_FILE, CommandCatalog, StepEntry
 from penstock.commands.receipt_segments import SegmentWriter, kept_receipts
+from penstock.control.encoded_receipts import id_hash
 from penstock.control.receipts import Receipt
-from penstock.control.stories import id_hash
 
 __all__ = ["AT", "ENTRY", "append_lines", "make_checkpoint", "receipts", "write_receipts"]
 
@@ -45,7 +45,7 @@ def make_checkpoint(folder: Path, commands: str | None = None) -> Path:
 
 
 def receipts(command_id: str, final: str, batch: int, **more: Any) -> list[Receipt]:
-    """The story of a command in one micro-batch."""
+    """The receipts of a command in one micro-batch."""
     fields = {
         "kind": "set",
         "target": "heat/1",

@@ -15,7 +15,7 @@ from typing import Any, Self
 from pyspark.sql import SparkSession
 
 from penstock.jobs.job_loader import load_job
-from penstock.jobs.runner import JobRunner, RunSummary
+from penstock.jobs.runner import JobRunner, RunHooks, RunSummary
 from penstock.jobs.settings import RunSettings
 
 __all__ = ["JobInSession"]
@@ -87,6 +87,6 @@ class JobInSession:
         sessions = SparkSession._get_j_spark_session_class(self._session._jvm)
         sessions.setActiveSession(self._session._jsparkSession)
         try:
-            self._summary = self._runner.run(stop=self._stop, on_note=self._notes.append)
+            self._summary = self._runner.run(self._stop, RunHooks(on_note=self._notes.append))
         except Exception as e:  # raised where somebody waits
             self._error = e

@@ -1,4 +1,4 @@
-"""What suites that inject faults have found, as lines of JSON, and the page RELIABILITY.md made of them.
+"""Results of suites that inject faults, as lines of JSON, and the page RELIABILITY.md made from them.
 
 Any test may call `note_result`, or do its work within `noting`, which calls it; both write when PENSTOCK_CHAOS_RESULTS
 names a folder. `make reliability` renders the page.
@@ -25,12 +25,12 @@ _ENDING = ".results.jsonl"
 
 _HEAD = """# Reliability
 
-Which faults were injected into penstock, how often, and what came of it. This page is made from the results in
-[docs/chaos](docs/chaos) by `make reliability`; `make chaos` writes them anew. What must hold is in
-[docs/guarantees.md](docs/guarantees.md).
+The faults that tests injected into penstock, how often, and with which result. `make reliability` makes this page from
+the results in [docs/chaos](docs/chaos), which `make chaos` writes. [docs/guarantees.md](docs/guarantees.md) says what
+must hold.
 
-A violation is an output, a receipt or a state that is missing, doubled or wrong, a job that does not come back, or a
-refusal without a remedy. Random schedules follow from their seeds: `python tests/crash/replay.py SEED` lives one again.
+A violation is an output, a receipt or a state that is missing, doubled or wrong, a job that does not recover, or a
+refusal without a remedy. Random schedules follow from their seeds: `python tests/crash/replay.py SEED` repeats one.
 """
 
 
@@ -146,8 +146,8 @@ def _soak_lines(soak: dict[str, Any]) -> list[str]:
         "    make soak ARGS=--json | tail -1 > docs/chaos/soak.json\n",
         (
             f"A job ran for {soak['seconds']:,} s: {soak['batches']:,} micro-batches, {soak['records']:,} records and "
-            f"{soak['commands']:,} commands, each applied before the next was sent. Medians; a time has grown by "
-            "what it has grown more than that of a fixed piece of work, since the machine is not always equally fast:\n"
+            f"{soak['commands']:,} commands, each applied before the next was sent. Medians; growth of a time is "
+            "relative to that of a fixed piece of work, since the machine's speed varies:\n"
         ),
         "| | second tenth | last tenth | growth |\n|---|---|---|---|",
         *rows,

@@ -15,7 +15,7 @@ from rest_support import TOKENS, RestPlace
 from penstock.server.api.access import Role
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager, ManagerSettings
-from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all
+from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 
 
 class ServedRest(RestPlace):
@@ -76,7 +76,7 @@ class ServedRest(RestPlace):
         for thread in self._threads:
             thread.join(20)
         for path in self.home.root.rglob(BEGUN_FILE):
-            begun = begun_in(path.parent)
+            begun = started_process(path.parent)
             if begun is not None:
                 kill_all(begun)
         super().close()

@@ -99,11 +99,11 @@ class StoreCases:
         order = [(job.created_ms, job.id) for job in store.jobs()]
         assert [job_id for _, job_id in order] == ["job-a", "job-b", "job-c", "job-d"]
         for place in range(4):
-            found = store.jobs(most=2, behind=order[place])
+            found = store.jobs(limit=2, after=order[place])
             assert [job.id for job in found] == [job_id for _, job_id in order[place + 1 : place + 3]]
-        live = store.jobs(set(JobStatus) - {JobStatus.CANCELED}, behind=order[1])
+        live = store.jobs(set(JobStatus) - {JobStatus.CANCELED}, after=order[1])
         assert [job.id for job in live] == ["job-d"]
-        assert store.jobs(behind=(0, "")) == []
+        assert store.jobs(after=(0, "")) == []
 
     # Migrations
 
@@ -182,7 +182,7 @@ class StoreCases:
             lambda: store.job("\0job-x"),
             lambda: store.operation("\0job-x"),
             lambda: store.run("job-x", 3),
-            lambda: store.want("job-x", Desired.CANCELED, asks("cancel")),
+            lambda: store.set_desired("job-x", Desired.CANCELED, asks("cancel")),
             lambda: store.begin_operation("job-x", asks("savepoint")),
         ):
             with pytest.raises(UnknownIdError, match="job-x"):
@@ -192,7 +192,7 @@ class StoreCases:
         """The second is refused, and may come when the first is over."""
         store.submit(new_job(), asks())
         again = new_job("two", checkpoint="/checkpoints/one")
-        with pytest.raises(JobStateError, match=r"job-one, which is not over"):
+        with pytest.raises(JobStateError, match=r"job-one has this checkpoint, and is not over"):
             store.submit(again, asks())
         become(store, leader, "job-one", JobStatus.CANCELED)
         store.submit(again, asks())
@@ -206,7 +206,7 @@ class StoreCases:
         become(store, leader, "job-2", JobStatus.STARTING)
         become(store, leader, "job-3", JobStatus.FINISHED)
         assert [job.name for job in store.jobs()] == ["4", "3", "2", "1", "0"]
-        assert [job.name for job in store.jobs(most=2)] == ["4", "3"]
+        assert [job.name for job in store.jobs(limit=2)] == ["4", "3"]
         assert [job.name for job in store.jobs({JobStatus.STARTING, JobStatus.FINISHED})] == ["3", "2"]
 
     # Decisions
@@ -269,7 +269,7 @@ class StoreCases:
         """Whatever has changed the job since: a user, or the leader itself."""
         store.submit(new_job(), asks())
         seen = store.job("job-one")
-        store.want("job-one", Desired.PAUSED, asks("pause"))
+        store.set_desired("job-one", Desired.PAUSED, asks("pause"))
         start = Decision(JobStatus.STARTING, reason="late")
         with pytest.raises(JobChangedError, match="job-one"):
             store.record(leader, seen, start)
@@ -363,20 +363,22 @@ class StoreCases:
     def test_the_last_wish_holds(self, store: Store, leader: int) -> None:
         """One that is overtaken has failed, and says by what; one that is true already is done."""
         store.submit(new_job(), asks())
-        pause = store.want("job-one", Desired.PAUSED, asks("pause"))
+        pause = store.set_desired("job-one", Desired.PAUSED, asks("pause"))
         assert pause.state == "PENDING"
         become(store, leader, "job-one", JobStatus.PAUSED)
         assert store.operation(pause.id).state == "DONE"
-        assert store.want("job-one", Desired.PAUSED, asks("pause")).state == "DONE"
-        resume = store.want("job-one", Desired.RUNNING, asks("resume"))
-        stop = store.want("job-one", Desired.FINISHED, asks("stop"), Stop("op-stop", "sp-1", "/sp/sp-1"))
+        assert store.set_desired("job-one", Desired.PAUSED, asks("pause")).state == "DONE"
+        resume = store.set_desired("job-one", Desired.RUNNING, asks("resume"))
+        stop = store.set_desired(
+            "job-one", Desired.FINISHED, asks("stop"), Stop("op-stop", "sp-1", "/sp/sp-1")
+        )
         assert stop.id == "op-stop"
         overtaken = store.operation(resume.id)
-        assert (overtaken.state, overtaken.error) == ("FAILED", "A user wants it to be FINISHED since.")
+        assert (overtaken.state, overtaken.error) == ("FAILED", "A user has since requested FINISHED.")
         assert store.job("job-one").stop == Stop("op-stop", "sp-1", "/sp/sp-1")
-        with pytest.raises(JobStateError, match="already to be FINISHED"):
-            store.want("job-one", Desired.RUNNING, asks("resume"))
-        store.want("job-one", Desired.CANCELED, asks("cancel"))
+        with pytest.raises(JobStateError, match="FINISHED is already requested"):
+            store.set_desired("job-one", Desired.RUNNING, asks("resume"))
+        store.set_desired("job-one", Desired.CANCELED, asks("cancel"))
         assert store.job("job-one").stop is None
 
     def test_a_stop_tells_what_it_left(self, store: Store, leader: int) -> None:
@@ -391,7 +393,7 @@ class StoreCases:
             ]
         ):
             store.submit(new_job(f"{number}"), asks())
-            operation = store.want(
+            operation = store.set_desired(
                 f"job-{number}", Desired.FINISHED, asks("stop"), Stop(f"op-{number}", "sp-1", "/sp-1")
             )
             become(store, leader, f"job-{number}", JobStatus.STARTING)
@@ -406,8 +408,8 @@ class StoreCases:
         rescale = store.begin_operation("job-one", asks("rescale", parallelism=2))
         become(store, leader, "job-one", JobStatus.CANCELED)
         assert store.operation(rescale.id).error == "The job has CANCELED before that was done."
-        with pytest.raises(JobStateError, match="is CANCELED, and stays so"):
-            store.want("job-one", Desired.RUNNING, asks("resume"))
+        with pytest.raises(JobStateError, match="is CANCELED, which is final"):
+            store.set_desired("job-one", Desired.RUNNING, asks("resume"))
         savepoint = store.begin_operation("job-one", asks("savepoint"))
         assert store.unfinished_operations(["savepoint", "rescale"]) == [savepoint]
 
@@ -436,9 +438,9 @@ class StoreCases:
         with pytest.raises(IdempotencyError, match=rf"'k' .* {first.id}"):
             store.submit(new_job("two"), asks(key="k", definition="other"))
         with pytest.raises(IdempotencyError):
-            store.want("job-one", Desired.PAUSED, asks("pause", key="k"))
+            store.set_desired("job-one", Desired.PAUSED, asks("pause", key="k"))
         store.submit(new_job("three"), asks(who="bob", key="k", definition="tally"))
-        pauses = [store.want("job-one", Desired.PAUSED, asks("pause", key="p")) for _ in range(3)]
+        pauses = [store.set_desired("job-one", Desired.PAUSED, asks("pause", key="p")) for _ in range(3)]
         assert len({pause.id for pause in pauses}) == 1
         assert store.job("job-one").version == 2
 
@@ -468,7 +470,7 @@ class StoreCases:
         everything = store.events()
         assert [event.what for event in everything] == [f"event {n}" for n in range(5)]
         assert store.events(after=everything[2].id) == everything[3:]
-        assert store.events(after=everything[0].id, most=2) == everything[1:3]
+        assert store.events(after=everything[0].id, limit=2) == everything[1:3]
         assert [event.detail for event in store.events("a")] == [{"n": 1}, {"n": 3}]
 
     @pytest.mark.parametrize("statement", ["UPDATE events SET who = 'eve'", "DELETE FROM events"])

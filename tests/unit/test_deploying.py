@@ -20,7 +20,7 @@ from penstock.bindings.parse import parse_binding
 from penstock.cli import app
 from penstock.server.api.guard import PUBLIC_PATHS
 from penstock.server.manager.scaling_state import policy_for
-from penstock.server.runs.definitions import Catalog, Definition
+from penstock.server.runs.definitions import Catalog, JobDefinition
 from penstock.server.runs.driver import with_variables
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -171,7 +171,7 @@ def test_the_arguments_of_the_manager_are_known() -> None:
     assert "KillMode=process" in unit
 
 
-def definitions(place: str) -> dict[str, Definition]:
+def definitions(place: str) -> dict[str, JobDefinition]:
     found, problems = Catalog([DEPLOY / place / "jobs"]).definitions()
     assert problems == []
     return found

@@ -69,10 +69,11 @@ def test_examples_in_docstrings_run(name: str) -> None:
     """What a docstring shows works as it stands."""
     names = {public: getattr(ps, public) for public in ps.__all__}
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
-    for test in doctest.DocTestFinder(recurse=False).find(getattr(ps, name), name, globs=names):
-        report: list[str] = []
-        runner.run(test, out=report.append)
-        assert not report, "".join(report)
+    for path, member in members(name):
+        for test in doctest.DocTestFinder(recurse=False).find(member, path, globs=names):
+            report: list[str] = []
+            runner.run(test, out=report.append)
+            assert not report, "".join(report)
 
 
 def test_a_job_is_described_without_spark() -> None:

@@ -1,7 +1,8 @@
-"""Rooms: imports go down and in no circle, each room says what it imports, and the picture of them is true."""
+"""Rooms: imports go down and in no circle, each room says what it imports, the picture is true, and nothing is long."""
 
 from __future__ import annotations
 
+import ast
 import graphlib
 import importlib
 import os
@@ -17,6 +18,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
 
 import draw_rooms  # noqa: E402  # it is no part of a package
+
+MOST_MODULE_LINES = 500
+MOST_FUNCTION_LINES = 70
+TOO_LONG: dict[str, str] = {}
+"""What is longer than it may be, and why: a module, or a function in one."""
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +91,37 @@ def test_the_picture_of_the_rooms_is_true(imports: dict[str, set[str]]) -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text()
     picture = draw_rooms.drawn(draw_rooms.room_imports(imports))
     assert draw_rooms.put_into(page, picture) == page, "run `make rooms`"
+
+
+def test_modules_and_functions_are_short() -> None:
+    """All but those that are listed with a reason, and those are too long indeed."""
+    source = ROOT / "src" / "penstock"
+    found = {}
+    for path in source.rglob("*.py"):
+        if not path.name.endswith("_pb2.py"):
+            found |= too_long(path.relative_to(source).as_posix(), path.read_text())
+    assert found.keys() == TOO_LONG.keys(), found
+
+
+def test_a_long_module_and_a_long_function_are_found() -> None:
+    """One line more than there may be, in a method too."""
+    lines = "\n".join(f"        a = {number}" for number in range(MOST_FUNCTION_LINES))
+    planted = (
+        f"class One:\n    def fits(self):\n{lines[: lines.rindex(chr(10))]}\n    def long(self):\n{lines}\n"
+    )
+    assert too_long("one.py", planted) == {"one.py long": MOST_FUNCTION_LINES + 1}
+    assert too_long("two.py", "\n" * MOST_MODULE_LINES) == {}
+    assert too_long("two.py", "\n" * MOST_MODULE_LINES + "a = 1\n") == {"two.py": MOST_MODULE_LINES + 1}
+
+
+def too_long(name: str, code: str) -> dict[str, int]:
+    """The lines of a module and of functions in it, where there are too many."""
+    lines = len(code.splitlines())
+    found = {name: lines} if lines > MOST_MODULE_LINES else {}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            if lines > MOST_FUNCTION_LINES:
+                found[f"{name} {node.name}"] = lines
+    return found

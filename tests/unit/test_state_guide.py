@@ -36,7 +36,7 @@ def guide() -> Iterator[dict[str, Any]]:
 def running(guide: dict[str, Any], function: ps.ProcessFunction) -> BatchRunner:
     job = ps.Job("shop", key_groups=1)
     sales = job.data_stream("sales", schema=guide["Sale"])
-    sales.key_by("customer").process("step", function, output=guide["Told"]).sink_to("told")
+    sales.key_by("customer").process("step", function, output=guide["Message"]).sink_to("told")
     return BatchRunner(job)
 
 
@@ -52,6 +52,7 @@ SALES = [("tea", 4.0), ("tea", 6.0), ("jam", 2.0), ("tea", -1.0)]
         ("Dearest", ["at most 6.0", "at most 6.0"]),
         ("Average", ["4.0 on average", "2.75 on average"]),
         ("Named", ["Jam", "Tea"]),
+        ("PriceChanges", ["6.0 to 2.0", "2.0 to -1.0"]),
     ],
 )
 def test_the_functions_of_the_guide_do_what_they_say(
@@ -79,7 +80,7 @@ def test_the_list_of_the_guide_is_gone_after_its_time(guide: dict[str, Any]) -> 
 
     class Telling(guide["Weekly"]):  # type: ignore[misc]
         def process_record(self, sale: Any, ctx: ps.Context) -> Iterator[Any]:
-            yield guide["Told"](sale.customer, str(len(self.articles)))
+            yield guide["Message"](sale.customer, str(len(self.articles)))
             super().process_record(sale, ctx)
 
     job = running(guide, Telling())
@@ -119,7 +120,7 @@ def test_the_step_without_a_key_does_what_the_guide_says(guide: dict[str, Any]) 
     assert [told.text for told in first.output("pairs")] == ["tea and tea"]
     flush = {"id": "a", "kind": "flush", "target": {"step": "pairs"}}
     last = job.run({"commands": [("c", [msgspec.json.encode(flush)])]})
-    assert last.output("pairs") == [guide["Told"](2, "only jam")]
+    assert last.output("pairs") == [guide["Message"](2, "only jam")]
     assert not job.run({"sales": [("s", [guide["Sale"](1, "tea", 1.0)])]}).output("pairs")
 
 

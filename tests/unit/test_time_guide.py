@@ -532,7 +532,7 @@ def test_what_a_window_function_cannot_have_is_refused(
 ) -> None:
     """When the job is described."""
     with pytest.raises(JobDefinitionError, match=re.escape(said)):
-        guide["by_page"].window(ps.TumblingWindows("1m")).process("views", function, output=guide["Told"])
+        guide["by_page"].window(ps.TumblingWindows("1m")).process("views", function, output=guide["Message"])
 
 
 def test_a_watermark_that_no_date_can_tell_is_told() -> None:

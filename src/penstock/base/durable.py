@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import uuid
 from pathlib import Path
 from typing import Final
 
 __all__ = [
+    "NO_HARD_LINKS",
     "make_folder",
     "sync_file",
     "sync_file_system",
@@ -16,6 +18,16 @@ __all__ = [
     "whole_lines_bytes",
     "write_atomically",
 ]
+
+NO_HARD_LINKS: Final = (
+    errno.EPERM,
+    errno.EOPNOTSUPP,
+    errno.ENOTSUP,
+    errno.EMLINK,
+    errno.ENOSYS,
+    errno.EXDEV,
+)
+"""The errors of file systems that refuse hard links."""
 
 _CHUNK_BYTES: Final = 64 << 10
 

@@ -223,7 +223,7 @@ def _check_no_uri(scheme: str, path: str) -> None:
             else "mount it, and write the path of the mount"
         )
     raise ValueError(
-        f"{inner}:{slashes} is no folder of this machine; {instead}. A folder of that name is {scheme}:./{inner}:..."
+        f"{inner}:{slashes} is not a folder of this machine; {instead}. A folder of that name is {scheme}:./{inner}:..."
     )
 
 
@@ -243,7 +243,7 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
     if not slash or not topic:
         raise ValueError("the topic is missing")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
-        raise ValueError(f"{topic!r} is no name of a topic (letters, digits, '.', '_' and '-', at most 249)")
+        raise ValueError(f"{topic!r} is not a topic name (letters, digits, '.', '_' and '-', at most 249)")
     known = uri.known()
     start: Start | None = None
     if uri.role != "sink":
@@ -344,7 +344,7 @@ def _parse_console(uri: _Uri) -> ConsoleBinding:
 def _parse_rate(uri: _Uri) -> RateBinding:
     uri.known()
     if not re.fullmatch(r"[0-9]{1,9}", uri.rest) or int(uri.rest) == 0:
-        raise ValueError(f"{uri.rest!r} is no whole number of records per second")
+        raise ValueError(f"{uri.rest!r} is not a whole number of records per second")
     return RateBinding(uri.stream, uri.uri, int(uri.rest))
 
 

@@ -11,7 +11,7 @@ from penstock.bindings.types import Binding, FilesBinding
 __all__ = ["public_uri", "redacted", "without_secrets"]
 
 
-# In the name of a folder that is no URI itself @ means nothing.
+# In the name of a folder that is not a URI itself @ means nothing.
 _LOGIN: Final = re.compile(
     r"(?s)^(?!\s*(?:jsonl|csv|parquet|text|console):(?!\s*[A-Za-z][A-Za-z0-9+.-]*:))([^:]*:/*[^:]*:).*@"
 )

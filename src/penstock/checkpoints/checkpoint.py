@@ -173,7 +173,7 @@ class Checkpoint:
 
     def _not_begun(self, missing: str = "") -> CheckpointError:
         return CheckpointError(
-            f"{self.folder} is no checkpoint of a job that was started{missing}. Name the folder that penstock run "
+            f"{self.folder} is not a checkpoint of a job that was started{missing}. Name the folder that penstock run "
             "--checkpoint was given."
         )
 
@@ -186,6 +186,11 @@ class Checkpoint:
     def seed(self) -> Path:
         """The folder with the state that the first micro-batch begins with, if the job began with any."""
         return self.folder / "seed"
+
+    @property
+    def inputs(self) -> Path:
+        """The folder with records from Python that no micro-batch has read yet, by stream."""
+        return self.folder / "inputs"
 
     def _check_fits(self, found: Lineage, wanted: Lineage) -> None:
         advice = "Use the values of the checkpoint, or a new checkpoint."

@@ -41,6 +41,7 @@ __all__ = [
     "DescribedPlace",
     "DescribedWatermarks",
     "DescribedWindows",
+    "NodeKind",
     "described_graph",
     "read_described_graph",
 ]

@@ -45,8 +45,8 @@ class TornEnd:
     paths: tuple[Path, ...]
 
     @property
-    def told(self) -> str:
-        """What becomes of it, in sentences."""
+    def message(self) -> str:
+        """What happened and what follows, for people."""
         again = (
             "no micro-batch was begun, and the job plans the first one again"
             if self.batch is None
@@ -72,7 +72,7 @@ def recover(checkpoint: Checkpoint, retained: int) -> str:
         check_checkpoint(checkpoint, retained)
     remove_state_of_nothing(checkpoint.spark_folder)
     _remove_torn_checksums(checkpoint.spark_folder)
-    return "" if found is None else f"{found.told} "
+    return "" if found is None else f"{found.message} "
 
 
 def torn_end(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> TornEnd | None:

@@ -139,7 +139,7 @@ def _read_offsets(path: Path, streams: int) -> tuple[dict[str, Any] | None, ...]
     _json_object(lines[1].encode() if len(lines) > 1 else b"", path, RESTORE)
     ends = tuple(None if line == "-" else _json_object(line.encode(), path, RESTORE) for line in lines[2:])
     if lines[0] == "v1" and len(ends) != streams:
-        raise damage(path, f"has the offsets of {len(ends)} streams in place of {streams}")
+        raise damage(path, f"has the offsets of {len(ends)} streams instead of {streams}")
     return ends
 
 
@@ -169,7 +169,7 @@ def _log_lines(path: Path, remedy: str) -> list[str]:
     if not lines:
         raise damage(path, "is empty", remedy)
     if not (lines[0].startswith("v") and lines[0][1:].isdecimal()):
-        raise damage(path, f"begins with {lines[0][:20]!r} in place of a version", remedy)
+        raise damage(path, f"begins with {lines[0][:20]!r} instead of a version", remedy)
     return lines
 
 

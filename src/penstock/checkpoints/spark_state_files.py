@@ -87,7 +87,7 @@ def _fault(path: Path) -> CheckpointError | None:
         return None
     except (msgspec.DecodeError, TypeError, KeyError):
         return damage(note, "is truncated or damaged")
-    return None if noted == size else damage(path, f"has {size} bytes in place of {noted}")
+    return None if noted == size else damage(path, f"has {size} bytes instead of {noted}")
 
 
 def _snapshot_fault(folder: Path, snapshot: Path, *, thorough: bool) -> CheckpointError | None:
@@ -108,7 +108,7 @@ def _snapshot_fault(folder: Path, snapshot: Path, *, thorough: bool) -> Checkpoi
         if not path.exists():
             return damage(path, f"is missing, which the snapshot {snapshot.name} needs")
         if path.stat().st_size != size:
-            return damage(path, f"has {path.stat().st_size} bytes in place of {size}")
+            return damage(path, f"has {path.stat().st_size} bytes instead of {size}")
     return None
 
 

@@ -15,16 +15,18 @@ import typer
 from penstock.base.version import __version__
 from penstock.cli.advise import advise
 from penstock.cli.control import control_app
+from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.init import init
 from penstock.cli.metrics import register_metrics
 from penstock.cli.rescale import rescale
-from penstock.cli.run import demo, run
+from penstock.cli.run import run
 from penstock.cli.savepoint import savepoint
 from penstock.cli.serve import serve, token
 from penstock.cli.server_jobs import register_managed
 from penstock.cli.state import state_app
 from penstock.cli.stop import stop
+from penstock.cli.submit import submit
 
 __all__ = ["app", "main"]
 
@@ -34,14 +36,16 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+for command in (init, run, demo, submit):
+    app.command()(command)
+register_managed(app)
+for job_command in (savepoint, stop, rescale, advise):
+    app.command()(job_command)
+register_metrics(app)
 app.add_typer(control_app, name="control")
 app.add_typer(state_app, name="state")
-for state_command in (savepoint, stop, rescale):
-    app.command()(state_command)
-register_metrics(app)
-register_managed(app)
-for command in (doctor, init, serve, token, advise, run, demo):
-    app.command()(command)
+for machine_command in (serve, token, doctor):
+    app.command()(machine_command)
 
 
 def main() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -12,15 +11,9 @@ from rich.table import Table
 
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
 from penstock.cli.target import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     JobArgument,
-    ServerOption,
     Servers,
-    checkpoint_of,
-    is_checkpoint,
-    refuse_options,
+    asks_server,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["advise"]
 
 
+@asks_server
 def advise(
+    servers: Servers,
     context: typer.Context,
     job: JobArgument,
     window: Annotated[
@@ -54,9 +49,6 @@ def advise(
             metavar="FILE", help="A scaling policy, to advise by and to say what it would decide now."
         ),
     ] = None,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Say which parallelism, batch interval and number of cores a job wants, and why. Changes nothing.
@@ -65,40 +57,19 @@ def advise(
     advised by the policy of its definition, if that has one.
     """
     with errors_as_sentences():
-        advice: Advice
-        decision: Decision | None
-        if is_checkpoint(job):
-            from penstock.scaling.checkpoint_advice import advice_on
-
-            by = None if policy is None else _policy(policy)
-            advice, decision = advice_on(checkpoint_of(job), by, window, cores)
-            has_policy = policy is not None
-        else:
-            refuse_options(
-                context, ("policy",), "goes with a checkpoint: the definition of a server's job has it."
-            )
-            with Servers(server, home, ca).job(job) as (asked, job_id):
-                given = asked.get(f"/v1/jobs/{job_id}/advice", window_s=math.ceil(window), cores=cores)
-            advice, decision, has_policy = _from_server(given)
+        reason = "goes with a checkpoint: the definition of a server's job has it."
+        with servers.job(job, context, checkpoint_only={"policy": reason}) as target:
+            found = target.advise(window, cores, None if policy is None else _read_policy(policy))
         if output is Output.json:
-            told = msgspec.to_builtins(advice)
-            if has_policy:
-                told["decision"] = msgspec.to_builtins(decision)
-            print_json(told)
+            content = msgspec.to_builtins(found.advice)
+            if found.has_policy:
+                content["decision"] = msgspec.to_builtins(found.decision)
+            print_json(content)
         else:
-            _tell(advice, decision)
+            _print_advice(found.advice, found.decision)
 
 
-def _from_server(given: dict[str, Any]) -> tuple[Advice, Decision | None, bool]:
-    """Advice and decision as a server tells them, and whether the job has a policy."""
-    from penstock.scaling.advice import Advice
-    from penstock.scaling.autoscale_decisions import Decision
-
-    decision = None if given["decision"] is None else msgspec.convert(given["decision"], Decision)
-    return msgspec.convert(given["advice"], Advice), decision, given["has_policy"]
-
-
-def _policy(path: Path) -> ScalingPolicy:
+def _read_policy(path: Path) -> ScalingPolicy:
     from penstock.errors import JobDefinitionError
     from penstock.scaling.policy import parse_policy
 
@@ -109,7 +80,7 @@ def _policy(path: Path) -> ScalingPolicy:
     return parse_policy(text)
 
 
-def _tell(advice: Advice, decision: Decision | None) -> None:
+def _print_advice(advice: Advice, decision: Decision | None) -> None:
     if advice.measured is not None:
         state = advice.measured
         stdout.print(

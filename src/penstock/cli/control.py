@@ -7,8 +7,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,20 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.bindings.parse import split_definition
-from penstock.cli.command_gateway import CheckpointDesk, CommandGateway, Content, ServerDesk
+from penstock.cli.job_target import CommandDraft, JobTarget, Patience
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
 from penstock.cli.target import (
     CHECKPOINT_VARIABLE,
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     OptionalJobArgument,
-    ServerOption,
     Servers,
     TimeoutOption,
-    checkpoint_of,
-    is_checkpoint,
-    refuse_options,
+    asks_server,
 )
 from penstock.cli.times import shown_instant
 from penstock.commands.command_target import TARGET_FORMS
@@ -51,6 +44,10 @@ _CODES: Final = {"APPLIED": 0, "REJECTED": 3, "DEGRADED": 4}
 _TIMED_OUT_CODE: Final = 5
 # Where no terminal says how wide a line is, a table is not squeezed.
 _FILE_COLUMNS: Final = 240
+_CHECKPOINT_ONLY: Final = dict.fromkeys(
+    ("issued_by", "define"),
+    "goes with a checkpoint. A server knows who sends a command, and where the job reads it.",
+)
 
 control_app = typer.Typer(
     help="Send commands to a job, and see what became of them.", no_args_is_help=True, add_completion=False
@@ -58,7 +55,9 @@ control_app = typer.Typer(
 
 
 @control_app.command()
+@asks_server
 def send(
+    servers: Servers,
     context: typer.Context,
     kind: Annotated[str, typer.Option(metavar="K", help="What is to be done: the kind of command.")],
     job: OptionalJobArgument = None,
@@ -97,9 +96,6 @@ def send(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is applied or rejected.")] = False,
     timeout: TimeoutOption = 60.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Send a command to a job, whether it runs at the moment or not.
@@ -109,50 +105,48 @@ def send(
     """
     with errors_as_sentences(_NOT_SENT_CODE):
         called = _named(job)
-        if not is_checkpoint(called):
-            refuse_options(
-                context,
-                ("issued_by", "define"),
-                "goes with a checkpoint. A server knows who sends a command, and where the job reads it.",
-            )
         now = dt.datetime.now(dt.UTC)
-        content = Content(
+        draft = CommandDraft(
             kind=kind,
             target=target,
             keys=keys,
             payload=_payload(payload, payload_file),
             id=command_id,
             new_id=uuid.uuid4().hex,
+            issued_by=_issuer() if issued_by is None else issued_by,
             issued_at=now,
             version=version,
             effective_at=_time("--effective-at", effective_at),
             expires_at=_expiry(expires_at, expires_in, now),
+            commands_uri=_commands_uri(define),
         )
-        issuer = _issuer() if issued_by is None else issued_by
-        local = CheckpointDesk(checkpoint_of(called), issuer, _commands_uri(define), awaits=wait)
-        with _gateway(called, Servers(server, home, ca), local) as gateway:
-            sent = gateway.send(content)
-            if output is Output.text:
-                print(sent["id"], flush=True)
-            if not wait:
-                if output is Output.json:
-                    print_json(sent)
-                return
-            final = _awaited(gateway, sent["id"], timeout)
+        patience = Patience(timeout, wait=wait)
+        with servers.job(called, context, checkpoint_only=_CHECKPOINT_ONLY) as receiver:
+            _send(receiver, draft, patience, output)
+
+
+def _send(receiver: JobTarget, draft: CommandDraft, patience: Patience, output: Output) -> None:
+    sent = receiver.send(draft)
+    if output is Output.text:
+        print(sent["id"], flush=True)
+    if not patience.wait:
         if output is Output.json:
-            print_json(sent if final is None else plain(final))
-        elif final is not None and final.details:
-            # What handlers replied, or a trace found.
-            print(final.details, flush=True)
-        raise typer.Exit(_TIMED_OUT_CODE if final is None else _CODES[final.status])
+            print_json(sent)
+        return
+    final = _await_final(receiver, sent["id"], patience.timeout_s)
+    if output is Output.json:
+        print_json(sent if final is None else plain(final))
+    elif final is not None and final.details:
+        # What handlers replied, or a trace found.
+        print(final.details, flush=True)
+    raise typer.Exit(_TIMED_OUT_CODE if final is None else _CODES[final.status])
 
 
 @control_app.command()
+@asks_server
 def status(
+    servers: Servers,
     place: Annotated[list[str], typer.Argument(metavar="[JOB] ID", help="The job, and the command's id.")],
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what became of one command.
@@ -165,8 +159,8 @@ def status(
             raise CommandRefusedError(f"{len(place)} arguments are too many. Give the job and one id.")
         called = _named(place[0] if len(place) == 2 else os.environ.get(CHECKPOINT_VARIABLE))
         command_id = place[-1]
-        with _gateway(called, Servers(server, home, ca)) as gateway:
-            story = gateway.story(command_id)
+        with servers.job(called) as target:
+            story = target.history_of(command_id)
         if output is Output.json:
             receipts = [] if story is None else [plain(receipt) for receipt in story.receipts]
             told = _SENT if story is None else story.last.status
@@ -179,22 +173,21 @@ def status(
 
 
 @control_app.command()
+@asks_server
 def history(
+    servers: Servers,
     job: OptionalJobArgument = None,
     step: Annotated[
         str | None, typer.Option(metavar="S", help="Only commands for this step, or for the whole job.")
     ] = None,
     kind: Annotated[str | None, typer.Option(metavar="K", help="Only commands of this kind.")] = None,
     last: Annotated[int, typer.Option(metavar="N", min=1, help="How many, the newest.")] = 20,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """List the newest commands that a job has read, newest last."""
     with errors_as_sentences(_NOT_SENT_CODE):
-        with _gateway(_named(job), Servers(server, home, ca)) as gateway:
-            stories = gateway.stories(step, kind, last)
+        with servers.job(_named(job)) as target:
+            stories = target.histories(step, kind, last)
         if output is Output.json:
             for story in stories:
                 print_json(plain(story.last))
@@ -206,16 +199,6 @@ def history(
             console.print(_table(stories))
         else:
             stderr.print("No such command has a receipt.")
-
-
-@contextmanager
-def _gateway(called: str, servers: Servers, local: CheckpointDesk | None = None) -> Iterator[CommandGateway]:
-    """Where the commands of a checkpoint, or of a job of a server, are handed in and told of."""
-    if is_checkpoint(called):
-        yield local or CheckpointDesk(checkpoint_of(called))
-    else:
-        with servers.job(called) as (server, job_id):
-            yield ServerDesk(server, job_id)
 
 
 def _named(job: str | None) -> str:
@@ -290,13 +273,13 @@ def _expiry(at: str | None, in_s: float | None, now: dt.datetime) -> dt.datetime
     return expiry
 
 
-def _awaited(gateway: CommandGateway, command_id: str, timeout_s: float) -> Receipt | None:
+def _await_final(receiver: JobTarget, command_id: str, timeout_s: float) -> Receipt | None:
     """Wait for the final receipt, and show on stderr what comes."""
     if stderr.is_terminal:
         with stderr.status("waiting for the job to read the command"):
-            final = gateway.await_final(command_id, timeout_s, _show_receipt)
+            final = receiver.await_final(command_id, timeout_s, _show_receipt)
     else:
-        final = gateway.await_final(command_id, timeout_s, _show_receipt)
+        final = receiver.await_final(command_id, timeout_s, _show_receipt)
     if final is None:
         stderr.print(
             f"No final receipt came within {timeout_s:g} s. The command stays sent: the job takes it when it runs. "

@@ -13,10 +13,10 @@ from rich.table import Table
 from penstock.base.sizes import bytes_text, counted
 from penstock.cli.output import escaped, stdout
 from penstock.cli.times import instant_text
-from penstock.metrics.batch_metrics import Lag
-from penstock.server.service.metrics_views import (
-    BatchInfo,
-    MetricsInfo,
+from penstock.server.service.metrics_resources import (
+    Batch,
+    JobLag,
+    Metrics,
     SinkMetrics,
     StepMetrics,
     StreamMetrics,
@@ -27,7 +27,7 @@ __all__ = ["show_metrics"]
 _WATCH_S: Final = 1.0
 
 
-def show_metrics(job: str, look: Callable[[], MetricsInfo], *, watch: bool) -> None:
+def show_metrics(job: str, look: Callable[[], Metrics], *, watch: bool) -> None:
     """Show the metrics of a job of that name, and with `watch` look again each second, until Ctrl-C.
 
     Without a terminal the tables are printed again when there is a new micro-batch.
@@ -49,17 +49,17 @@ def show_metrics(job: str, look: Callable[[], MetricsInfo], *, watch: bool) -> N
                 stdout.print(_tables(job, found))
 
 
-def _tables(job: str, found: MetricsInfo) -> RenderableType:
+def _tables(job: str, found: Metrics) -> RenderableType:
     if not found.batches:
         return f"The job {escaped(job)} {'runs, and' if found.running else 'does not run, and'} has no figures yet."
     return Group(*_parts(job, found, found.batches[-1]))
 
 
-def _parts(job: str, found: MetricsInfo, newest: BatchInfo) -> Iterator[RenderableType]:
+def _parts(job: str, found: Metrics, newest: Batch) -> Iterator[RenderableType]:
     yield _overview(job, found, newest)
     streams = _table("stream", "records", "per second", "waiting", "for")
     for stream in found.streams:
-        streams.add_row(*_counted(stream), *_waiting(stream.lag or Lag()))
+        streams.add_row(*_counted(stream), *_waiting(stream.lag))
     yield streams
     sinks = _table("sink", "records", "per second")
     for sink in found.sinks:
@@ -69,7 +69,7 @@ def _parts(job: str, found: MetricsInfo, newest: BatchInfo) -> Iterator[Renderab
         yield _steps(found)
 
 
-def _overview(job: str, found: MetricsInfo, newest: BatchInfo) -> RenderableType:
+def _overview(job: str, found: Metrics, newest: Batch) -> RenderableType:
     phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in newest.phases.items() if seconds >= 0.005)
     commands = ", ".join(f"{count:,} {outcome}" for outcome, count in found.commands.items() if count)
     lines = {
@@ -95,7 +95,7 @@ def _overview(job: str, found: MetricsInfo, newest: BatchInfo) -> RenderableType
     return Group(table, "")
 
 
-def _steps(found: MetricsInfo) -> Table:
+def _steps(found: Metrics) -> Table:
     table = _table("step", "records", "per second", "skew", "keys", "state", "held", "late", "watermark")
     for step in found.steps:
         lost = step.late + step.without_window
@@ -117,7 +117,9 @@ def _counted(one: StreamMetrics | SinkMetrics | StepMetrics) -> tuple[str, str, 
     return escaped(one.name), f"{one.records:,}", f"{one.per_second:,.1f}"
 
 
-def _waiting(lag: Lag) -> tuple[str, str]:
+def _waiting(lag: JobLag | None) -> tuple[str, str]:
+    if lag is None:
+        return "-", ""
     amounts = [
         counted(count, unit) for unit, count in (("records", lag.records), ("files", lag.files)) if count
     ]

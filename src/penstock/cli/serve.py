@@ -17,72 +17,85 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.server.server import Started
-    from penstock.server.service.job_info import JobInfo
+    from penstock.server.service.job_resources import Job
 
 __all__ = ["serve", "token"]
 
 _SHOWN_JOBS: Final = 10
 
+_BindOption = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
+]
+_JobsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--jobs", metavar="FOLDER", help="A folder with definitions of jobs. May be repeated."),
+]
+_HomeOption = Annotated[
+    Path,
+    typer.Option(
+        metavar="FOLDER",
+        help="The manager's folder: its store, and the checkpoints and savepoints of its jobs.",
+    ),
+]
+_SharedOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Where checkpoints and savepoints are, for servers on several machines. Default: in the home.",
+    ),
+]
+_StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar="PENSTOCK_SERVER_STORE",
+        help="sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE. Default: a file in the home.",
+    ),
+]
+_TokensOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Who may ask: lines NAME ROLE TOKEN, from penstock token."),
+]
+_HostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host", metavar="NAME", help="A further name that the server is called by. May be repeated."
+    ),
+]
+_CertificateOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The certificate for TLS, in PEM.")
+]
+_KeyOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")]
+_ProxyOption = Annotated[
+    bool, typer.Option("--tls-proxy", help="A proxy in front of the server speaks TLS with browsers.")
+]
+_InsecureBindOption = Annotated[
+    bool,
+    typer.Option("--insecure-bind", help="Let other machines reach the server without tokens or TLS."),
+]
+_DemoOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--demo/--no-demo",
+        help="Offer a demo job, and run it in an empty home. Default: where no --jobs is given.",
+        show_default=False,
+    ),
+]
+
 
 def serve(
-    bind: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
-    ] = "127.0.0.1:8081",
-    jobs: Annotated[
-        list[Path] | None,
-        typer.Option("--jobs", metavar="FOLDER", help="A folder with definitions of jobs. May be repeated."),
-    ] = None,
-    home: Annotated[
-        Path,
-        typer.Option(
-            metavar="FOLDER",
-            help="The manager's folder: its store, and the checkpoints and savepoints of its jobs.",
-        ),
-    ] = Path("~/.penstock"),
-    shared: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where checkpoints and savepoints are, for servers on several machines. Default: in the home.",
-        ),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            envvar="PENSTOCK_SERVER_STORE",
-            help="sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE. Default: a file in the home.",
-        ),
-    ] = None,
-    tokens: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Who may ask: lines NAME ROLE TOKEN, from penstock token."),
-    ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--host", metavar="NAME", help="A further name that the server is called by. May be repeated."
-        ),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate for TLS, in PEM.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None,
-    tls_proxy: Annotated[
-        bool, typer.Option("--tls-proxy", help="A proxy in front of the server speaks TLS with browsers.")
-    ] = False,
-    insecure_bind: Annotated[
-        bool,
-        typer.Option("--insecure-bind", help="Let other machines reach the server without tokens or TLS."),
-    ] = False,
-    demo: Annotated[
-        bool | None,
-        typer.Option(
-            "--demo/--no-demo",
-            help="Offer a demo job, and run it in an empty home. Default: where no --jobs is given.",
-            show_default=False,
-        ),
-    ] = None,
+    bind: _BindOption = "127.0.0.1:8081",
+    jobs: _JobsOption = None,
+    home: _HomeOption = Path("~/.penstock"),
+    shared: _SharedOption = None,
+    store: _StoreOption = None,
+    tokens: _TokensOption = None,
+    host: _HostOption = None,
+    tls_cert: _CertificateOption = None,
+    tls_key: _KeyOption = None,
+    tls_proxy: _ProxyOption = False,
+    insecure_bind: _InsecureBindOption = False,
+    demo: _DemoOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Run the job manager with its REST API, until it is told to end by SIGTERM or Ctrl-C. Jobs go on then.
@@ -170,7 +183,7 @@ def _tell(started: Started, output: Output, home: Path) -> None:
         )
 
 
-def _tell_end(jobs: Sequence[JobInfo]) -> None:
+def _tell_end(jobs: Sequence[Job]) -> None:
     """Say which jobs go on without the server, and how to end them."""
     if not jobs:
         stderr.print("penstock serve has ended. No job goes on.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -11,17 +9,15 @@ import typer
 from rich.table import Table
 
 from penstock.base.sizes import counted, limits_text
+from penstock.cli.job_target import Patience
+from penstock.cli.outcome import print_outcome
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
 from penstock.cli.target import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     ManagedJobArgument,
     NoWaitOption,
-    ServerOption,
     Servers,
     TimeoutOption,
-    asked_for,
+    asks_server,
 )
 from penstock.cli.times import instant_text
 from penstock.errors import JobFailedError
@@ -35,8 +31,6 @@ __all__ = ["register_managed"]
 
 _COLOURS: Final = {"RUNNING": "green", "FAILED": "red", "RESTARTING": "yellow", "PAUSED": "cyan"}
 _MOST_LOOKS: Final = 20
-_SHOWN_RUNS: Final = 5
-_FOLLOW_S: Final = 0.5
 
 
 def register_managed(app: typer.Typer) -> None:
@@ -46,21 +40,19 @@ def register_managed(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@asks_server
 def list_jobs(
+    servers: Servers,
     everything: Annotated[bool, typer.Option("--all", help="Jobs that are over, too.")] = False,
     status: Annotated[
         list[JobStatus] | None,
         typer.Option(metavar="STATUS", help="Only jobs with this status. May be repeated."),
     ] = None,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """List the jobs of the server that are not over, newest first; those of its home when no server works."""
     with errors_as_sentences():
         wanted = status or [one for one in JobStatus if everything or one not in ENDED]
-        servers = Servers(server, home, ca)
         with servers.unserved() as own:
             if own is not None:
                 jobs = [msgspec.to_builtins(job) for job in own.jobs(wanted)]
@@ -77,34 +69,27 @@ def list_jobs(
             stderr.print("There is no such job." if status or everything else "No job runs or is to run.")
 
 
+@asks_server
 def info(
+    servers: Servers,
     job: ManagedJobArgument,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show a job: what it is and why, its settings, plan, runs and savepoints, and how it is going."""
-    with errors_as_sentences(), Servers(server, home, ca).job(job) as (asked, job_id):
-        from penstock.client.jobs import savepoints_of
-
-        found = asked.get(f"/v1/jobs/{job_id}")
-        found["runs"] = asked.get(f"/v1/jobs/{job_id}/runs", limit=_SHOWN_RUNS)["items"]
-        found["savepoints"] = savepoints_of(asked, job_id)
-        found["plan"] = _plan_of(asked, job_id)
+    with errors_as_sentences(), servers.server_job(job) as target:
+        found = target.describe()
         if output is Output.json:
             print_json(found)
         else:
             _tell(found)
 
 
+@asks_server
 def cancel(
+    servers: Servers,
     job: ManagedJobArgument,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 60.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """End a job at once, in the midst of a micro-batch if need be. Its checkpoint stays as the last one left it.
@@ -112,58 +97,40 @@ def cancel(
     A job of a home in which no server works is ended as well.
     """
     with errors_as_sentences():
-        servers = Servers(server, home, ca)
         with servers.unserved() as own:
             if own is not None:
                 _cancel_unserved(own, job, timeout, output)
                 return
-        _bring_about(
-            "CANCELED",
-            "is canceled.",
-            servers,
-            job,
-            output,
-            wait=not no_wait,
-            timeout_s=timeout,
-        )
+        _set_desired("CANCELED", "is canceled.", servers, job, Patience(timeout, wait=not no_wait), output)
 
 
+@asks_server
 def pause(
+    servers: Servers,
     job: ManagedJobArgument,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Let a job have no process until it is resumed. What it has done is kept in its checkpoint."""
     with errors_as_sentences():
-        _bring_about(
-            "PAUSED",
-            "is paused. Let it go on with penstock resume.",
-            Servers(server, home, ca),
-            job,
-            output,
-            wait=not no_wait,
-            timeout_s=timeout,
-        )
+        result = "is paused. Let it go on with penstock resume."
+        patience = Patience(timeout, wait=not no_wait)
+        _set_desired("PAUSED", result, servers, job, patience, output)
 
 
+@asks_server
 def resume(
+    servers: Servers,
     job: ManagedJobArgument,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Let a paused job go on from its checkpoint, and wait until it runs."""
     with errors_as_sentences():
-        _bring_about(
-            "RUNNING", "runs.", Servers(server, home, ca), job, output, wait=not no_wait, timeout_s=timeout
-        )
+        patience = Patience(timeout, wait=not no_wait)
+        _set_desired("RUNNING", "runs.", servers, job, patience, output)
 
 
 def _cancel_unserved(home: UnservedHome, called: str, timeout_s: float, output: Output) -> None:
@@ -184,17 +151,19 @@ def _cancel_unserved(home: UnservedHome, called: str, timeout_s: float, output: 
         stderr.print(f"The job {escaped(job.id)} is canceled.", soft_wrap=True)
 
 
-def _bring_about(
-    desired: str, then: str, servers: Servers, called: str, output: Output, *, wait: bool, timeout_s: float
+def _set_desired(
+    desired: str, result: str, servers: Servers, called: str, patience: Patience, output: Output
 ) -> None:
-    """Say what a job is to be; `then` is told of it when it is."""
-    with servers.job(called) as (asked, job_id):
-        operation = asked.change("PATCH", f"/v1/jobs/{job_id}", {"desired": desired})
-        if asked_for(asked, operation, wait=wait, timeout_s=timeout_s, output=output) is not None:
-            stderr.print(f"The job {escaped(job_id)} {then}", soft_wrap=True)
+    """Say what a job is to be; `result` is printed of it when it is."""
+    with servers.server_job(called) as target:
+        done = print_outcome(target.set_desired(desired, patience), output)
+        if done is not None:
+            stderr.print(f"The job {escaped(target.job_id)} {result}", soft_wrap=True)
 
 
+@asks_server
 def logs(
+    servers: Servers,
     job: ManagedJobArgument,
     run: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Which run. Default: the newest one.")
@@ -205,57 +174,21 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what is printed, until Ctrl-C.")
     ] = False,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a run of a job has printed. It needs the role operator, since jobs may print anything."""
-    with errors_as_sentences(), Servers(server, home, ca).job(job) as (asked, job_id):
-        for text in _printed(asked, job_id, run, most_bytes, follow=follow):
+    with errors_as_sentences(), servers.server_job(job) as target:
+        for text in target.log(run, most_bytes, follow=follow):
             if output is Output.json:
                 print_json({"run": text["run"], "text": text["text"]})
             else:
                 print(text["text"], end="", flush=True)
 
 
-def _printed(
-    server: Server, job_id: str, run: int | None, most_bytes: int, *, follow: bool
-) -> Iterator[dict[str, Any]]:
-    """What a run has printed, and what it prints from now on; of the next runs as well unless one was named."""
-    path = f"/v1/jobs/{job_id}/log"
-    shown = server.get(path, run=run, most_bytes=most_bytes)
-    yield shown
-    while follow:
-        now = server.patient_get(path, run=shown["run"] or None, begin=shown["end"])
-        if now["text"]:
-            yield now
-            shown = now
-            continue
-        newest = server.patient_get(f"/v1/jobs/{job_id}")["run"] if run is None else run
-        if newest != shown["run"]:
-            shown = {"run": newest, "end": 0}
-            continue
-        time.sleep(_FOLLOW_S)
-
-
 def _look_closer(server: Server, jobs: list[dict[str, Any]]) -> None:
     """Add how the first running jobs are going, which the list does not tell."""
     for job in [job for job in jobs if job["status"] == "RUNNING"][:_MOST_LOOKS]:
         job["progress"] = server.get(f"/v1/jobs/{job['id']}")["progress"]
-
-
-def _plan_of(server: Server, job_id: str) -> dict[str, Any] | None:
-    """What a job is made of; None before its first start has told."""
-    from penstock.client.http import RefusedError
-
-    try:
-        found: dict[str, Any] = server.get(f"/v1/jobs/{job_id}/plan")
-    except RefusedError as e:
-        if e.kind != "checkpoint":
-            raise
-        return None
-    return found
 
 
 def _table_of(jobs: list[dict[str, Any]]) -> Table:

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from rich.table import Table
 
-from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.cli.job_target import Patience
+from penstock.cli.outcome import print_outcome
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
-from penstock.cli.server_state import fetch_dump, value_on_server
-from penstock.cli.snapshots import print_snapshot, take_snapshot
 from penstock.cli.target import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
     JobArgument,
-    ServerOption,
     Servers,
     TimeoutOption,
-    checkpoint_of,
-    is_checkpoint,
+    asks_server,
 )
+
+if TYPE_CHECKING:
+    from penstock.savepoints.state_pages import StoredKey
 
 __all__ = ["DumpFormat", "diff", "dump", "get", "ls", "plan", "state_app", "verify"]
 
@@ -48,7 +44,9 @@ class DumpFormat(StrEnum):
 
 
 @state_app.command()
+@asks_server
 def dump(
+    servers: Servers,
     job: JobArgument,
     to: Annotated[
         str,
@@ -63,9 +61,6 @@ def dump(
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
     timeout: TimeoutOption = 600.0,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Dump the state of a job, which may be running, after a micro-batch that is committed.
@@ -73,38 +68,24 @@ def dump(
     The same micro-batch gives the same bytes. The dump exists when its manifest does, which is written last.
     """
     with errors_as_sentences():
-        if is_checkpoint(job):
-            manifest, seconds = take_snapshot(checkpoint_of(job), "dump", to, form.value, batch=batch)
-            print_snapshot(manifest, to, seconds, output)
-            return
-        with Servers(server, home, ca).job(job) as (asked, job_id):
-            wanted = {"format": form.value} | ({} if batch is None else {"batch": batch})
-            dump_id = fetch_dump(asked, job_id, wanted, Path(to), timeout)
-        if output is Output.json:
-            print_json({"job": job_id, "id": dump_id, "uri": to})
-        else:
-            print(to)
+        with servers.job(job) as target:
+            done = target.dump(to, form.value, batch, Patience(timeout))
+        details = print_outcome(done, output)
+        if details is not None:
+            print(details["uri"])
 
 
 @state_app.command()
+@asks_server
 def ls(
+    servers: Servers,
     job: JobArgument,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """List the steps of a job with their states and how many keys they hold."""
     with errors_as_sentences():
-        if is_checkpoint(job):
-            from penstock.checkpoints.described_state import read_described
-            from penstock.savepoints.state_listing import listed
-
-            checkpoint = checkpoint_of(job)
-            found = listed(checkpoint, read_described(checkpoint))
-        else:
-            with Servers(server, home, ca).job(job) as (asked, job_id):
-                found = asked.get(f"/v1/jobs/{job_id}/state")
+        with servers.job(job) as target:
+            found = target.list_states()
         if output is Output.json:
             print_json(found)
             return
@@ -117,7 +98,9 @@ def ls(
 
 
 @state_app.command()
+@asks_server
 def get(
+    servers: Servers,
     job: JobArgument,
     step: Annotated[str, typer.Option(metavar="STEP", help="The step.")],
     key: Annotated[
@@ -127,24 +110,13 @@ def get(
         int | None,
         typer.Option(metavar="N", help="The state after this micro-batch. Default: the newest one."),
     ] = None,
-    server: ServerOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    ca: CaOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with errors_as_sentences():
-        if is_checkpoint(job):
-            from penstock.savepoints.state_listing import asked_key, value_of_key
-            from penstock.spark.reading_session import reading_session
-
-            # What cannot be is told before Spark starts, which takes seconds.
-            wanted = asked_key(Checkpoint(checkpoint_of(job)), step, key, batch)
-            with reading_session() as session:
-                found = value_of_key(session, wanted)
-        else:
-            with Servers(server, home, ca).job(job) as (asked, job_id):
-                found = value_on_server(asked, job_id, step, key, batch)
+        with servers.job(job) as target:
+            stored = target.find_key(step, key, batch)
+        found = None if stored is None else _shown_values(stored)
         if output is Output.json:
             print_json(found)
         elif found is None:
@@ -156,6 +128,12 @@ def get(
                 )
     if found is None:
         raise typer.Exit(1)
+
+
+def _shown_values(stored: StoredKey) -> dict[str, Any]:
+    """Return the values by state, with timers and open windows under names that no state has."""
+    inner = {"@timers": stored.timers, "@windows": stored.windows}
+    return {**(stored.values or {}), **{name: value for name, value in inner.items() if value is not None}}
 
 
 @state_app.command()
@@ -185,7 +163,7 @@ def diff(
         elif found.same:
             stdout.print("The two have the same content.")
         else:
-            _tell_differences(found)
+            _print_differences(found)
     if not found.same:
         raise typer.Exit(1)
 
@@ -261,7 +239,7 @@ def plan(
         raise typer.Exit(1)
 
 
-def _tell_differences(found: Any) -> None:
+def _print_differences(found: Any) -> None:
     for name in found.tables_added:
         stdout.print(f"{escaped(name)}: only in the second", soft_wrap=True)
     for name in found.tables_removed:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.checkpoints.checkpoint import Checkpoint
-from penstock.cli.output import Output, escaped, print_json, stderr
+from penstock.cli.checkpoint_job import CheckpointJob
+from penstock.cli.job_target import JobTarget
+from penstock.cli.server_job import ServerJob
 from penstock.errors import JobDefinitionError, PenstockError
 
 if TYPE_CHECKING:
@@ -21,27 +25,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKPOINT_VARIABLE",
-    "DEFAULT_HOME",
-    "CaOption",
-    "HomeOption",
+    "NO_PLACES",
     "JobArgument",
     "ManagedJobArgument",
     "NoWaitOption",
     "OptionalJobArgument",
-    "ServerOption",
     "Servers",
     "TimeoutOption",
-    "asked_for",
-    "checkpoint_of",
+    "asks_server",
     "complete_definitions",
     "complete_savepoints",
-    "given_options",
-    "is_checkpoint",
     "refuse_options",
 ]
 
 CHECKPOINT_VARIABLE: Final = "PENSTOCK_CHECKPOINT"
-DEFAULT_HOME: Final = Path("~/.penstock")
+_DEFAULT_HOME: Final = Path("~/.penstock")
+NO_PLACES: Final = (
+    "names a place, which no client of a server may do; the server has a place for savepoints. Leave it out."
+)
 _COMPLETION_S: Final = 0.5
 _JOB: Final = (
     "A job of the server, by its id, its name or the beginning of its id; or the folder of a checkpoint."
@@ -88,73 +89,96 @@ class Servers:
             yield found
 
     @contextmanager
-    def job(self, called: str) -> Iterator[tuple[Server, str]]:
-        """The server, and the id of a job there."""
+    def server_job(self, called: str) -> Iterator[ServerJob]:
+        """A job of the server."""
         from penstock.client.discovery import NoServerError
         from penstock.client.jobs import find_job
 
         try:
             with self.asked() as server:
-                yield server, find_job(server, called)
+                yield ServerJob(server, find_job(server, called))
         except NoServerError as e:
             if Path(called).is_dir():
                 raise NoServerError(f"The folder {called} is no checkpoint, and as a job: {e}") from None
             raise NoServerError(f"There is no checkpoint {called} here, and as a job: {e}") from None
 
+    @contextmanager
+    def job(
+        self,
+        called: str,
+        context: typer.Context | None = None,
+        *,
+        checkpoint_only: Mapping[str, str] | None = None,
+        server_only: Collection[str] = (),
+    ) -> Iterator[JobTarget]:
+        """The job that is meant: by its checkpoint, or else of the server.
 
-def is_checkpoint(job: str) -> bool:
+        Raises JobDefinitionError when the command line has a parameter that goes with the other kind only; the reasons
+        of `checkpoint_only` follow how the parameter is written.
+        """
+        if _is_checkpoint(called):
+            refuse_options(context, dict.fromkeys(server_only, "goes with a job of a server."))
+            yield CheckpointJob(Path(called).expanduser().absolute())
+        else:
+            refuse_options(context, checkpoint_only or {})
+            with self.server_job(called) as job:
+                yield job
+
+
+def asks_server(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options that say which server to ask, as its argument `servers`."""
+
+    @functools.wraps(verb)
+    def command(server: str | None, home: Path, ca: Path | None, **given: Any) -> None:
+        verb(servers=Servers(server, home, ca), **given)
+
+    own = inspect.signature(verb, eval_str=True).parameters
+    parameters = [
+        *(parameter for name, parameter in own.items() if name not in ("servers", "output")),
+        *inspect.signature(_server_options, eval_str=True).parameters.values(),
+        *(parameter for name, parameter in own.items() if name == "output"),
+    ]
+    # Typer makes options of what the signature says.
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _server_options(
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The server to ask. Default: PENSTOCK_SERVER, else the one that works in the home.",
+        ),
+    ] = None,
+    home: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="The manager's folder, in which its server says where it listens."
+        ),
+    ] = _DEFAULT_HOME,
+    ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificates, in PEM, to trust with TLS instead of the system's."),
+    ] = None,
+) -> None:
+    """Declare the options."""
+
+
+def _is_checkpoint(job: str) -> bool:
     """Whether a text means a checkpoint: it has a slash, begins like a path, or is the name of a checkpoint here.
 
     Another folder of that name, such as that of a project, does not stand in the way of a job.
 
-    >>> is_checkpoint("./rooms"), is_checkpoint("s/rooms"), is_checkpoint("rooms-1f")
+    >>> _is_checkpoint("./rooms"), _is_checkpoint("s/rooms"), _is_checkpoint("rooms-1f")
     (True, True, False)
     """
     return os.sep in job or job.startswith(("~", ".")) or (job != "" and Checkpoint(Path(job)).is_begun)
 
 
-def checkpoint_of(job: str) -> Path:
-    """The folder of a checkpoint."""
-    return Path(job).expanduser().absolute()
-
-
-def asked_for(
-    server: Server,
-    operation: dict[str, Any],
-    *,
-    wait: bool = True,
-    timeout_s: float = 600.0,
-    output: Output = Output.text,
-) -> dict[str, Any] | None:
-    """Wait for an operation, and give its result; None when it is not waited for, which is told.
-
-    With JSON the result is printed, with the ids of the job and the operation.
-    """
-    told = {"job": operation["job"], "operation": operation["id"]}
-    if not wait:
-        if output is Output.json:
-            print_json(told)
-        else:
-            print(operation["id"], flush=True)
-        return None
-    from penstock.client.jobs import await_operation
-
-    name = escaped(f"{operation['kind']} of {operation['job']}")
-    if stderr.is_terminal:
-        with stderr.status(f"{name} ...") as status:
-            done = await_operation(
-                server, operation, timeout_s, lambda o: status.update(f"{name}: {o['state'].lower()} ...")
-            )
-    else:
-        done = await_operation(server, operation, timeout_s, lambda _: None)
-    result: dict[str, Any] = done["result"] or {}
-    if output is Output.json:
-        print_json({**told, **result})
-    return result
-
-
-def given_options(context: typer.Context) -> dict[str, str]:
-    """The parameters that were given on the command line, with how each is written there."""
+def _given_options(context: typer.Context) -> dict[str, str]:
+    """Return the parameters that were given on the command line, with how each is written there."""
     return {
         str(parameter.name): max(parameter.opts, key=len)
         for parameter in context.command.params
@@ -163,11 +187,12 @@ def given_options(context: typer.Context) -> dict[str, str]:
     }
 
 
-def refuse_options(context: typer.Context, names: Collection[str], why: str) -> None:
-    """Raise JobDefinitionError when one of these parameters was given; `why` follows how it is written."""
-    for name, written in given_options(context).items():
-        if name in names:
-            raise JobDefinitionError(f"{written} {why}")
+def refuse_options(context: typer.Context | None, reasons: Mapping[str, str]) -> None:
+    """Raise JobDefinitionError when one of these parameters was given; its reason follows how it is written."""
+    given = {} if context is None else _given_options(context)
+    for name, reason in reasons.items():
+        if name in given:
+            raise JobDefinitionError(f"{given[name]} {reason}")
 
 
 def _complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
@@ -178,17 +203,13 @@ def _complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_definitions(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of the server's definitions, for a run that is detached."""
-    if not context.params.get("detached"):
-        return []
+    """The ids of the server's definitions."""
     found = (definition["id"] for definition in _offered(context, "/v1/definitions"))
     return sorted(name for name in found if name.startswith(incomplete))
 
 
 def complete_savepoints(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of the server's savepoints, for a run that is detached."""
-    if not context.params.get("detached"):
-        return []
+    """The ids of the server's savepoints."""
     found = (savepoint["id"] for savepoint in _offered(context, "/v1/savepoints?limit=1000"))
     return sorted(name for name in found if name.startswith(incomplete))
 
@@ -196,7 +217,7 @@ def complete_savepoints(context: typer.Context, incomplete: str) -> list[str]:
 def _offered(context: typer.Context, path: str) -> list[dict[str, Any]]:
     """What the server has, if it says so at once: a shell waits for it, and shows no errors."""
     given = context.params
-    servers = Servers(given.get("server"), Path(given.get("home") or DEFAULT_HOME), given.get("ca"))
+    servers = Servers(given.get("server"), Path(given.get("home") or _DEFAULT_HOME), given.get("ca"))
     try:
         with servers.asked(_COMPLETION_S) as server:
             found: list[dict[str, Any]] = server.get(path)["items"]
@@ -205,21 +226,6 @@ def _offered(context: typer.Context, path: str) -> list[dict[str, Any]]:
         return []
 
 
-ServerOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="The server to ask. Default: PENSTOCK_SERVER, else the one that works in the home.",
-    ),
-]
-HomeOption = Annotated[
-    Path,
-    typer.Option(metavar="FOLDER", help="The manager's folder, in which its server says where it listens."),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Certificates, in PEM, to trust with TLS instead of the system's."),
-]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_JOB, autocompletion=_complete_jobs)]
 OptionalJobArgument = Annotated[
     str | None,

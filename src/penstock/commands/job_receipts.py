@@ -18,8 +18,8 @@ from penstock.commands.receipt_segments import (
     receipts_in,
     segment_names,
 )
+from penstock.control.encoded_receipts import BatchReceipts
 from penstock.control.receipts import Receipt
-from penstock.control.stories import BatchStories
 from penstock.errors import CheckpointError, ExternalSystemError
 from penstock.records.schemas import record_type
 from penstock.sinks.base import RejectingTask, Sink, TaskContext
@@ -60,7 +60,7 @@ class ReceiptWriter:
         if self.bound is not None:
             self.bound.prepare(self._lineage, str(self._checkpoint))
 
-    def write(self, batch_id: int, told: BatchStories) -> None:
+    def write(self, batch_id: int, told: BatchReceipts) -> None:
         """Write the receipts of a micro-batch; called again with the same after a crash."""
         if not told:
             return

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.durable import make_folder, sync_folder, whole_lines_bytes, write_atomically
+from penstock.control.encoded_receipts import id_hash
 from penstock.control.receipts import FINAL, Receipt
-from penstock.control.stories import id_hash
 from penstock.errors import CheckpointError
 from penstock.streams.graph import RECEIPTS
 

@@ -19,7 +19,7 @@ def command_of_message(data: bytes) -> Command:
     try:
         message = CommandMessage.FromString(data)
     except DecodeError as e:
-        raise CommandError(f"it is no penstock.Command: {e}") from None
+        raise CommandError(f"it is not a penstock.Command: {e}") from None
     try:
         payload = msgspec.json.decode(message.payload or b"null", type=msgspec.Raw)
         target = _target(message.target)
@@ -51,7 +51,7 @@ def _time(message: Any, name: str) -> dt.datetime | None:
     try:
         time: dt.datetime = getattr(message, name).ToDatetime(tzinfo=dt.UTC)
     except (ValueError, OverflowError) as e:
-        raise CommandError(f"{name} is no time: {e}", message.id) from None
+        raise CommandError(f"{name} is not a time: {e}", message.id) from None
     return time
 
 

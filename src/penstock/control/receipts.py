@@ -106,7 +106,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One line of a command's story: what became of command `id` in micro-batch `batch`, whose time is `at`.
+    """One receipt of a command: what became of command `id` in micro-batch `batch`, whose time is `at`.
 
     `key_groups` and `keys` count what the command touched; `degraded` names the key groups in which a handler raised;
     `details` is JSON with what handlers replied, or what each step says of itself for a trace.

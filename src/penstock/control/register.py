@@ -29,7 +29,7 @@ _KEYED: Final = "keyed"
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a command is not applied. A duplicate is no news: it has its receipt already."""
+    """Why a command is not applied. A duplicate is not news: it has its receipt already."""
 
     reason: str
     duplicate: bool = False

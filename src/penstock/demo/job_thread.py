@@ -71,10 +71,11 @@ class JobThread:
     def _work(self) -> None:
         try:
             # Spark is loaded here, so that the view is up before.
-            from penstock.jobs.runner import JobRunner
+            from penstock.jobs.runner import JobRunner, RunHooks
 
             loaded = load_example()
-            self._summary = JobRunner(loaded.job, self._settings, loaded.code).run(self._stop, self._note)
+            runner = JobRunner(loaded.job, self._settings, loaded.code)
+            self._summary = runner.run(self._stop, RunHooks(on_progress=self._note))
         except BaseException as e:  # raised again in the demo's own thread
             self._error = e
 

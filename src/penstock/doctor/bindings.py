@@ -29,7 +29,7 @@ from penstock.jobs.job_loader import load_job
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 
 __all__ = ["check_binding", "examine_bindings", "loaded_job"]
 
@@ -37,7 +37,7 @@ _LEAST_BYTES: Final = 1 << 28
 _GOOD_BYTES: Final = 1 << 30
 
 
-def loaded_job(job_file: str) -> tuple[Job | None, Finding]:
+def loaded_job(job_file: str) -> tuple[JobDescription | None, Finding]:
     """The job of a file, None when it cannot be run, and what there is to say of it."""
     try:
         job = load_job(job_file).job
@@ -49,7 +49,7 @@ def loaded_job(job_file: str) -> tuple[Job | None, Finding]:
     return job, fine("job", f"{job.name!r} in {job_file}, with the streams and sinks {', '.join(names)}")
 
 
-def examine_bindings(job: Job, given: Mapping[str, str]) -> Iterator[Finding]:
+def examine_bindings(job: JobDescription, given: Mapping[str, str]) -> Iterator[Finding]:
     """What is bound, place by place. Starts nothing, reads no record, and makes no topic, queue or folder."""
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as folder:

@@ -21,7 +21,7 @@ from penstock.jobs.restore import check_stored_states, declared_state
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.rescaling import is_rescaling
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 
 __all__ = ["check_fit", "checkpoint_folder", "examine_checkpoint"]
 
@@ -68,7 +68,7 @@ def examine_checkpoint(
         yield refused("checkpoint files", e)
         return
     if torn is not None:
-        yield warning("checkpoint files", torn.told, "Start the job; it takes back what is torn.")
+        yield warning("checkpoint files", torn.message, "Start the job; it takes back what is torn.")
         return
     yield _progress(checkpoint, lineage, now())
 
@@ -113,7 +113,7 @@ def _progress(checkpoint: Checkpoint, lineage: Lineage, now_s: float) -> Finding
     return fine("checkpoint files", found)
 
 
-def check_fit(checkpoint: Checkpoint, job: Job) -> Finding | None:
+def check_fit(checkpoint: Checkpoint, job: JobDescription) -> Finding | None:
     """Whether a job can go on from a checkpoint; None for a new one, and for one that cannot be read."""
     try:
         if checkpoint.stored_lineage() is None:

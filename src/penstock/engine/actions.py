@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.control.admitted_commands import AdmittedCommand, decode_commands, encode_commands
 from penstock.control.commands import Command
-from penstock.control.orders import AdmittedCommand, decode_orders, encode_orders
 from penstock.engine.command_validation import payload_decoder, payload_of
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.step import MAIN, StepCore
@@ -63,26 +63,26 @@ def standing_applier(
     It is called with the key group. What handlers emit went out when the command came: a new key is only brought up to
     date. `failed` hears of a handler that raises, of which nothing is left.
     """
-    if not standing.orders:
+    if not standing.commands:
         return None
     outputs = frozenset(binding.core.outputs) - {MAIN}
-    actions = [(order, action_of(order.command, binding)) for order in standing.orders.values()]
+    actions = [(admitted, action_of(admitted.command, binding)) for admitted in standing.commands.values()]
 
     def apply_standing(key_group: int) -> None:
         cursor = binding.cursor
-        for order, action in actions:
-            context = CommandContext(cursor, outputs, order.command)
-            context.enter(order.place.stream, _Unheard())
+        for admitted, action in actions:
+            context = CommandContext(cursor, outputs, admitted.command)
+            context.enter(admitted.place.stream, _Unheard())
             context.key_group = key_group
-            cursor.time = order.command.effective_at
+            cursor.time = admitted.command.effective_at
             try:
-                binding.note_version(order.command.version)
+                binding.note_version(admitted.command.version)
                 for _ in action(context) or ():
                     pass
                 cursor.undo.clear()
             except Exception as e:  # user code may raise anything
                 cursor.take_back()
-                failed(order, e)
+                failed(admitted, e)
         cursor.time = None
 
     return apply_standing
@@ -95,59 +95,61 @@ class StandingCommands:
     Of `set` the newest is kept for each state, and of commands that are effective at an event time one for each time.
     """
 
-    orders: dict[tuple[str, str, str], AdmittedCommand]
+    commands: dict[tuple[str, str, str], AdmittedCommand]
     changed: bool = False
 
     @classmethod
     def of(cls, stored: bytes) -> StandingCommands:
         """From the stored form."""
-        orders = (
-            [order for order in decode_orders(stored) if isinstance(order, AdmittedCommand)] if stored else []
+        commands = (
+            [admitted for admitted in decode_commands(stored) if isinstance(admitted, AdmittedCommand)]
+            if stored
+            else []
         )
-        return cls({_identity(order): order for order in orders})
+        return cls({_identity(admitted): admitted for admitted in commands})
 
     def dump(self) -> bytes:
         """The stored form."""
-        return encode_orders(list(self.orders.values())) if self.orders else b""
+        return encode_commands(list(self.commands.values())) if self.commands else b""
 
     def copy(self) -> StandingCommands:
         """The same commands, to which others can be added."""
-        return StandingCommands(dict(self.orders))
+        return StandingCommands(dict(self.commands))
 
-    def add(self, order: AdmittedCommand, core: StepCore) -> bool:
+    def add(self, admitted: AdmittedCommand, core: StepCore) -> bool:
         """Keep a command to all keys; whether it is of a kind that is kept."""
-        handler = core.handlers.get(order.command.kind)
+        handler = core.handlers.get(admitted.command.kind)
         if handler is not None and not handler.new_keys:
             return False
         self.changed = True
-        for part in _parts(order) if handler is None else [order]:
+        for part in _parts(admitted) if handler is None else [admitted]:
             identity = _identity(part)
             # The newest comes last, so that new keys get commands of several kinds in the order of their cuts.
-            self.orders.pop(identity, None)
-            self.orders[identity] = part
-        while len(self.orders) > _MOST_STANDING:
-            del self.orders[next(iter(self.orders))]
+            self.commands.pop(identity, None)
+            self.commands[identity] = part
+        while len(self.commands) > _MOST_STANDING:
+            del self.commands[next(iter(self.commands))]
         return True
 
 
-def _parts(order: AdmittedCommand) -> list[AdmittedCommand]:
+def _parts(admitted: AdmittedCommand) -> list[AdmittedCommand]:
     """A `set` of several states as one of each."""
-    values = msgspec.json.decode(order.command.payload, type=dict[str, msgspec.Raw])
+    values = msgspec.json.decode(admitted.command.payload, type=dict[str, msgspec.Raw])
     if len(values) == 1:
-        return [order]
+        return [admitted]
     return [
         msgspec.structs.replace(
-            order,
+            admitted,
             command=msgspec.structs.replace(
-                order.command, payload=msgspec.Raw(msgspec.json.encode({name: value}))
+                admitted.command, payload=msgspec.Raw(msgspec.json.encode({name: value}))
             ),
         )
         for name, value in values.items()
     ]
 
 
-def _identity(order: AdmittedCommand) -> tuple[str, str, str]:
-    command = order.command
+def _identity(admitted: AdmittedCommand) -> tuple[str, str, str]:
+    command = admitted.command
     state = ""
     if command.kind == "set":
         state = next(iter(msgspec.json.decode(command.payload, type=dict[str, msgspec.Raw])))

@@ -12,11 +12,17 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from penstock.control.admitted_commands import (
+    AdmittedCommand,
+    CommandIdNotice,
+    PlainSet,
+    PlainSets,
+    SlotCommand,
+)
 from penstock.control.commands import DumpRequest
-from penstock.control.orders import AdmittedCommand, CommandIdNotice, PlainSet, PlainSets, Steered
+from penstock.control.encoded_receipts import Applied
 from penstock.control.receipts import RecordPosition, Report
 from penstock.control.register import Register
-from penstock.control.stories import Applied
 from penstock.engine.actions import Action, StandingCommands, action_of, standing_applier
 from penstock.engine.command_validation import are_as_named, named_keys, payload_of
 from penstock.engine.control_emissions import Emissions
@@ -90,42 +96,42 @@ class CommandExecution:
 
     # -- commands --
 
-    def expect(self, orders: Sequence[Steered]) -> None:
-        """Note the keys that orders name, whose states are then brought together and not one by one."""
+    def expect(self, commands: Sequence[SlotCommand]) -> None:
+        """Note the keys that commands name, to load their states together."""
         named: list[Any] = []
         groups: list[int] = []
-        for order in orders:
-            if isinstance(order, PlainSets):
-                own = [one for one in order.commands if isinstance(one, PlainSet)]
+        for admitted in commands:
+            if isinstance(admitted, PlainSets):
+                own = [one for one in admitted.commands if isinstance(one, PlainSet)]
                 named += [one.key for one in own]
                 groups += [one.key_group for one in own]
                 continue
-            if isinstance(order, CommandIdNotice) or order.refusal:
+            if isinstance(admitted, CommandIdNotice) or admitted.refusal:
                 continue
-            target = order.command.target
+            target = admitted.command.target
             if target.key is not None:
                 named.append(target.key)
             elif target.keys is not None:
                 named += target.keys
             else:
                 continue
-            groups += order.key_groups
+            groups += admitted.key_groups
         for key, group in zip(named_keys(named, self._core.key_type), groups, strict=True):
             if group in self._own:
                 self._named.setdefault(group, []).append(key)
 
-    def command(self, order: Steered, now: dt.datetime) -> None:
+    def command(self, admitted: SlotCommand, now: dt.datetime) -> None:
         """Carry out a command, or several plain sets, or say why not."""
-        if isinstance(order, PlainSets):
-            self._set_all(order, now)
+        if isinstance(admitted, PlainSets):
+            self._set_all(admitted, now)
             return
-        if isinstance(order, CommandIdNotice):
-            self._register.seen(order.id)
+        if isinstance(admitted, CommandIdNotice):
+            self._register.seen(admitted.id)
             return
-        command = order.command
-        if order.refusal:
+        command = admitted.command
+        if admitted.refusal:
             if not self._register.seen(command.id) and self._first:
-                self.reports.append(report_of(order, "refused", order.refusal, alone=True))
+                self.reports.append(report_of(admitted, "refused", admitted.refusal, alone=True))
             return
         refusal = self._register.admit(command, now)
         scope = command.target.scope
@@ -133,41 +139,41 @@ class CommandExecution:
             # Of a command to single keys only the slots that have them see more than its id.
             if (self._first or scope in ("key", "keys")) and not refusal.duplicate:
                 self.reports.append(
-                    report_of(order, "refused", refusal.reason, alone=scope not in ("keys", "job"))
+                    report_of(admitted, "refused", refusal.reason, alone=scope not in ("keys", "job"))
                 )
             return
         if scope == "all":
-            self._for_keys(order, list(self._all_keys()), self._key_groups)
-            self._standing.add(order, self._core)
+            self._for_keys(admitted, list(self._all_keys()), self._key_groups)
+            self._standing.add(admitted, self._core)
             self._standing_applier = None
         elif scope in ("key", "keys"):
-            self._for_named_keys(order)
+            self._for_named_keys(admitted)
         elif command.kind in self._core.handlers or command.kind in ("set", "reload-config"):
-            self._for_step(order)
+            self._for_step(admitted)
         else:
-            self._built_in(order)
+            self._built_in(admitted)
 
-    def _for_named_keys(self, order: AdmittedCommand) -> None:
-        target = order.command.target
+    def _for_named_keys(self, admitted: AdmittedCommand) -> None:
+        target = admitted.command.target
         if target.keys is None:
-            (group,) = order.key_groups
+            (group,) = admitted.key_groups
             if group in self._own:
                 key = target.key if self._as_named else named_keys([target.key], self._core.key_type)[0]
-                if not self._set_plainly(order, key, group):
-                    self._for_keys(order, [(key, group)], order.key_groups)
+                if not self._set_plainly(admitted, key, group):
+                    self._for_keys(admitted, [(key, group)], admitted.key_groups)
             return
-        if self._own.isdisjoint(order.key_groups):
+        if self._own.isdisjoint(admitted.key_groups):
             return
-        places = zip(named_keys(target.keys, self._core.key_type), order.key_groups, strict=True)
+        places = zip(named_keys(target.keys, self._core.key_type), admitted.key_groups, strict=True)
         own = dict.fromkeys((key, group) for key, group in places if group in self._own)
         # One key group after the other, since the states move to another one slowly.
-        self._for_keys(order, sorted(own, key=operator.itemgetter(1)), sorted({group for _, group in own}))
+        self._for_keys(admitted, sorted(own, key=operator.itemgetter(1)), sorted({group for _, group in own}))
 
     def _set_all(self, sets: PlainSets, now: dt.datetime) -> None:
         """Carry out plain sets as they would be one by one, but for thousands of them a second."""
-        if not self._sets_plainly or self._standing.orders:
-            for order in sets.orders():
-                self.command(order, now)
+        if not self._sets_plainly or self._standing.commands:
+            for admitted in sets.separate():
+                self.command(admitted, now)
             return
         seen = self._register.seen_all([one if isinstance(one, str) else one.id for one in sets.commands])
         own = [
@@ -180,7 +186,7 @@ class CommandExecution:
         for one, key in zip(own, named_keys([one.key for one in own], self._core.key_type), strict=True):
             values = read(one.payload)
             if values is None:
-                self._for_keys(sets.order(one), [(key, one.key_group)], [one.key_group])
+                self._for_keys(sets.admit(one), [(key, one.key_group)], [one.key_group])
                 continue
             self._set(key, one.key_group, values)
             done.append(one)
@@ -200,20 +206,22 @@ class CommandExecution:
             column.values[key] = value
             column.dirty[key] = None
 
-    def _set_plainly(self, order: AdmittedCommand, key: Any, group: int) -> bool:
+    def _set_plainly(self, admitted: AdmittedCommand, key: Any, group: int) -> bool:
         """Set states of one key where no code of the user's has to hear of it; whether that was so.
 
         It does what `_for_keys` does, for thousands of commands a second.
         """
-        command = order.command
-        if command.kind != "set" or not self._sets_plainly or self._standing.orders or command.effective_at:
+        command = admitted.command
+        if command.kind != "set" or not self._sets_plainly or self._standing.commands or command.effective_at:
             return False
         values = self._core.plain_values.read(command.payload)
         if values is None or self._register.stale_key(command, key) is not None:
             return False
         self._set(key, group, values)
         self._register.note_key(command, key)
-        self.reports.append(report_of(order, "applied", key_groups=order.key_groups, keys=1, alone=True))
+        self.reports.append(
+            report_of(admitted, "applied", key_groups=admitted.key_groups, keys=1, alone=True)
+        )
         return True
 
     def _applied_of(self, place: RecordPosition) -> Applied:
@@ -223,12 +231,14 @@ class CommandExecution:
             self.applied[source] = Applied(*source)
         return self.applied[source]
 
-    def _for_keys(self, order: AdmittedCommand, keys: list[tuple[Any, int]], groups: Sequence[int]) -> None:
+    def _for_keys(
+        self, admitted: AdmittedCommand, keys: list[tuple[Any, int]], groups: Sequence[int]
+    ) -> None:
         """Carry out a command for each of some keys."""
-        command = order.command
+        command = admitted.command
         binding = self._binding
         context = CommandContext(binding.cursor, self._outputs, command)
-        context.enter(order.place.stream, self._emitted)
+        context.enter(admitted.place.stream, self._emitted)
         action = action_of(command, binding)
         touched, refused = 0, ""
         failed: dict[int, Exception] = {}
@@ -244,7 +254,7 @@ class CommandExecution:
             binding.cursor.key = key
             if command.target.scope != "all":
                 self._apply_standing(key, group)
-            error = self._attempt(action, context, order)
+            error = self._attempt(action, context, admitted)
             if error is None:
                 touched += 1
                 self._register.note_key(command, key)
@@ -255,34 +265,34 @@ class CommandExecution:
         counts["alone"] = command.target.key is not None
         if failed:
             first = failed[min(failed)]
-            self.result.dead_letters.append(dead_letter_of(order, first, self._core.step))
+            self.result.dead_letters.append(dead_letter_of(admitted, first, self._core.step))
             self.reports.append(
-                report_of(order, "degraded", reason_in_short(first), failed=sorted(failed), **counts)
+                report_of(admitted, "degraded", reason_in_short(first), failed=sorted(failed), **counts)
             )
         elif refused and not touched and command.target.scope != "all":
-            self.reports.append(report_of(order, "refused", refused, alone=counts["alone"]))
+            self.reports.append(report_of(admitted, "refused", refused, alone=counts["alone"]))
         else:
-            self.reports.append(report_of(order, "applied", **counts))
+            self.reports.append(report_of(admitted, "applied", **counts))
 
     def _apply_standing(self, key: Any, group: int) -> None:
         """A key that the step has not seen gets what all keys got, before it gets something of its own."""
-        if not self._standing.orders or self._groups[group].has(key):
+        if not self._standing.commands or self._groups[group].has(key):
             return
         if self._standing_applier is None:
             self._standing_applier = standing_applier(self._standing, self._binding, self._standing_failed)
         if self._standing_applier is not None:
             self._standing_applier(group)
 
-    def _standing_failed(self, order: AdmittedCommand, error: Exception) -> None:
-        self.result.dead_letters.append(dead_letter_of(order, error, self._core.step))
+    def _standing_failed(self, admitted: AdmittedCommand, error: Exception) -> None:
+        self.result.dead_letters.append(dead_letter_of(admitted, error, self._core.step))
 
-    def _for_step(self, order: AdmittedCommand) -> None:
+    def _for_step(self, admitted: AdmittedCommand) -> None:
         """Carry out a command once, for the whole step."""
         kind = CommandContext if self._core.has_key else PartCommandContext
-        context = kind(self._binding.cursor, self._outputs, order.command)
-        context.enter(order.place.stream, self._emitted)
+        context = kind(self._binding.cursor, self._outputs, admitted.command)
+        context.enter(admitted.place.stream, self._emitted)
         context.open_keys(lambda: self._keys(context))
-        error = self._whole_step(action_of(order.command, self._binding), context, order)
+        error = self._whole_step(action_of(admitted.command, self._binding), context, admitted)
         # Every slot replies the same where it has no key.
         replies = [reply for reply in context.replies if self._first or reply[0] is not None]
         counts: dict[str, Any] = {
@@ -291,34 +301,34 @@ class CommandExecution:
             "replies": replies,
         }
         if error is None:
-            self.reports.append(report_of(order, "applied", **counts))
+            self.reports.append(report_of(admitted, "applied", **counts))
             return
         # What raises for the whole step raises in every slot, and is told once.
         if self._first or self._raised_at_key:
-            self.result.dead_letters.append(dead_letter_of(order, error, self._core.step))
+            self.result.dead_letters.append(dead_letter_of(admitted, error, self._core.step))
         self.reports.append(
-            report_of(order, "degraded", reason_in_short(error), failed=list(self._key_groups), **counts)
+            report_of(admitted, "degraded", reason_in_short(error), failed=list(self._key_groups), **counts)
         )
 
-    def _whole_step(self, action: Action, context: Context, order: AdmittedCommand) -> Exception | None:
+    def _whole_step(self, action: Action, context: Context, admitted: AdmittedCommand) -> Exception | None:
         self._visited = 0
         self._binding.leave()
         self.shared.writable = True
         try:
-            return self._attempt(action, context, order)
+            return self._attempt(action, context, admitted)
         finally:
             self.shared.writable = False
             self._binding.leave()
 
-    def _attempt(self, action: Action, context: Any, order: AdmittedCommand) -> Exception | None:
+    def _attempt(self, action: Action, context: Any, admitted: AdmittedCommand) -> Exception | None:
         """Carry out an action; when it raises, nothing of it is left."""
         cursor = self._binding.cursor
         mark = len(self._emitted)
         self._at_a_key = self._went_through = False
-        self._emitted.origin = lambda reason: letter_of(order, reason, self._core.step)
-        cursor.time = order.command.effective_at
+        self._emitted.origin = lambda reason: letter_of(admitted, reason, self._core.step)
+        cursor.time = admitted.command.effective_at
         try:
-            self._binding.note_version(order.command.version)
+            self._binding.note_version(admitted.command.version)
             for item in action(context) or ():
                 self._emitted.side_output(MAIN, item)
         except Exception as e:  # user code may raise anything
@@ -339,18 +349,18 @@ class CommandExecution:
         self._raised_at_key = self._at_a_key
         self._binding.cursor.take_back(self.shared.own if self._went_through else None)
 
-    def _built_in(self, order: AdmittedCommand) -> None:
-        kind = order.command.kind
+    def _built_in(self, admitted: AdmittedCommand) -> None:
+        kind = admitted.command.kind
         if kind == "trace":
             # It answers when the data of this micro-batch has gone through.
-            self.traced.append(order)
+            self.traced.append(admitted)
             return
         if kind == "dump-state":
             # The driver has the dump made of this micro-batch, once it is committed.
-            wanted = msgspec.to_builtins(payload_of(order.command, DumpRequest))
+            wanted = msgspec.to_builtins(payload_of(admitted.command, DumpRequest))
             replies = [(None, wanted)] if self._first else []
             self.reports.append(
-                report_of(order, "applied", key_groups=list(self._key_groups), replies=replies)
+                report_of(admitted, "applied", key_groups=list(self._key_groups), replies=replies)
             )
             return
         if kind in ("pause", "resume"):
@@ -361,12 +371,12 @@ class CommandExecution:
                 self._core.clear_cache(self.header.cache_generation + 1)
             except Exception as e:  # user code may raise anything
                 groups = list(self._key_groups)
-                self.result.dead_letters.append(dead_letter_of(order, e, self._core.step))
-                self.reports.append(report_of(order, "degraded", reason_in_short(e), failed=groups))
+                self.result.dead_letters.append(dead_letter_of(admitted, e, self._core.step))
+                self.reports.append(report_of(admitted, "degraded", reason_in_short(e), failed=groups))
                 return
             # Other workers clear theirs when they next see the slot.
             self.header.cache_generation += 1
-        self.reports.append(report_of(order, "applied", key_groups=list(self._key_groups)))
+        self.reports.append(report_of(admitted, "applied", key_groups=list(self._key_groups)))
 
     # -- broadcast control records --
 
@@ -435,7 +445,7 @@ class CommandExecution:
         context.key_group = key_group
 
     def _all_keys(self) -> Iterator[tuple[Any, int]]:
-        """Every key of the slot with its key group; keys whose values are all gone are no keys."""
+        """Every key of the slot with its key group; keys whose values are all gone do not count as keys."""
         for group in self._key_groups:
             if not self._table(group).keys and group not in self._groups:
                 continue

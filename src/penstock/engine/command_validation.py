@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from penstock.control.admitted_commands import AdmittedCommand
 from penstock.control.commands import Command, CommandError, DumpRequest, in_short
-from penstock.control.orders import AdmittedCommand
 from penstock.control.receipts import RecordPosition
 from penstock.operators.handlers import BUILT_IN_KINDS, Handler
 from penstock.state.history import TemporalState
@@ -95,8 +95,8 @@ class Accepting:
     steps: Mapping[str, AcceptedStep]
     key_groups: int
 
-    def orders(self, commands: Sequence[tuple[RecordPosition, Command]]) -> list[AdmittedCommand]:
-        """The orders of some commands; with a refusal where no step takes one."""
+    def admit(self, commands: Sequence[tuple[RecordPosition, Command]]) -> list[AdmittedCommand]:
+        """Validate commands; those that no step takes get a refusal."""
         checked = [(place, command, self._refusal(command)) for place, command in commands]
         good = [command for _, command, refusal in checked if not refusal]
         try:
@@ -112,19 +112,19 @@ class Accepting:
         ]
 
     def _order(self, place: RecordPosition, command: Command, refusal: str) -> AdmittedCommand:
-        """The order of one command whose keys have still to be tried."""
+        """Admit one command, before its keys are checked."""
         if not refusal:
             try:
                 (groups,) = self._key_groups([command])
             except _NOT_A_KEY as e:
                 kind = self.steps[command.target.step].key_type
-                refusal = f"the target has a key that is no {kind}: {e}"
+                refusal = f"the target has a key that is not of type {kind}: {e}"
             else:
                 return AdmittedCommand(place, command, command.target.step, "", groups)
         return self.refused(place, command, refusal)
 
     def refused(self, place: RecordPosition, command: Command, refusal: str) -> AdmittedCommand:
-        """The order of a command that must not be carried out."""
+        """Admit a command with a refusal."""
         judge = command.target.step if command.target.step in self.steps else next(iter(self.steps))
         # A refused command keeps its payload out of the way of the steps.
         short = msgspec.structs.replace(command, payload=msgspec.Raw(b"null"))
@@ -174,7 +174,7 @@ class Accepting:
         }
 
     def malformed(self, error: CommandError, place: RecordPosition) -> AdmittedCommand:
-        """The order for what is no command."""
+        """Admit, with a refusal, what is not a valid command."""
         command_id = error.id or f"{place.stream}/{place.partition}/{place.offset}"
         return AdmittedCommand(place, Command(id=command_id, kind=""), next(iter(self.steps)), str(error))
 

@@ -454,7 +454,7 @@ class GroupRun:
             columns = self._state.columns.values()
             before = [column.snapshot() for column in columns]
             part = records.slice(low, high - low)
-            context = BatchContext(slots[low:high], known, block.stream, self._context.key_group)
+            context = BatchContext(part, slots[low:high], known, block.stream, self._context.key_group)
             try:
                 of_rows = keys.slice(low, high - low), None if times is None else times.slice(low, high - low)
                 emissions = self._run_batch(part, context, of_rows)

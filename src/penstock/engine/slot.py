@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.control.orders import AdmittedCommand
+from penstock.control.admitted_commands import AdmittedCommand
 from penstock.control.receipts import Outcome, Report
 from penstock.control.register import Register, merged_registers
 from penstock.operators.error_reasons import reason_of
@@ -175,11 +175,11 @@ def merged(headers: Sequence[Header]) -> Header:
     )
 
 
-def report_of(order: AdmittedCommand, outcome: Outcome, reason: str = "", **more: Any) -> Report:
-    """A report on an order."""
-    command = order.command
+def report_of(admitted: AdmittedCommand, outcome: Outcome, reason: str = "", **more: Any) -> Report:
+    """A report on a command."""
+    command = admitted.command
     return Report(
-        order.place,
+        admitted.place,
         command.id,
         command.kind,
         str(command.target),
@@ -191,15 +191,15 @@ def report_of(order: AdmittedCommand, outcome: Outcome, reason: str = "", **more
     )
 
 
-def dead_letter_of(order: AdmittedCommand, error: Exception, step: str) -> DeadLetter:
+def dead_letter_of(admitted: AdmittedCommand, error: Exception, step: str) -> DeadLetter:
     """The dead letter of a command whose handler raised."""
-    return letter_of(order, reason_of(error), step)
+    return letter_of(admitted, reason_of(error), step)
 
 
-def letter_of(order: AdmittedCommand, reason: str, step: str) -> DeadLetter:
+def letter_of(admitted: AdmittedCommand, reason: str, step: str) -> DeadLetter:
     """The dead letter of a command, or of what its handler has emitted."""
-    place = order.place
-    raw = msgspec.json.encode(order.command)
+    place = admitted.place
+    raw = msgspec.json.encode(admitted.command)
     return DeadLetter(reason, place.stream, step, place.partition, place.offset, raw)
 
 

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.base.instants import milliseconds_of
+from penstock.control.admitted_commands import AdmittedCommand, SlotCommand
 from penstock.control.commands import COMMANDS
-from penstock.control.orders import AdmittedCommand, Steered
 from penstock.control.receipts import Report, StepTime, Trace
 from penstock.engine.actions import StandingCommands, standing_applier
 from penstock.engine.command_execution import CommandExecution, KeptOnce
@@ -130,7 +130,7 @@ class SlotRun:
             return [DeadLetter(reason_of(e), COMMANDS, self._core.step, "clear-cache", 0, b"")]
         return []
 
-    def steer(self, orders: Sequence[Steered], blocks: Sequence[Block]) -> CommandExecution:
+    def steer(self, commands: Sequence[SlotCommand], blocks: Sequence[Block]) -> CommandExecution:
         """Carry out commands and let broadcast control records take effect, for all key groups of the slot.
 
         Gives the steering that is done, which has the result and the reports.
@@ -138,11 +138,11 @@ class SlotRun:
         ordered = sorted(blocks, key=lambda block: block.order)
         with no_cyclic_collection():
             try:
-                execution = self._steered(orders, ordered, BoundValueState)
+                execution = self._steered(commands, ordered, BoundValueState)
             except UnstorableValueError:
                 # The first form may have changed them.
                 self._read_shared()
-                execution = self._steered(orders, ordered, CheckedValueState)
+                execution = self._steered(commands, ordered, CheckedValueState)
         for group, changes in execution.changes.items():
             self._tables.put(group, changes)
         self._take_over(execution)
@@ -166,7 +166,7 @@ class SlotRun:
 
     def _steered(
         self,
-        orders: Sequence[Steered],
+        commands: Sequence[SlotCommand],
         blocks: Sequence[Block],
         kind: type[BoundValueState],
     ) -> CommandExecution:
@@ -177,9 +177,9 @@ class SlotRun:
         execution = CommandExecution(
             FunctionInstance(self._core, around, kind), kept, self._slot, self._tables.table
         )
-        execution.expect(orders)
-        for order in orders:
-            execution.command(order, self._now)
+        execution.expect(commands)
+        for admitted in commands:
+            execution.command(admitted, self._now)
         for block in blocks:
             execution.broadcast(block)
         execution.finish()
@@ -306,8 +306,8 @@ class SlotRun:
             self._standing_applier = binding, standing_applier(self._standing, binding, self._standing_failed)
         return self._standing_applier[1]
 
-    def _standing_failed(self, order: AdmittedCommand, error: Exception) -> None:
-        self._letters.append(dead_letter_of(order, error, self._core.step))
+    def _standing_failed(self, admitted: AdmittedCommand, error: Exception) -> None:
+        self._letters.append(dead_letter_of(admitted, error, self._core.step))
 
     def traces(self, level: int) -> list[Report]:
         """The answers to the traces of this micro-batch, once its data is processed."""
@@ -324,8 +324,8 @@ class SlotRun:
             self.time,
         )
         return [
-            report_of(order, "applied", key_groups=[], keys=self._tables.keys, trace=trace)
-            for order in self._traced
+            report_of(admitted, "applied", key_groups=[], keys=self._tables.keys, trace=trace)
+            for admitted in self._traced
         ]
 
     def settings(self) -> dict[str, Any]:

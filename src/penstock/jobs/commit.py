@@ -16,22 +16,29 @@ from penstock.checkpoints.checkpoint_files import COUNTS_FILE, mark_begun, store
 from penstock.checkpoints.checkpoint_sync import CheckpointSync
 from penstock.checkpoints.ownership import Ownership
 from penstock.checkpoints.plans import Plans
+from penstock.control.encoded_receipts import Batch, BatchReceipts, EncodedReceipts, encode_receipts
 from penstock.control.receipts import StepTime, slowest_time
-from penstock.control.stories import Batch, BatchStories, EncodedHistory, stories
 from penstock.errors import JobFailedError, PenstockError
 from penstock.jobs.batch_bounds import BatchBounds
 from penstock.jobs.compile import CompiledJob
 from penstock.jobs.control_history import ControlHistory
 from penstock.jobs.dump_queue import DumpQueue
-from penstock.jobs.metrics_recorder import LagClock, MetricsRecorder, SlotCounts, kafka_waiting, log_waiting
+from penstock.jobs.metrics_recorder import (
+    Counted,
+    LagClock,
+    MetricsRecorder,
+    SlotCounts,
+    kafka_waiting,
+    log_waiting,
+)
 from penstock.metrics.batch_metrics import Lag
 from penstock.runtime.packed_rows import (
     DEAD_LETTERS,
+    RECEIPT_COLUMNS,
     REPORTS,
-    STORIES,
     TIME,
+    decode_receipt_columns,
     reports_of,
-    runs_of_bytes,
     time_of,
 )
 from penstock.spark.progress import BatchProgress, ProgressReader
@@ -94,6 +101,22 @@ class Progress:
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
     event_time: dict[str, EventTime] = field(default_factory=dict)
+
+    def add(self, batch_id: int, counted: Counted) -> None:
+        """Add what the tasks of a micro-batch reported."""
+        self.batch_id = batch_id
+        self.batches += 1
+        self.dead_letters += counted.dead_letters
+        self.commands += sum(counted.commands.values())
+        for totals, more in (
+            (self.records_in, counted.records_in),
+            (self.records_out, counted.records_out),
+            (self.in_windows, counted.in_windows),
+            (self.late, counted.late),
+            (self.without_window, counted.without_window),
+        ):
+            for name, count in more.items():
+                totals[name] = totals.get(name, 0) + count
 
 
 @dataclass
@@ -197,34 +220,32 @@ class BatchCommitter:
         for name, found in messages.items():
             self.bound.sinks[name][0].commit(batch_id, found)
         self._count(batch_id, reports)
-        told = self._stories(batch_id, reports)
-        self.bound.receipts.write(batch_id, told)
-        self.dumps.want(batch_id, told.together)
+        receipts = self._receipts(batch_id, reports)
+        self.bound.receipts.write(batch_id, receipts)
+        self.dumps.want(batch_id, receipts.together)
         # Last, so that a replay counts anew what a crash has left uncounted; and for good, since receipts have counts.
         self._checkpoint.save(COUNTS_FILE, self._counts)
         counts = self._counts
         held = SlotCounts(counts.keys, counts.state_bytes, counts.held)
-        self.recorder.take(batch_id, reports, told, held, begun_s)
+        self.progress.add(batch_id, self.recorder.take(batch_id, reports, receipts, held, begun_s))
         self.ownership.check()
 
-    def _stories(self, batch_id: int, reports: list[Any]) -> BatchStories:
+    def _receipts(self, batch_id: int, reports: list[Any]) -> BatchReceipts:
         """What became of the commands of the micro-batch, in their order."""
-        runs = [
-            run for report in reports if report.kind == STORIES for run in runs_of_bytes(bytes(report.body))
+        columns = [
+            some
+            for report in reports
+            if report.kind == RECEIPT_COLUMNS
+            for some in decode_receipt_columns(bytes(report.body))
         ]
         slots = [reports_of(bytes(report.body)) for report in reports if report.kind == REPORTS]
-        together: list[EncodedHistory] = []
+        together: list[EncodedReceipts] = []
         if slots:
             batch = Batch(batch_id, max(at for at, _, _ in slots), self._counts.records)
-            together = stories((one for _, some, _ in slots for one in some), batch)
-        told = BatchStories.of(runs, together)
-        self.progress.commands += len(told)
-        return told
+            together = encode_receipts((one for _, some, _ in slots for one in some), batch)
+        return BatchReceipts.of(columns, together)
 
     def _count(self, batch_id: int, reports: list[Any]) -> None:
-        progress = self.progress
-        progress.batch_id = batch_id
-        progress.batches += 1
         counts = self._counts
         is_new = batch_id > counts.batch
         counts.batch = max(counts.batch, batch_id)
@@ -243,15 +264,6 @@ class BatchCommitter:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
             elif report.kind == TIME:
                 self._times.setdefault(report.name, {})[report.partition] = time_of(bytes(report.body))
-            elif report.kind in ("in_windows", "late", "without_window"):
-                found = getattr(progress, report.kind)
-                found[report.name] = found.get(report.name, 0) + report.total
-            elif report.kind == "out" and report.name == DEAD_LETTERS:
-                progress.dead_letters += report.total
-            elif report.kind == "out":
-                progress.records_out[report.name] += report.total
-        for name, total in read["in"].items():
-            progress.records_in[name] += total
         self.bounds.see(read["in"], read["in_bytes"])
 
     @property

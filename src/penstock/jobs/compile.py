@@ -65,7 +65,7 @@ from penstock.sources.topic_identity import TopicIdentity
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.query import BoundSource
 from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, ProcessNode, SourceNode, TransformNode
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 
@@ -98,7 +98,7 @@ class CompiledJob:
 
 
 def compile_job(
-    job: Job, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False
+    job: JobDescription, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False
 ) -> CompiledJob:
     """Bind every stream and sink of the job. With `gets_seed` the checkpoint will have a seed when the job starts.
 
@@ -107,13 +107,46 @@ def compile_job(
     check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
+    plan = _plan(job, settings, checkpoint, bindings, gets_seed=gets_seed)
+    sinks = _sinks(job, plan, bindings)
+    sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings))
+    commands = bindings.get(COMMANDS)
+    bound_receipts = bindings.get(RECEIPTS)
+    receipts = ReceiptWriter(
+        checkpoint.folder,
+        lineage.output_id,
+        None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
+        settings.receipts_mb << 20,
+    )
+    dead_letters = bindings[DEAD_LETTERS]
+    where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
+    control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
+    graph = described_graph(job.name, plan, bindings)
+    topics, notes = known_topics(
+        (bindings[s.node.name] for s in sources if s.node is not START_NODE), checkpoint, lineage
+    )
+    return CompiledJob(
+        plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes
+    )
+
+
+def _plan(
+    job: JobDescription,
+    settings: RunSettings,
+    checkpoint: Checkpoint,
+    bindings: Mapping[str, Binding],
+    *,
+    gets_seed: bool,
+) -> JobPlan:
+    """The levels of the job, with what its tasks need to know of the bindings."""
+    lineage = checkpoint.lineage(wanted_lineage(job, settings))
     kafka_sources = {
         n.name: kafka_source.preflight(binding)
         for n in job.graph.sources()
         if isinstance(binding := bindings[n.name], KafkaBinding)
     }
     timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
-    plan = JobPlan(
+    return JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
         raw_streams=frozenset(n.name for n in job.graph.sources() if _has_raw(bindings[n.name])),
@@ -129,19 +162,30 @@ def compile_job(
             checkpoint, lineage, {name: known for name, known in kafka_sources.items() if name in timed}
         ),
     )
+
+
+def _sinks(
+    job: JobDescription, plan: JobPlan, bindings: Mapping[str, Binding]
+) -> dict[str, tuple[Sink, RecordType, pa.Schema]]:
+    """Each sink and that of the dead letters, with what it writes."""
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
         made = _sink(bindings[sink.name], sink.record_type, sink.protobuf)
         sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
-    dead_letters = bindings[DEAD_LETTERS]
     sinks[DEAD_LETTERS] = (
-        _sink(dead_letters, DEAD_LETTER_TYPE, None),
+        _sink(bindings[DEAD_LETTERS], DEAD_LETTER_TYPE, None),
         DEAD_LETTER_TYPE,
         DEAD_LETTER_TYPE.schema,
     )
+    return sinks
+
+
+def _sources(
+    job: JobDescription, bindings: Mapping[str, Binding], place: _Place
+) -> tuple[list[BoundSource], list[Receiver[Any]]]:
+    """The sources in the order of the lineage, and what receives the records of those that cannot be read again."""
     sources: list[BoundSource] = []
     receivers: list[Receiver[Any]] = []
-    place = _Place(plan, checkpoint, settings)
     commands = bindings.get(COMMANDS)
     if isinstance(commands, KafkaBinding):
         kafka_source.preflight(commands)
@@ -151,26 +195,13 @@ def compile_job(
         sources.append(source)
         receivers += [receiver] if receiver is not None else []
     if commands is not None:
-        sources[-1] = _command_source(sources[-1], commands, place, settings)
-    if STARTS in lineage.streams:
-        sources.append(BoundSource(START_NODE, StartLog(), StartReader(plan)))
-    bound_receipts = bindings.get(RECEIPTS)
-    receipts = ReceiptWriter(
-        checkpoint.folder,
-        lineage.output_id,
-        None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
-        settings.receipts_mb << 20,
-    )
-    where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
-    control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
-    graph = described_graph(job.name, plan, bindings)
-    topics, notes = known_topics((bindings[n.name] for n in nodes), checkpoint, lineage)
-    return CompiledJob(
-        plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes
-    )
+        sources[-1] = _command_source(sources[-1], commands, place, place.settings)
+    if STARTS in place.checkpoint.known_lineage().streams:
+        sources.append(BoundSource(START_NODE, StartLog(), StartReader(place.plan)))
+    return sources, receivers
 
 
-def check_travels(job: Job) -> None:
+def check_travels(job: JobDescription) -> None:
     """Raise JobDefinitionError when a function of the job cannot be sent to the workers."""
     for node in job.graph.nodes.values():
         if isinstance(node, TransformNode):
@@ -192,7 +223,9 @@ def _check_travels(what: str, function: object) -> None:
         ) from e
 
 
-def parse_bindings(job: Job, given: Mapping[str, str], checkpoint: Checkpoint) -> dict[str, Binding]:
+def parse_bindings(
+    job: JobDescription, given: Mapping[str, str], checkpoint: Checkpoint
+) -> dict[str, Binding]:
     """The binding of every stream and sink of the job, and of the dead letters."""
     found: dict[str, Binding] = {}
     for source in job.graph.sources():
@@ -235,7 +268,7 @@ def _command_folder(checkpoint: Checkpoint) -> Path:
     return folder
 
 
-def wanted_lineage(job: Job, settings: RunSettings) -> Lineage:
+def wanted_lineage(job: JobDescription, settings: RunSettings) -> Lineage:
     """The lineage of a new checkpoint of the job."""
     streams = tuple(source.name for source in job.graph.sources())
     if job.graph.steps():
@@ -278,11 +311,11 @@ class _Place:
         oldest = (
             oldest_ends(self.checkpoint.spark_folder / "offsets", streams).get(stream, 0) if streams else 0
         )
-        own = self.checkpoint.folder / COMMANDS
+        own = (self.checkpoint.folder / COMMANDS, self.checkpoint.inputs / stream)
         return Keeping(
             self.settings.retained_batches,
             oldest if isinstance(oldest, int) else 0,
-            owned=stream == COMMANDS and Path(binding.directory).absolute() == own,
+            owned=Path(binding.directory).absolute() in own,
         )
 
 

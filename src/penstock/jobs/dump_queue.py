@@ -13,7 +13,7 @@ import msgspec
 from penstock.base.durable import write_atomically
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.control.commands import DumpRequest
-from penstock.control.stories import EncodedHistory
+from penstock.control.encoded_receipts import EncodedReceipts
 from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
 from penstock.runtime.cuts import batch_numbers
 
@@ -53,17 +53,17 @@ class DumpQueue:
         self._on_note: Final = on_note
         self._running: tuple[Path, _Wanted, subprocess.Popen[str]] | None = None
 
-    def want(self, batch: int, stories: Iterable[EncodedHistory]) -> None:
+    def want(self, batch: int, commands: Iterable[EncodedReceipts]) -> None:
         """Take note of the dumps that commands of a micro-batch ask for; called again with the same after a crash."""
-        for story in stories:
-            if _KIND.encode() not in story.lines:
+        for command in commands:
+            if _KIND.encode() not in command.lines:
                 continue
-            receipt = story.receipts[-1]
+            receipt = command.receipts[-1]
             if receipt.kind != _KIND or receipt.status != "APPLIED":
                 continue
             request = _request(receipt.details)
             wanted = _Wanted(batch, receipt.id, request.place(batch), request.format)
-            name = f"{batch:010}-{story.place.partition}-{story.place.offset}".replace("/", "_")
+            name = f"{batch:010}-{command.place.partition}-{command.place.offset}".replace("/", "_")
             write_atomically(self._folder / f"{name}.json", msgspec.json.encode(wanted))
 
     def step(self) -> bool:

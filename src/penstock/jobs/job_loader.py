@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Final
 
 from penstock.errors import JobDefinitionError, PenstockError
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 
 __all__ = ["LoadedJob", "is_module_taken", "load_job"]
 
@@ -23,7 +23,7 @@ _MOST_MODULES: Final = 500
 class LoadedJob:
     """A job and the modules and packages that its file may import, which the workers need too."""
 
-    job: Job
+    job: JobDescription
     code: tuple[Path, ...]
 
 
@@ -108,18 +108,19 @@ def _line_of(error: BaseException, path: Path) -> str:
     return f", line {lines[-1]}" if lines else ""
 
 
-def _attribute(module: ModuleType, attribute: str, name: str) -> Job:
+def _attribute(module: ModuleType, attribute: str, name: str) -> JobDescription:
     found = getattr(module, attribute, None)
-    if not isinstance(found, Job):
+    if not isinstance(found, JobDescription):
         known = (
-            ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, Job))) or "none"
+            ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, JobDescription)))
+            or "none"
         )
         raise JobDefinitionError(f"{name} has no job named {attribute!r}; jobs in it: {known}.")
     return found
 
 
-def _only_job(module: ModuleType, name: str) -> Job:
-    jobs = {key: value for key, value in vars(module).items() if isinstance(value, Job)}
+def _only_job(module: ModuleType, name: str) -> JobDescription:
+    jobs = {key: value for key, value in vars(module).items() if isinstance(value, JobDescription)}
     distinct = {id(job): job for job in jobs.values()}
     if not distinct:
         raise JobDefinitionError(f"{name} defines no job. Write job = ps.Job('name') at its top level.")

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from penstock.base.instants import instant_of
+from penstock.control.encoded_receipts import BatchReceipts
 from penstock.control.receipts import FINAL
-from penstock.control.stories import BatchStories
 from penstock.jobs.compile import CompiledJob
 from penstock.jobs.job_log import job_log
 from penstock.machine.memory import MemoryUse
@@ -64,6 +64,7 @@ class Counted:
     commands: dict[str, int] = field(default_factory=dict)
     steps: dict[str, StepFigures] = field(default_factory=dict)
     step_records: dict[str, int] = field(default_factory=dict)
+    in_windows: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
     watermarks: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -73,12 +74,17 @@ class Counted:
 
 
 def counted(
-    reports: Sequence[Any], told: BatchStories, held: SlotCounts, steps: Sequence[str], parallelism: int
+    reports: Sequence[Any], told: BatchReceipts, held: SlotCounts, steps: Sequence[str], parallelism: int
 ) -> Counted:
-    """What the reports of a micro-batch and the stories of its commands come to."""
+    """What the reports of a micro-batch and the receipts of its commands come to."""
     found = Counted(is_empty=not reports)
     by_slot: dict[str, list[int]] = {}
-    sums = {"in": found.records_in, "late": found.late, "without_window": found.without_window}
+    sums = {
+        "in": found.records_in,
+        "in_windows": found.in_windows,
+        "late": found.late,
+        "without_window": found.without_window,
+    }
     for report in reports:
         if report.kind in sums:
             _add(sums[report.kind], report.name, report.total)
@@ -254,12 +260,13 @@ class MetricsRecorder:
         return time.monotonic() - begun_s if batch > self.latest.batch else 0.0
 
     def take(
-        self, batch: int, reports: Sequence[Any], told: BatchStories, held: SlotCounts, begun_s: float
-    ) -> None:
+        self, batch: int, reports: Sequence[Any], told: BatchReceipts, held: SlotCounts, begun_s: float
+    ) -> Counted:
         """Take what the tasks of a micro-batch reported, once it is committed to the sinks, since `begun_s`."""
         found = counted(reports, told, held, self._steps, self._parallelism)
         found.sinks_s = time.monotonic() - begun_s
         self._pending[batch] = found
+        return found
 
     def rested(self, batch: int, seconds: float) -> None:
         """Take note that the job rests within a micro-batch, in which nothing came."""

@@ -24,7 +24,7 @@ from penstock.savepoints.source_files import OWN_FOLDERS, is_beginning
 from penstock.savepoints.state_restore import Snapshot, described_in, write_seed
 from penstock.snapshots.snapshot_reader import read_file
 from penstock.streams.graph import COMMANDS
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 
 __all__ = ["begin", "check_stored_states", "declared_state", "must_evolve", "planned_changes", "put_aside"]
 
@@ -48,12 +48,12 @@ def put_aside(folder: Path, stop: threading.Event, timeout_s: float) -> Path | N
     return aside
 
 
-def declared_state(job: Job) -> JobState:
+def declared_state(job: JobDescription) -> JobState:
     """The states that a job declares."""
     return described(job.name, JobPlan(job.graph, job.key_groups, frozenset(), frozenset(), strict=False))
 
 
-def planned_changes(job: Job, source: str, *, allow_non_restored_state: bool) -> list[Change]:
+def planned_changes(job: JobDescription, source: str, *, allow_non_restored_state: bool) -> list[Change]:
     """What would become of each state if the job began from a savepoint, a dump, or a checkpoint. Reads no data."""
     declared = declared_state(job).steps
     if not (Path(source) / STATE_FILE).exists():
@@ -77,7 +77,7 @@ def must_evolve(declared: JobState, checkpoint: Checkpoint) -> bool:
     return any(change.outcome not in ("kept", "added") for change in changes)
 
 
-def begin(job: Job, settings: RunSettings, checkpoint: Checkpoint) -> str:
+def begin(job: JobDescription, settings: RunSettings, checkpoint: Checkpoint) -> str:
     """Prepare the checkpoint of a run, which is locked; gives a sentence that says with what the job begins.
 
     A new checkpoint gets the state of the snapshot that the settings name. All of it is there when the checkpoint has a

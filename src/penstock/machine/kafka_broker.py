@@ -218,7 +218,7 @@ def _free_ports() -> tuple[int, int]:
 def _bound(listener: socket.socket) -> int:
     for _ in range(_PORT_ATTEMPTS):
         with contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", random.randrange(*_PORTS)))  # noqa: S311  # a port is no secret
+            listener.bind(("127.0.0.1", random.randrange(*_PORTS)))  # noqa: S311  # a port is not secret
             return int(listener.getsockname()[1])
     raise BrokerStartError(f"No free port was found between {_PORTS[0]} and {_PORTS[1]} on 127.0.0.1.")
 

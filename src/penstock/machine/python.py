@@ -18,7 +18,7 @@ def interpreter_without(paths: Sequence[Path], forked: tuple[str, Path] | None =
     """A program that runs this interpreter without the given entries at the front of the import path.
 
     They are taken from PYTHONPATH when they stand there first and in that order. `forked` names an environment variable
-    and a file: where the variable is set, that file is run in place of modules of PySpark and penstock, with all
+    and a file: where the variable is set, that file is run instead of modules of PySpark and penstock, with all
     arguments and without site-packages. The program is kept in the cache.
     """
     entries = shlex.quote(":".join(map(str, paths)))

@@ -40,7 +40,7 @@ def metrics_address(text: str, *, allow_remote: bool) -> Address:
         host = port = None
     if host is None or port is None or "@" in text or "/" in text:
         raise JobDefinitionError(
-            f"{text!r} is no address for metrics. Write HOST:PORT, for example 127.0.0.1:9464."
+            f"{text!r} is not an address for metrics. Write HOST:PORT, for example 127.0.0.1:9464."
         )
     address = Address(host, port)
     if not address.is_loopback and not allow_remote:

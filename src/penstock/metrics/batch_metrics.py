@@ -177,7 +177,7 @@ class FiguresWriter:
             self._begin_segment()
         assert self._file is not None
         if os.write(self._file, line) != len(line):
-            # The disk is full, and what was written is no whole line.
+            # The disk is full, and what was written is not a whole line.
             os.ftruncate(self._file, self._size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
         self._size += len(line)
@@ -271,11 +271,11 @@ def newest_figures(checkpoint: Path) -> Figures | None:
 
 
 def last_figures(
-    checkpoint: Path, most: int, *, after: int | None = None, since: dt.datetime | None = None
+    checkpoint: Path, limit: int, *, after: int | None = None, since: dt.datetime | None = None
 ) -> list[Figures]:
-    """The figures of the newest micro-batches, at most so many, oldest first.
+    """The figures of the newest micro-batches, at most `limit`, oldest first.
 
-    With `after` of those behind a micro-batch, with `since` of those that ended after a time. Reads no more than it
+    Only those after the micro-batch `after`, and those that ended after `since`. Reads no more than it
     needs. Raises CheckpointError when they cannot be read.
     """
     folder = checkpoint / FIGURES
@@ -287,7 +287,7 @@ def last_figures(
             is_before = (after is not None and figures.batch <= after) or (
                 since is not None and figures.ended <= since
             )
-            if is_before or len(found) == most:
+            if is_before or len(found) == limit:
                 return found[::-1]
             found.append(figures)
     return found[::-1]

@@ -194,7 +194,7 @@ def _file(place: _Place, prefix: _Place, most_bytes: int) -> bytes:
     try:
         with open(_opened(root, parts), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise PlaceRefusedError(f"{name!r} cannot be read: it is no regular file")
+                raise PlaceRefusedError(f"{name!r} cannot be read: it is not a regular file")
             content = file.read(most_bytes + 1)
     except OSError as e:
         if e.errno in _OF_WORKER:

@@ -120,7 +120,7 @@ def _endpoint(variables: tuple[str, ...], environ: Mapping[str, str]) -> str:
     for variable in variables:
         if variable in environ:
             if not _ENDPOINT.fullmatch(environ[variable]):
-                raise _UnusableError(f"{variable} of the job is no address like https://HOST:PORT")
+                raise _UnusableError(f"{variable} of the job is not an address like https://HOST:PORT")
             return environ[variable]
     return ""
 
@@ -180,7 +180,7 @@ def why(error: BaseException, place: Place) -> str:
     """
     if isinstance(error, _UnusableError | ProfileError):
         return str(error)
-    # A panic of obstore is no Exception; a line break in a credential is enough for one.
+    # A panic of obstore is not an Exception; a line break in a credential is enough for one.
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
     return _reason(error, place)
@@ -214,7 +214,7 @@ def _reason(error: BaseException, place: Place) -> str:
 
 
 def _code(text: str) -> str:
-    """The store's own name of the error, which is no secret."""
+    """The store's own name of the error, which is not secret."""
     found = re.search(r"<Code>(\w{1,60})</Code>", text)
     return found[1] if found else ""
 

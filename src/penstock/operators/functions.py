@@ -199,13 +199,43 @@ class BatchContext:
     """
 
     def __init__(
-        self, key_indices: npt.NDArray[np.int64], keys: pa.Array, stream: str, key_group: int
+        self,
+        records: pa.RecordBatch,
+        key_indices: npt.NDArray[np.int64],
+        keys: pa.Array,
+        stream: str,
+        key_group: int,
     ) -> None:
+        self._records = records
         self.key_indices = key_indices
         self.keys = keys
         self.stream = stream
         self.key_group = key_group
         self.emitted: list[tuple[str, pa.RecordBatch, npt.NDArray[np.int64]]] = []
+
+    def select(
+        self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_], *fields: str, **columns: Any
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """Records to emit for some rows of the batch, for `process_batch` to return or for `side_output`.
+
+        `rows` are numbers, or for each record of the batch whether it is one of them. `fields` are those that go on as
+        they are; `columns` have a value for each of the rows: arrays of NumPy or Arrow, or lists.
+
+        >>> class Fahrenheit(ProcessFunction):
+        ...     def process_batch(self, records, ctx):
+        ...         celsius = records.column("celsius").to_numpy()
+        ...         warm = np.flatnonzero(celsius > 20)
+        ...         return ctx.select(warm, "sensor", fahrenheit=celsius[warm] * 1.8 + 32)
+        """
+        picked: npt.NDArray[np.int64] = (
+            np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64, copy=False)
+        )
+        taken = {name: self._records.column(name).take(pa.array(picked)) for name in fields}
+        made = {
+            name: column if isinstance(column, pa.Array) else pa.array(column)
+            for name, column in columns.items()
+        }
+        return pa.RecordBatch.from_pydict(taken | made), picked
 
     def side_output(self, name: str, batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> None:
         """Emit a batch of records to a side output; `rows` names the input row that each came from."""
@@ -227,11 +257,11 @@ class ProcessFunction:
 
     side_outputs: ClassVar[Mapping[str, Any]] = {}
 
-    def process_record(self, record: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_record(self, record: Any, ctx: Context, /) -> Iterable[Any] | None:
         """Process one record; yield or return the records to emit."""
         raise NotImplementedError
 
-    def on_timer(self, timer: Timer, ctx: Context) -> Iterable[Any] | None:
+    def on_timer(self, timer: Timer, ctx: Context, /) -> Iterable[Any] | None:
         """A timer of `ctx.key` is due, which was registered with `ctx.timers`; yield or return the records to emit.
 
         By processing time it is called after the control records of a micro-batch and before its data, by event time
@@ -240,12 +270,12 @@ class ProcessFunction:
         """
         raise NotImplementedError
 
-    def process_batch(self, records: pa.RecordBatch, ctx: BatchContext) -> Any:
+    def process_batch(self, records: pa.RecordBatch, ctx: BatchContext, /) -> Any:
         """Process many records of one key group, in order; in a step without a key, of one part and source partition.
 
         Returns None, or a record batch to emit: with as many rows as `records`, or as a pair
-        `(batch, rows)` where `rows[i]` is the row of `records` that row i of `batch` came from.
-        A batch may be cut anywhere, so the result must not depend on where it is.
+        `(batch, rows)` where `rows[i]` is the row of `records` that row i of `batch` came from, as `ctx.select` makes
+        it. A batch may be cut anywhere, so the result must not depend on where it is.
         """
         raise NotImplementedError
 
@@ -266,7 +296,7 @@ class ConnectedProcessFunction(ProcessFunction):
     is yielded outside of that loop leaves the step once.
     """
 
-    def process_control(self, record: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_control(self, record: Any, ctx: Context, /) -> Iterable[Any] | None:
         """Take a control record into account; may emit records like `process_record`."""
         raise NotImplementedError
 
@@ -284,8 +314,8 @@ def declared_states(function: ProcessFunction) -> dict[str, KeyedState]:
     return found
 
 
-def check_function(function: Any, step: str, *, connected: bool) -> None:
-    """Raise JobDefinitionError when the function cannot be the one of that step."""
+def check_function(function: Any, step: str, *, connected: bool) -> ProcessFunction:
+    """The function of a step. JobDefinitionError for what cannot be that."""
     if inspect.isclass(function):
         raise JobDefinitionError(
             f"Step {step!r} was given the class {function.__name__}; give an instance: {function.__name__}()."
@@ -304,6 +334,8 @@ def check_function(function: Any, step: str, *, connected: bool) -> None:
         )
     if connected and kind.process_control is ConnectedProcessFunction.process_control:  # type: ignore[attr-defined]
         raise JobDefinitionError(f"{kind.__name__} of step {step!r} does not override process_control.")
+    found: ProcessFunction = function
+    return found
 
 
 def output_type(function: ProcessFunction, declared: Any, step: str) -> RecordType | None:

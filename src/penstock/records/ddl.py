@@ -51,7 +51,7 @@ class DdlParser:
         self._next = 0
 
     def parse(self) -> list[Field]:
-        """The fields, in order. SchemaError when the text is no DDL."""
+        """The fields, in order. SchemaError when the text is not DDL."""
         fields = self._fields(end=None)
         if not fields:
             raise SchemaError(

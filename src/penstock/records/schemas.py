@@ -38,7 +38,9 @@ def record_type(schema: Any) -> RecordType:
     >>> record_type("sensor_id INT, temperature DOUBLE").field_names
     ('sensor_id', 'temperature')
     """
-    raise SchemaError(f"{schema!r} is no schema. Give a dataclass, a protobuf message class or a DDL string.")
+    raise SchemaError(
+        f"{schema!r} is not a schema. Give a dataclass, a protobuf message class or a DDL string."
+    )
 
 
 @record_type.register
@@ -53,7 +55,7 @@ def _(schema: type) -> RecordType:
     if hasattr(schema, "DESCRIPTOR") and hasattr(schema, "SerializeToString"):
         return of_protobuf(ProtobufSource.of(schema))
     raise SchemaError(
-        f"{schema.__name__} is no schema. Give a dataclass, a protobuf message class or a DDL string."
+        f"{schema.__name__} is not a schema. Give a dataclass, a protobuf message class or a DDL string."
     )
 
 

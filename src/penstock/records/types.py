@@ -62,7 +62,7 @@ def _beyond_years(column: pa.Array) -> pa.BooleanArray | None:
 
 @functools.cache
 def _years(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """The first and the last value of a type that Python's own times can hold; None for types that are no times."""
+    """The first and the last value of a type that Python's own times can hold; None for types that are not times."""
     # Made when first needed, for Arrow imports pandas to make them.
     if kind.equals(SCALARS[dt.date]):
         return pa.scalar(dt.date.min, kind), pa.scalar(dt.date.max, kind)

@@ -118,7 +118,7 @@ def _checked(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Deco
 
 
 def _present(raw: pa.Array, decode: Callable[[pa.Array], Decoded]) -> Decoded:
-    """Decode the values that are there; a null value (a Kafka tombstone) is no record."""
+    """Decode the values that are there; a null value (a Kafka tombstone) is not a record."""
     if raw.null_count == 0:
         return decode(raw)
     valid = raw.is_valid().to_numpy(zero_copy_only=False)

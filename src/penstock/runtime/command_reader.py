@@ -1,4 +1,4 @@
-"""Command reader: the records of the command stream become orders for the steps. Runs in workers."""
+"""Command reader: the records of the command stream become admitted commands. Runs in workers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from penstock.control.admitted_commands import AdmittedCommand, encode_commands, seen_by_slot
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command, CommandError, CommandFormat, DumpRequest
-from penstock.control.orders import AdmittedCommand, encode_orders, seen_by_slot
 from penstock.control.receipts import RecordPosition
 from penstock.engine.slot import Slot
 from penstock.engine.step import no_cyclic_collection
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import record_type
-from penstock.runtime.packed_rows import ORDERS, PackedRow, packed_batches
+from penstock.runtime.packed_rows import SLOT_COMMANDS, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.router import dead_letter_rows
 from penstock.sources.base import SourceChunk
@@ -39,7 +39,7 @@ _SHOWN_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class CommandReader:
-    """Turns the chunks of the command stream into orders, one packed row for each slot."""
+    """Turns the chunks of the command stream into admitted commands, one packed row for each slot."""
 
     plan: JobPlan
     format: CommandFormat
@@ -48,23 +48,23 @@ class CommandReader:
     node: SourceNode = COMMAND_NODE
 
     def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # as StreamReader
-        """The orders, packed, as Arrow batches."""
+        """The commands, packed, as Arrow batches."""
         return packed_batches(self.rows(chunks), self.plan.slots)
 
     def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
         """The same, row by row."""
         for chunk in chunks:
             with no_cyclic_collection():
-                orders, letters = self._read(chunk)
+                admitted, letters = self._read(chunk)
             yield from dead_letter_rows(letters, self.plan)
-            if not orders:
+            if not admitted:
                 continue
             for slot in self.plan.slot_of.values():
-                body = encode_orders(seen_by_slot(orders, slot.own, functools.partial(_concerns, slot)))
-                yield PackedRow(ORDERS, slot.key_groups[0], 0, chunk.partition, 0, body)
+                body = encode_commands(seen_by_slot(admitted, slot.own, functools.partial(_concerns, slot)))
+                yield PackedRow(SLOT_COMMANDS, slot.key_groups[0], 0, chunk.partition, 0, body)
 
     def _read(self, chunk: SourceChunk) -> tuple[list[AdmittedCommand], list[DeadLetter]]:
-        """The orders of a chunk in the order of their places."""
+        """The commands of a chunk, sorted by position."""
         accepting = self.plan.accepting
         commands: list[tuple[RecordPosition, Command]] = []
         refused: list[AdmittedCommand] = []
@@ -85,8 +85,10 @@ class CommandReader:
             place = RecordPosition(COMMANDS, bad.partition, bad.offset)
             refused.append(accepting.malformed(CommandError(bad.reason), place))
             letters.append(DeadLetter.of_bad_record(COMMANDS, bad))
-        orders = accepting.orders(commands)
-        return (sorted([*orders, *refused], key=operator.attrgetter("place")) if refused else orders), letters
+        admitted = accepting.admit(commands)
+        return (
+            sorted([*admitted, *refused], key=operator.attrgetter("place")) if refused else admitted
+        ), letters
 
     def _places(self, chunk: SourceChunk) -> Iterator[tuple[RecordPosition, bytes]]:
         assert chunk.raw is not None
@@ -115,8 +117,8 @@ class CommandReader:
         return msgspec.structs.replace(command, payload=msgspec.Raw(content))
 
 
-def _concerns(slot: Slot, order: AdmittedCommand) -> bool:
-    """Whether a slot has more to do with an order than to know its id."""
-    if order.refusal:
+def _concerns(slot: Slot, admitted: AdmittedCommand) -> bool:
+    """Whether a slot needs more of a command than its id."""
+    if admitted.refusal:
         return slot.first
-    return not order.key_groups or not slot.own.isdisjoint(order.key_groups)
+    return not admitted.key_groups or not slot.own.isdisjoint(admitted.key_groups)

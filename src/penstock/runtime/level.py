@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.control.orders import CommandIdNotice, PlainSets, Steered, decode_orders
+from penstock.control.admitted_commands import CommandIdNotice, PlainSets, SlotCommand, decode_commands
 from penstock.engine.slot import Slot, held_name
 from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import Emission, StepCore, StepResult, no_cyclic_collection
@@ -23,7 +23,7 @@ from penstock.operators.record_blocks import KEY, Block
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
 from penstock.runtime.packed_rows import (
-    ORDERS,
+    SLOT_COMMANDS,
     WAKE,
     WATERMARKS,
     PackedRow,
@@ -91,28 +91,28 @@ class Level:
     def _run(
         self, found: Mapping[str, list[PackedRow]], states: StoredStates, now: dt.datetime, slot: Slot
     ) -> Iterator[PackedRow]:
-        orders = _orders(found.get(ORDERS, []))
+        commands = _commands(found.get(SLOT_COMMANDS, []))
         updates = watermark_updates_of(map(in_memory, found.get(WATERMARKS, [])))
         wakes = WAKE in found
-        steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(orders)}
+        steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(commands)}
         steps |= self._by_time
         self.next_timer_ms = None
         for destination in sorted(found.keys() | steps):
             runner = self._runners.get(destination)
             if runner is not None:
                 mine = found.get(destination, [])
-                work = _Work(mine, runner.orders_for(orders), updates, now, slot, wakes)
+                work = _Work(mine, runner.commands_for(commands), updates, now, slot, wakes)
                 yield from runner.run(work, states)
                 timers = [self.next_timer_ms, runner.next_timer_ms]
                 self.next_timer_ms = min((at for at in timers if at is not None), default=None)
-            elif destination not in (ORDERS, WATERMARKS, WAKE) or not self._is_last:
+            elif destination not in (SLOT_COMMANDS, WATERMARKS, WAKE) or not self._is_last:
                 yield from map(in_memory, found[destination])
 
 
-def _orders(rows: list[PackedRow]) -> list[Steered]:
-    """All orders of the micro-batch in the order of their places."""
-    orders = [order for row in rows for order in decode_orders(in_memory(row).body)]
-    return sorted(orders, key=operator.attrgetter("place"))
+def _commands(rows: list[PackedRow]) -> list[SlotCommand]:
+    """All commands of the micro-batch, sorted by position."""
+    commands = [admitted for row in rows for admitted in decode_commands(in_memory(row).body)]
+    return sorted(commands, key=operator.attrgetter("place"))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class _Work:
     """
 
     rows: list[PackedRow]
-    orders: list[Steered]
+    commands: list[SlotCommand]
     updates: list[WatermarkUpdate]
     at: dt.datetime
     slot: Slot
@@ -151,22 +151,22 @@ class _StepRunner:
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
-    def takes(self, orders: list[Steered]) -> bool:
-        """Whether one of the orders is for the step."""
-        return any(self._is_for(order) for order in orders)
+    def takes(self, commands: list[SlotCommand]) -> bool:
+        """Whether one of the commands is for the step."""
+        return any(self._is_for(admitted) for admitted in commands)
 
-    def orders_for(self, orders: list[Steered]) -> list[Steered]:
-        """The orders for the step."""
-        return [order for order in orders if self._is_for(order)]
+    def commands_for(self, commands: list[SlotCommand]) -> list[SlotCommand]:
+        """The commands for the step."""
+        return [admitted for admitted in commands if self._is_for(admitted)]
 
-    def _is_for(self, order: Steered) -> bool:
+    def _is_for(self, admitted: SlotCommand) -> bool:
         step = self.node.step
-        if isinstance(order, PlainSets):
-            return order.step == step
-        if isinstance(order, CommandIdNotice) or order.refusal:
-            return order.judge == step
-        target = order.command.target.step
-        return target == step if target else step in self._plan.accepting.takers(order.command)
+        if isinstance(admitted, PlainSets):
+            return admitted.step == step
+        if isinstance(admitted, CommandIdNotice) or admitted.refusal:
+            return admitted.judge == step
+        target = admitted.command.target.step
+        return target == step if target else step in self._plan.accepting.takers(admitted.command)
 
     def run(self, work: _Work, states: StoredStates) -> Iterator[PackedRow]:
         """Run the step on all that is there for it in one slot."""
@@ -191,8 +191,8 @@ class _StepRunner:
         first = work.slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
         rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows
-        if work.orders or broadcast:
-            execution = run.steer(work.orders, broadcast)
+        if work.commands or broadcast:
+            execution = run.steer(work.commands, broadcast)
             yield from self._packed([(first, execution.result)])
             applied = list(execution.applied.values())
             if execution.reports or applied:

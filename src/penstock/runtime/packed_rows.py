@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.control.encoded_receipts import Applied, ReceiptColumns
 from penstock.control.receipts import Report, StepTime
-from penstock.control.stories import Applied, StoryRun
 from penstock.operators.record_blocks import DeadLetter
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.records.schemas import record_type
@@ -28,24 +28,26 @@ __all__ = [
     "COUNTS",
     "DEAD_LETTERS",
     "DEAD_LETTER_TYPE",
-    "ORDERS",
     "PACKED_DDL",
     "PACKED_SCHEMA",
+    "RECEIPT_COLUMNS",
     "REPORTS",
-    "STORIES",
+    "SLOT_COMMANDS",
     "TIME",
     "WAKE",
     "WATERMARKS",
     "PackedRow",
     "counts_row",
+    "decode_receipt_columns",
+    "encode_body",
+    "encode_receipt_columns",
     "from_bytes",
     "packed_batches",
     "place_of",
     "place_text",
+    "record_batch_of",
     "reports_of",
     "reports_row",
-    "runs_bytes",
-    "runs_of_bytes",
     "split_by_key_group",
     "time_of",
     "time_row",
@@ -69,16 +71,16 @@ PACKED_SCHEMA: Final = pa.schema(
     ]
 )
 COUNTS: Final = "counts"
-ORDERS: Final = "orders"
+SLOT_COMMANDS: Final = "slot-commands"
 REPORTS: Final = "reports"
-STORIES: Final = "stories"
+RECEIPT_COLUMNS: Final = "receipts"
 WATERMARKS: Final = "watermarks"
 TIME: Final = "time"
 WAKE: Final = "wake"
 _updates: Final = msgspec.msgpack.Decoder(WatermarkUpdate)
 _times: Final = msgspec.msgpack.Decoder(StepTime)
 _reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report], list[Applied]])
-_runs: Final = msgspec.msgpack.Decoder(list[StoryRun])
+_receipt_columns: Final = msgspec.msgpack.Decoder(list[ReceiptColumns])
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 
 # Arrow batches handed to Spark are kept near this size; Spark holds a few of them in memory for each task.
@@ -86,7 +88,10 @@ _BATCH_BYTES: Final = 8 << 20
 
 
 class PackedRow(NamedTuple):
-    """One block on its way, as a row of PACKED_SCHEMA; the slot follows from the key group."""
+    """One block on its way, as a row of PACKED_SCHEMA; the slot follows from the key group.
+
+    The body of a row for a sink is the record batch itself until the row leaves the process.
+    """
 
     destination: str
     key_group: int
@@ -120,6 +125,16 @@ def from_bytes(body: Any, schema: pa.Schema) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(body), schema)
 
 
+def record_batch_of(row: PackedRow, schema: pa.Schema) -> pa.RecordBatch:
+    """The record batch of a row for a sink, wherever the row comes from."""
+    return row.body if isinstance(row.body, pa.RecordBatch) else from_bytes(row.body, schema)
+
+
+def encode_body(row: PackedRow) -> PackedRow:
+    """The row as it can leave the process."""
+    return row._replace(body=to_bytes(row.body)) if isinstance(row.body, pa.RecordBatch) else row
+
+
 def counts_row(kind: str, name: str, count: int, key_group: int = 0, body: bytes = b"") -> PackedRow:
     """A row that reports a count: records in of a stream, or keys of a step in a key group."""
     told = msgspec.msgpack.encode((kind, name, key_group, count, body))
@@ -148,14 +163,14 @@ def reports_of(body: bytes) -> tuple[dt.datetime, list[Report], list[Applied]]:
     return _reports.decode(body)
 
 
-def runs_bytes(runs: Sequence[StoryRun]) -> bytes:
-    """Stories as the body of a report."""
-    return msgspec.msgpack.encode(runs)
+def encode_receipt_columns(columns: Sequence[ReceiptColumns]) -> bytes:
+    """Encode receipts as the body of a report."""
+    return msgspec.msgpack.encode(columns)
 
 
-def runs_of_bytes(body: bytes) -> list[StoryRun]:
-    """What `runs_bytes` was given."""
-    return _runs.decode(body)
+def decode_receipt_columns(body: bytes) -> list[ReceiptColumns]:
+    """Decode the body of a report of receipts."""
+    return _receipt_columns.decode(body)
 
 
 def watermark_rows(update: WatermarkUpdate, first_key_groups: Iterable[int]) -> Iterator[PackedRow]:
@@ -175,8 +190,9 @@ def packed_batches(rows: Iterable[PackedRow], slots: npt.NDArray[np.int32]) -> I
     waiting: list[PackedRow] = []
     size = 0
     for row in rows:
-        waiting.append(row)
-        size += len(row.body)
+        encoded = encode_body(row)
+        waiting.append(encoded)
+        size += len(encoded.body)
         if size >= _BATCH_BYTES:
             yield _as_batch(waiting, slots)
             waiting, size = [], 0

@@ -44,8 +44,8 @@ def dead_letter_rows(letters: list[DeadLetter], plan: JobPlan) -> Iterator[Packe
     if plan.strict:
         raise StrictModeError(describe(letters[0]))
     first = letters[0]
-    body = to_bytes(DEAD_LETTER_TYPE.batch(letters))
-    yield PackedRow(DEAD_LETTERS, 0, 0, f"{first.stream}/{first.step}/{first.partition}", first.offset, body)
+    place = f"{first.stream}/{first.step}/{first.partition}"
+    yield PackedRow(DEAD_LETTERS, 0, 0, place, first.offset, DEAD_LETTER_TYPE.batch(letters))
 
 
 def describe(letter: DeadLetter) -> str:
@@ -264,4 +264,4 @@ class _ToSink:
         # Spread over tasks where a keyed level lies between; the records of one partition stay together.
         group = zlib.crc32(partition.encode()) % self._plan.key_groups
         place = place_text(self._branch, records.stream, records.partition)
-        yield PackedRow(self._node.id, group, 0, place, first, to_bytes(batch))
+        yield PackedRow(self._node.id, group, 0, place, first, batch)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.control.stories import Batch, runs_of
+from penstock.control.encoded_receipts import Batch, receipt_columns
 from penstock.engine.step import no_cyclic_collection
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.record_blocks import KEY, MESSAGE_KEY, Records
@@ -18,14 +18,15 @@ from penstock.records.types import RecordType
 from penstock.runtime.packed_rows import (
     COUNTS,
     DEAD_LETTERS,
+    RECEIPT_COLUMNS,
     REPORTS,
-    STORIES,
     PackedRow,
+    encode_receipt_columns,
     from_bytes,
     packed_batches,
+    record_batch_of,
     reports_of,
     reports_row,
-    runs_bytes,
 )
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.rejected_records import rejected_letters, write_cut
@@ -113,13 +114,13 @@ def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
 
 
 def _told(row: PackedRow, batch_id: int) -> Iterator[tuple[str, str, int, int, bytes]]:
-    """Reports of steps on commands: those that stand alone become stories here, the others where all come together."""
+    """Encode the receipts of commands that a single slot reports; pass the other reports on to the driver."""
     with no_cyclic_collection():
         at, reports, applied = reports_of(bytes(row.body))
         alone = [report for report in reports if report.alone]
-        runs = runs_of(alone, applied, Batch(batch_id, at))
-    if runs:
-        yield (STORIES, row.partition, row.key_group, 0, runs_bytes(runs))
+        columns = receipt_columns(alone, applied, Batch(batch_id, at))
+    if columns:
+        yield (RECEIPT_COLUMNS, row.partition, row.key_group, 0, encode_receipt_columns(columns))
     if len(alone) < len(reports):
         rest = [report for report in reports if not report.alone]
         yield (REPORTS, row.partition, row.key_group, 0, reports_row(row.partition, 0, at, rest).body)
@@ -176,7 +177,7 @@ class Writer:
         if name not in tasks:
             tasks[name] = sink.task(context, record_type)
             counts[name] = 0
-        batch = from_bytes(row.body, schema)
+        batch = record_batch_of(row, schema)
         keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
         task = tasks[name]
         task.write(batch.select(list(record_type.field_names)), keys)

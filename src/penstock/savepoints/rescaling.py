@@ -40,7 +40,7 @@ def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> 
     """
     lineage = checkpoint.stored_lineage()
     if lineage is None:
-        raise CheckpointError(f"{checkpoint.folder} is no checkpoint of a job.")
+        raise CheckpointError(f"{checkpoint.folder} is not a checkpoint of a job.")
     if not 1 <= parallelism <= lineage.key_groups:
         raise CheckpointError(
             f"The parallelism is {parallelism}; it must be from 1 to {lineage.key_groups}, the number of key groups."

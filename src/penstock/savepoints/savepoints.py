@@ -48,7 +48,7 @@ def savepoints(uri: str) -> Iterator[tuple[str, Manifest]]:
             try:
                 yield place, read_manifest(open_store(place))
             except PenstockError:
-                # What is damaged is no savepoint that one can start from; `penstock state verify` says more.
+                # What is damaged is not a savepoint that one can start from; `penstock state verify` says more.
                 continue
 
 

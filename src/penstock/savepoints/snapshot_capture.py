@@ -112,7 +112,7 @@ def check_committed(checkpoint: Checkpoint, batch: int | None) -> None:
 def _lineage_of(checkpoint: Checkpoint) -> Lineage:
     lineage = checkpoint.stored_lineage()
     if lineage is None:
-        raise CheckpointError(f"{checkpoint.folder} is no checkpoint of a job.")
+        raise CheckpointError(f"{checkpoint.folder} is not a checkpoint of a job.")
     return lineage
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_state import DescribedStep, JobState
 from penstock.errors import CheckpointError, UnknownIdError
 from penstock.snapshots.text_columns import json_texts
@@ -29,7 +29,17 @@ from penstock.windows.window_state import WINDOWS
 if TYPE_CHECKING:
     from penstock.spark.types import SparkSession
 
-__all__ = ["KeyPage", "KeysWanted", "StoredKey", "described_step", "key_of_text", "key_page", "parsed_place"]
+__all__ = [
+    "KeyPage",
+    "KeyQuery",
+    "KeysWanted",
+    "StoredKey",
+    "described_step",
+    "key_of_text",
+    "key_page",
+    "key_query",
+    "parsed_place",
+]
 
 Place: TypeAlias = tuple[int, str]
 """Where a key stands: its key group, and the digest by which it is sorted there."""
@@ -38,22 +48,24 @@ _DIGEST: Final = 32
 _HIDDEN: Final = {TIMERS: "timers", WINDOWS: "windows"}
 
 
-class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class StoredKey:
     """A key with what its step holds for it, as JSON values: states by name, its timers, and its open windows.
 
-    `values`, `timers` and `windows` are None when all together have more bytes of JSON than were wanted.
+    `bytes` is the size of all this as JSON. `values`, `timers` and `windows` are null where it is more than was wanted.
     """
 
     key: Any
     key_group: int
     bytes: int
     values: dict[str, Any] | None
-    timers: Any = None
-    windows: Any = None
+    timers: Any
+    windows: Any
 
 
-class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some keys after a micro-batch, and the place behind which the others are; None when there are no others."""
+@dataclass(frozen=True, kw_only=True)
+class KeyPage:
+    """Some keys of a step, after a micro-batch. `next` is the value of `after` for the others; null without others."""
 
     batch: int
     items: tuple[StoredKey, ...]
@@ -70,7 +82,7 @@ class KeysWanted(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     after: str | None = None
     contains: str = ""
-    most: int = 100
+    limit: int = 100
     batch: int | None = None
     most_bytes: int = 65536
 
@@ -91,33 +103,56 @@ def parsed_place(after: str) -> Place:
     return int(group), digest
 
 
-def key_page(session: SparkSession, checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyPage:
-    """The keys that are wanted. Raises UnknownIdError, CheckpointError."""
+@dataclass(frozen=True)
+class KeyQuery:
+    """Keys that can be read: their step is known, and their micro-batch is committed."""
+
+    checkpoint: Checkpoint
+    lineage: Lineage
+    number: int
+    node: str
+    reader: _PageReader
+
+    def read(self, session: SparkSession) -> KeyPage:
+        """Read the keys. Raises CheckpointError when the micro-batch is gone meanwhile."""
+        from penstock.savepoints.snapshot_capture import committed, read_step
+
+        wanted, number = self.reader.wanted, self.number
+        read = functools.partial(read_step, session, self.checkpoint, node=self.node, reader=self.reader)
+        try:
+            found = read(number - self.lineage.first_batch)
+        except CheckpointError:
+            newer = committed(self.checkpoint, self.lineage, wanted.batch)
+            if newer == number:
+                raise
+            # A quick job has gone on so far that the micro-batch is no longer kept.
+            number = newer
+            found = read(number - self.lineage.first_batch)
+        parts = [msgspec.msgpack.decode(body, type=list[_Found]) for body in found]
+        merged = list(heapq.merge(*parts, key=lambda one: one.place))
+        page = merged[: wanted.limit]
+        return KeyPage(
+            batch=number,
+            items=tuple(_stored(one) for one in page),
+            next=f"{page[-1].place[0]}.{page[-1].place[1]}" if len(merged) > wanted.limit else None,
+        )
+
+
+def key_query(checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyQuery:
+    """Check what is wanted, without Spark. Raises UnknownIdError, CheckpointError."""
     # PySpark comes with it, which those who only name what they want need not wait for.
-    from penstock.savepoints.snapshot_capture import committed, read_step
+    from penstock.savepoints.snapshot_capture import committed
 
     step = described_step(state, wanted.step)
     lineage = checkpoint.known_lineage()
     reader = _reader(step, state.key_groups, wanted)
     number = committed(checkpoint, lineage, wanted.batch)
-    read = functools.partial(read_step, session, checkpoint, node=step.node, reader=reader)
-    try:
-        found = read(number - lineage.first_batch)
-    except CheckpointError:
-        newer = committed(checkpoint, lineage, wanted.batch)
-        if newer == number:
-            raise
-        # A quick job has gone on so far that the micro-batch is no longer kept.
-        number = newer
-        found = read(number - lineage.first_batch)
-    parts = [msgspec.msgpack.decode(body, type=list[_Found]) for body in found]
-    merged = list(heapq.merge(*parts, key=lambda one: one.place))
-    page = merged[: wanted.most]
-    return KeyPage(
-        batch=number,
-        items=tuple(_stored(one) for one in page),
-        next=f"{page[-1].place[0]}.{page[-1].place[1]}" if len(merged) > wanted.most else None,
-    )
+    return KeyQuery(checkpoint, lineage, number, step.node, reader)
+
+
+def key_page(session: SparkSession, checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyPage:
+    """The keys that are wanted. Raises UnknownIdError, CheckpointError."""
+    return key_query(checkpoint, state, wanted).read(session)
 
 
 class _Found(msgspec.Struct, array_like=True):
@@ -168,11 +203,11 @@ class _PageReader:
         found: list[_Found] = []
         for run in stored_runs(self.step.schema, stored):
             for group, table in sorted(run.items()):
-                if group >= self.after[0] and len(found) <= self.wanted.most:
+                if group >= self.after[0] and len(found) <= self.wanted.limit:
                     found += self._found(group, table.all_rows())
-            if len(found) > self.wanted.most:
+            if len(found) > self.wanted.limit:
                 break
-        yield msgspec.msgpack.encode(found[: self.wanted.most + 1])
+        yield msgspec.msgpack.encode(found[: self.wanted.limit + 1])
 
     def _found(self, group: int, rows: pa.RecordBatch) -> list[_Found]:
         """The keys of a group that are wanted, in their order, and no more than are."""
@@ -181,7 +216,7 @@ class _PageReader:
             (place, number)
             for number, text in enumerate(keys)
             if self.wanted.contains in text and (place := (group, _digest(text))) > self.after
-        )[: self.wanted.most + 1]
+        )[: self.wanted.limit + 1]
         chosen = rows.take(pa.array([number for _, number in places], pa.int64()))
         shown = [name for name in rows.schema.names if name in self.step.states and _is_shown(name)]
         texts = [json_texts(chosen.column(name)).to_pylist() for name in shown]
@@ -225,4 +260,4 @@ def key_of_text(text: str, step: DescribedStep) -> pa.Array:
     try:
         return key_array([value], kind)
     except (ValueError, TypeError, OverflowError, pa.ArrowException, msgspec.ValidationError) as e:
-        raise CheckpointError(f"{text!r} is no key of the step, whose keys are {kind}: {e}.") from None
+        raise CheckpointError(f"{text!r} is not a key of the step, whose keys are {kind}: {e}.") from None

@@ -1,4 +1,4 @@
-"""Connection limits: who asks nothing keeps nobody out, and whether the server lives is told in any crowd."""
+"""Connection limits: idle connections keep nobody out, and probes get an answer however busy the server is."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 __all__ = ["HEALTH", "Bounded", "CrowdLimits", "protocol_for"]
 
 HEALTH: Final = "/v1/health"
-"""Where probes ask whether the server lives."""
+"""Where probes ask for the server's health."""
 
 _turns: Final = itertools.count()
 
 
 @dataclass(frozen=True)
 class CrowdLimits:
-    """How many may come at once, and how long they may take to ask.
+    """How many connections there may be at once, and how long a request may take to arrive.
 
     Args:
-        head_s: for how long a connection may be silent, or within the head of a request.
-        body_s: how long the body of a request may take from then on.
-        waiting: how many connections may have no complete request; for another, the one that has waited longest goes.
-        waiting_of_one: the same for one address. Through a proxy, and on this machine, all come from one.
-        working: how many requests and sockets are worked on at once. Others are told to come again.
+        head_s: how long a connection may be silent, or take for the head of a request.
+        body_s: how long the body of a request may take after that.
+        waiting: how many connections may have no complete request; one more closes the one that has waited longest.
+        waiting_of_one: the same for one address. Behind a proxy, and on this machine, all clients share one.
+        working: how many requests and sockets are served at once. Others get 503.
 
     """
 
@@ -40,7 +40,7 @@ class CrowdLimits:
 
 
 def protocol_for(limits: CrowdLimits) -> type[asyncio.Protocol]:
-    """The protocol of connections within limits."""
+    """A connection protocol with limits."""
 
     class Patient(_Connection):
         crowd = limits
@@ -49,9 +49,9 @@ def protocol_for(limits: CrowdLimits) -> type[asyncio.Protocol]:
 
 
 class _Connection(H11Protocol):
-    """A connection that ends when its request takes too long, or when others need its place.
+    """A connection that closes when its request takes too long, or when others need its place.
 
-    Between two requests uvicorn's own time counts, which is shorter.
+    Between two requests uvicorn's own timeout counts, which is shorter.
     """
 
     crowd: CrowdLimits = CrowdLimits()
@@ -74,9 +74,9 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Something of a request has come."""
+        """A part of a request has arrived."""
         if self._timer is None and self.asks_nothing:
-            # It may have become quiet between two requests, but not within one.
+            # A pause is allowed between two requests, but not within one.
             self._wait()
         super().data_received(data)
         if not self.asks_nothing:
@@ -86,13 +86,13 @@ class _Connection(H11Protocol):
             self._set_timer(self.crowd.body_s)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """It becomes a socket, which has a protocol of its own."""
+        """Hand over to the protocol of web sockets."""
         self._stop_waiting()
         super().handle_websocket_upgrade(event)
 
     @property
     def asks_nothing(self) -> bool:
-        """Whether there is no complete request that is being answered."""
+        """Whether no complete request is being answered."""
         return self.cycle is None or self.cycle.more_body or self.cycle.response_complete
 
     @property
@@ -117,32 +117,32 @@ class _Connection(H11Protocol):
         waiting = [one for one in self.connections if isinstance(one, _Connection) and one.asks_nothing]
         address = self.client[0] if self.client else None
         own = [one for one in waiting if one.client and one.client[0] == address]
-        for known, most in ((own, self.crowd.waiting_of_one), (waiting, self.crowd.waiting)):
-            if most is not None and len(known) > most:
+        for known, limit in ((own, self.crowd.waiting_of_one), (waiting, self.crowd.waiting)):
+            if limit is not None and len(known) > limit:
                 min(known, key=lambda one: one.turn).end()
                 return
 
     def end(self) -> None:
         """End it now."""
         self._stop_waiting()
-        # It counts no more at once, and not only when the other side has taken note.
+        # It stops counting now, not only when the client has noticed.
         self.connections.discard(self)
         self.transport.abort()
 
 
 class Bounded:
-    """ASGI middleware in front of all: as many requests and sockets as can be worked on, and always those of probes."""
+    """Outermost ASGI middleware: serves only so many requests and sockets at a time, and probes always."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app: Final = app
-        self._most: Final = most
+        self._limit: Final = limit
         self._working = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or tell it to come again."""
+        """Pass a request on, or answer 503."""
         if scope["type"] == "lifespan" or scope["path"] == HEALTH:
             await self._app(scope, receive, send)
-        elif self._working >= self._most:
+        elif self._working >= self._limit:
             await _too_many(scope, receive, send)
         else:
             self._working += 1
@@ -158,7 +158,7 @@ async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": 1013})
         return
     answer = PlainTextResponse(
-        "The server is busy. Ask again in some seconds.",
+        "The server is busy. Try again in a few seconds.",
         503,
         {"Retry-After": "5", "Connection": "close", "X-Content-Type-Options": "nosniff"},
     )

@@ -1,4 +1,4 @@
-"""The demo job: a definition that needs nothing else. It starts in an empty home, and stands still without a server."""
+"""The demo job: a definition that needs nothing else. It starts in an empty home, and pauses without a server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 
 import penstock.demo
 from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, Desired, JobStatus
-from penstock.server.runs.definitions import Definition, JobSettings
-from penstock.server.service.job_info import JobInfo, Submission
+from penstock.server.runs.definitions import JobDefinition, JobSettings
+from penstock.server.service.job_resources import Job, Submission
 from penstock.server.service.service import JobService
 
-__all__ = ["DEMO", "demo_definition", "hold", "start_or_resume"]
+__all__ = ["DEMO", "demo_definition", "pause_demo", "start_or_resume"]
 
 DEMO: Final = "demo"
 """The id of the definition."""
@@ -26,8 +26,8 @@ _RATE: Final = 200
 _FILE: Final = Path(penstock.demo.__file__).with_name("served") / "warm_rooms.py"
 
 
-def demo_definition() -> Definition:
-    """A job whose input is the clock and whose output is counted, so that it uses no more disk the longer it runs."""
+def demo_definition() -> JobDefinition:
+    """A job with the clock as input and a discarded output, so that its use of disk does not grow."""
     settings = JobSettings(
         bindings={"ticks": f"rate:{_RATE}", "heaters": "discard:"},
         batch_interval="500ms",
@@ -35,7 +35,7 @@ def demo_definition() -> Definition:
         master="local[2]",
         state_memory_mb=64,
     )
-    return Definition(
+    return JobDefinition(
         id=DEMO,
         name=DEMO,
         folder=str(_FILE.parent),
@@ -46,13 +46,13 @@ def demo_definition() -> Definition:
 
 
 def start_or_resume(service: JobService) -> str | None:
-    """Submit the demo unless there has been a job, or let it go on that stands still since its server ended.
+    """Submit the demo unless there has been a job, or resume it if it was paused when its server ended.
 
-    Gives its id if it starts now.
+    Returns its id if it starts now.
     """
     jobs = service.list_jobs(tuple(JobStatus), 1)
     if not jobs:
-        # With the key two servers that start at once submit one job.
+        # With the key, two servers that start at once submit only one job.
         return service.submit(Submission(definition=DEMO), _WHO, key=f"first-{DEMO}").job
     for job in _demos(service, Desired.PAUSED):
         asked = [event.who for event in service.events(job.id) if event.what in _STANDS_OR_GOES]
@@ -61,8 +61,8 @@ def start_or_resume(service: JobService) -> str | None:
     return None
 
 
-def hold(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD_WITHIN_S) -> None:
-    """Let the demo stand still, since nobody has asked for it by name; its manager still works meanwhile."""
+def pause_demo(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD_WITHIN_S) -> None:
+    """Pause the demo, which nobody has submitted; its manager must still be working."""
     held = [service.pause(job.id, _WHO).job for job in _demos(service, Desired.RUNNING)]
     deadline_s = time.monotonic() + timeout_s
     while held and time.monotonic() < deadline_s:
@@ -71,8 +71,8 @@ def hold(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD
         held = [job_id for job_id in held if service.get(job_id).status in WITH_DRIVER]
 
 
-def _demos(service: JobService, desired: Desired) -> list[JobInfo]:
-    """The demo jobs that a server has started by itself, and that are to be so."""
+def _demos(service: JobService, desired: Desired) -> list[Job]:
+    """The demo jobs that a server has started by itself, with this desired status."""
     live = [status for status in JobStatus if status not in ENDED]
     return [
         job

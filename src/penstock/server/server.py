@@ -1,4 +1,4 @@
-"""The server: one process with the loop of the manager and the web server, and their orderly end."""
+"""The server: one process with the manager's loop and the web server, and their orderly shutdown."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from penstock.server.api.guard import Authenticator
 from penstock.server.api.models import ServerConfig
 from penstock.server.connection_limits import Bounded, CrowdLimits, protocol_for
 from penstock.server.dashboard.mount import DashboardMount, dashboard_lifespan
-from penstock.server.demo_job import demo_definition, hold, start_or_resume
+from penstock.server.demo_job import demo_definition, pause_demo, start_or_resume
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ADDRESS_FILE, ServerDirectory, make_private
 from penstock.server.runs.processes import process_of
-from penstock.server.service.job_info import JobInfo
+from penstock.server.service.job_resources import Job
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
@@ -52,7 +52,7 @@ from penstock.server.store.store import Store
 __all__ = ["TOKENS_VARIABLE", "Announcement", "ServeSettings", "Started", "serve"]
 
 TOKENS_VARIABLE: Final = "PENSTOCK_SERVER_TOKENS"
-"""The variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not get it."""
+"""The environment variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not inherit it."""
 
 _LAST_REQUESTS_S: Final = 5
 _OF_ONE_ADDRESS: Final = 50
@@ -67,15 +67,15 @@ class ServeSettings:
         bind: HOST:PORT; port 0 takes a free one.
         jobs: the folders with definitions of jobs.
         home: the folder of the manager.
-        shared: where checkpoints and savepoints are, for managers on several machines; without it they are in the home.
-        store: the URL of the store; without one it is in the manager's folder.
+        shared: the folder of checkpoints and savepoints, for managers on several machines; default: in the home.
+        store: the URL of the store; default: a file in the home.
         tokens: a file with lines NAME ROLE TOKEN.
-        hosts: more names that requests may call the server by.
-        tls_certificate: a file with the certificate, in PEM; it and its key go together.
+        hosts: more names of the server that requests may use.
+        tls_certificate: a file with the certificate, in PEM; needs its key.
         tls_key: a file with the key.
-        tls_proxy: a proxy in front of the server speaks TLS, so that browsers know it by https.
+        tls_proxy: a proxy in front of the server speaks TLS, so browsers use https.
         insecure_bind: let other machines reach the server without tokens or TLS.
-        demo: offer the demo job, and submit it in an empty home; without a word only where there are no folders.
+        demo: offer the demo job, and submit it in an empty home; default: only without folders of definitions.
         manager: how the manager works.
 
     """
@@ -96,9 +96,9 @@ class ServeSettings:
 
 
 class Started(msgspec.Struct, frozen=True):
-    """Where the server is: its URL, the URL to open in a browser, and a token for programs of the same user.
+    """A started server: its URL, the URL to open in a browser, and a token for programs of the same user.
 
-    `demo` is the id of the demo job, if it was submitted now.
+    `demo` is the id of the demo job, if it has just been submitted.
     """
 
     url: str
@@ -109,7 +109,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class _Server(uvicorn.Server):
-    """Ends streams of events first, since requests are waited for."""
+    """Ends event streams first, since uvicorn waits for open requests."""
 
     def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
         super().__init__(config)
@@ -125,14 +125,14 @@ def serve(
     settings: ServeSettings,
     environment: Mapping[str, str],
     on_start: Callable[[Started], None],
-    on_end: Callable[[Sequence[JobInfo]], None] | None = None,
+    on_end: Callable[[Sequence[Job]], None] | None = None,
 ) -> None:
-    """Serve until a signal comes, SIGTERM or SIGINT. Jobs go on then; the next server finds them.
+    """Serve until SIGTERM or SIGINT. Jobs go on; the next server finds them.
 
-    The demo that it has started by itself stands still then. `on_end` is told of the jobs that go on.
+    A demo that the server has started by itself is paused. `on_end` gets the jobs that go on.
 
-    Raises AccessError for an address that is not protected, HomeError for a home that is not, ExternalSystemError for
-    an address that cannot be had, StoreError, JobDefinitionError for folders that there are not.
+    Raises AccessError for an unprotected address, HomeError for an unprotected home, ExternalSystemError for an address
+    that is not available, StoreError, and JobDefinitionError for missing folders.
     """
     host, port = bind_address(settings.bind)
     tls = _tls(settings)
@@ -174,15 +174,15 @@ def serve(
         announcement.write_unless_another_lives()
         stack.callback(announcement.remove)
         on_start(started)
-        _serve(server, listening, manager, lambda: hold(service, manager.wake))
+        _serve(server, listening, manager, lambda: pause_demo(service, manager.wake))
         if on_end is not None:
-            # The store may be the reason of the end.
+            # The store may be the reason why the server ends.
             with contextlib.suppress(StoreError):
                 on_end(service.list_jobs([JobStatus.STARTING, JobStatus.RUNNING, JobStatus.RESTARTING]))
 
 
 def _serve(server: _Server, listening: socket.socket, manager: Manager, last: Callable[[], None]) -> None:
-    """Serve; `last` is done when nobody is served any more, and the manager works still."""
+    """Serve; call `last` when no client is served any more and the manager still works."""
     stop = threading.Event()
     failed: list[BaseException] = []
 
@@ -190,7 +190,7 @@ def _serve(server: _Server, listening: socket.socket, manager: Manager, last: Ca
         try:
             manager.run(stop)
         except BaseException as e:
-            # A server without its manager would take what users ask for, and do nothing about it.
+            # A server without its manager would accept requests and never act on them.
             failed.append(e)
             server.should_exit = True
 
@@ -209,14 +209,14 @@ def _serve(server: _Server, listening: socket.socket, manager: Manager, last: Ca
 
 
 class Announcement:
-    """The file by which programs of the same user find the server; of several on one folder the one that leads."""
+    """The file by which programs of the same user find the server; with several on one folder, the leader."""
 
     def __init__(self, home: ServerDirectory, started: Started) -> None:
         self._path: Final = home.root / ADDRESS_FILE
         self._content: Final = msgspec.json.encode(started)
 
     def write_unless_another_lives(self) -> None:
-        """Announce this server, unless one that is announced lives."""
+        """Announce this server, unless an announced one is alive."""
         try:
             announced = msgspec.json.decode(self._path.read_bytes(), type=Started)
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -227,19 +227,19 @@ class Announcement:
 
     def write(self) -> None:
         """Announce this server."""
-        # Whoever looks for the server meanwhile finds it. By the server's umask only its owner may read the file.
+        # Replaced at once, so that the server can always be found. With the server's umask only its owner can read it.
         write_atomically(self._path, self._content, durable=False)
 
     def remove(self) -> None:
-        """Announce this server no more."""
-        # Another server may have begun since.
+        """Withdraw the announcement of this server."""
+        # Another server may have started since.
         if self._path.exists() and self._path.read_bytes() == self._content:
             self._path.unlink()
 
 
 @contextlib.contextmanager
 def _writes_privately() -> Iterator[int]:
-    """What this process writes is for its user alone; gives the umask that it was started with."""
+    """Make files of this process readable for its user alone; yields the previous umask."""
     before = os.umask(0o077)
     try:
         yield before
@@ -249,7 +249,7 @@ def _writes_privately() -> Iterator[int]:
 
 @contextlib.contextmanager
 def _signals_end_the_server() -> Iterator[None]:
-    """The server sends itself the signals again by which it ended; they have done what they are for."""
+    """Ignore the signals that uvicorn raises again after its shutdown; they have served their purpose."""
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -265,11 +265,11 @@ def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config
         Bounded(create_app(context, [DashboardMount(context)], dashboard_lifespan), limits.working),
         log_config=None,
         http=protocol_for(limits),
-        # Its lines would have the token of the login.
+        # Access logs would contain the token of the login.
         access_log=False,
         log_level="warning",
         server_header=False,
-        # Headers of proxies can be made up by whoever asks.
+        # Any client can forge the headers of proxies.
         proxy_headers=False,
         timeout_graceful_shutdown=_LAST_REQUESTS_S,
         ssl_certfile=None if settings.tls_certificate is None else str(settings.tls_certificate),
@@ -283,7 +283,7 @@ def _tls(settings: ServeSettings) -> bool:
         raise AccessError("TLS needs a certificate and its key. Give both --tls-cert and --tls-key.")
     for file in files:
         if file is not None and not file.is_file():
-            raise AccessError(f"There is no file {file} for TLS.")
+            raise AccessError(f"The file {file} for TLS does not exist.")
     return files[0] is not None
 
 
@@ -307,7 +307,7 @@ def _hosts(host: str, settings: ServeSettings) -> frozenset[str]:
 
 
 def _started(host: str, port: int, token: str, *, tls: bool) -> Started:
-    # Nobody can open the address that stands for all of a machine's.
+    # No browser can open the wildcard address.
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # it is not bound here
     url = f"{'https' if tls else 'http'}://{_bracketed(shown)}:{port}"
     return Started(url, f"{url}/login?token={token}", token, os.getpid())
@@ -336,8 +336,8 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         listening = socket.create_server((host, port), family=family)
     except OSError as e:
         raise ExternalSystemError(
-            f"The address {host}:{port} cannot be had: {e.strerror or e}. Choose another one with --bind, or end what "
-            "has it."
+            f"The address {host}:{port} is not available: {e.strerror or e}. Choose another one with --bind, or end "
+            "what uses it."
         ) from None
     with listening:
         yield listening

@@ -1,4 +1,4 @@
-"""Unserved: the jobs of a home in which no server works, so that they can be seen, and ended."""
+"""Unserved jobs: those of a home without a working server, so that they can be listed and canceled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.server.manager.manager import Manager
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ADDRESS_FILE, ServerDirectory
 from penstock.server.runs.processes import process_of
-from penstock.server.service.job_info import JobInfo
+from penstock.server.service.job_resources import Job
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
@@ -24,37 +24,37 @@ __all__ = ["UnservedHome", "is_unserved", "unserved_home"]
 
 
 class _Announced(msgspec.Struct, frozen=True):
-    """What a server has written down of itself."""
+    """The part of a server's announcement that is needed here."""
 
     pid: int
 
 
 def is_unserved(root: Path) -> bool:
-    """Whether a home has jobs of its own, and no server that works."""
+    """Whether a home has jobs but no working server."""
     if not ServerDirectory(root).store.exists():
         return False
     try:
         announced = msgspec.json.decode((root / ADDRESS_FILE).read_bytes(), type=_Announced)
     except (OSError, msgspec.MsgspecError):
         return True
-    # One that was killed has left its address.
+    # A killed server leaves its address behind.
     return process_of(announced.pid) is None
 
 
 @dataclass(frozen=True)
 class UnservedHome:
-    """The jobs of a home, for its owner."""
+    """The jobs of a home without a server."""
 
     _store: Store
     _home: ServerDirectory
 
-    def jobs(self, statuses: Collection[JobStatus]) -> list[JobInfo]:
-        """The jobs with one of the statuses, newest first, and how those with a driver are going."""
+    def jobs(self, statuses: Collection[JobStatus]) -> list[Job]:
+        """The jobs with one of the statuses, newest first; those with a driver have their progress."""
         service = self._service()
         return [service.get(job.id) for job in service.list_jobs(statuses)]
 
-    def cancel(self, job_id: str, who: str, timeout_s: float) -> JobInfo:
-        """End a job at once, as a server would, and do nothing to the others. Gives it as it is then."""
+    def cancel(self, job_id: str, who: str, timeout_s: float) -> Job:
+        """End a job at once, as a server would, and leave the others alone. Returns the job as it is then."""
         service = self._service()
         service.cancel(job_id, who)
         Manager(self._store, Catalog([]), self._home).end_job(job_id, threading.Event(), timeout_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import re
@@ -16,7 +15,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from penstock.base.durable import make_folder, sync_folder, write_atomically
+from penstock.base.durable import NO_HARD_LINKS, make_folder, sync_folder, write_atomically
 from penstock.bindings.types import FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PenstockError
 from penstock.records.types import RecordType
@@ -28,14 +27,6 @@ __all__ = ["FilesSink"]
 _VISIBLE: Final = re.compile(r"part-(\d{4,})-\d{10,}\.\w+")
 _CLAIM: Final = re.compile(r"\.epoch-(\d{4,})")
 _MARK: Final = re.compile(r"\.epoch-(\d{4,})\.batch-(\d{10,})")
-_NO_HARD_LINKS: Final = (
-    errno.EPERM,
-    errno.EOPNOTSUPP,
-    errno.ENOTSUP,
-    errno.EMLINK,
-    errno.ENOSYS,
-    errno.EXDEV,
-)
 
 
 class _Place(msgspec.Struct):
@@ -299,7 +290,7 @@ def _publish(staged: Path, target: Path) -> None:
     except FileExistsError:
         pass
     except OSError as e:
-        if e.errno not in _NO_HARD_LINKS:
+        if e.errno not in NO_HARD_LINKS:
             raise
         staged.rename(target)
     staged.unlink(missing_ok=True)

@@ -115,12 +115,12 @@ def _type_json(kind: pa.DataType) -> Any:
 
 
 def schema_of(columns: Columns) -> pa.Schema:
-    """The schema that `columns_of` gave. Raises SnapshotError for what is no schema."""
+    """The schema that `columns_of` gave. Raises SnapshotError for what is not a schema."""
     try:
         return pa.schema([_field(column) for column in columns])
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as e:
         shown = msgspec.json.encode(columns).decode()
-        raise SnapshotError(f"{shown[:200]} is no schema of this version of penstock ({e}).") from e
+        raise SnapshotError(f"{shown[:200]} is not a schema of this version of penstock ({e}).") from e
 
 
 def _field(column: dict[str, Any]) -> pa.Field:

@@ -126,13 +126,15 @@ def _schema_changes(before: TableEntry, after: TableEntry) -> tuple[str, ...]:
     changes += [f"column {name!r} was added" for name in new.names if name not in old.names]
     for name in old.names:
         if name in new.names and not old.field(name).equals(new.field(name)):
-            changes.append(f"column {name!r} was {_shown(old.field(name))} and is {_shown(new.field(name))}")
+            changes.append(
+                f"column {name!r} was {_format_field(old.field(name))} and is {_format_field(new.field(name))}"
+            )
     if before.key != after.key:
         changes.append(f"the key was {list(before.key)} and is {list(after.key)}")
     return tuple(changes)
 
 
-def _shown(field: pa.Field) -> str:
+def _format_field(field: pa.Field) -> str:
     return f"{field.type}{'' if field.nullable else ' not null'}"
 
 

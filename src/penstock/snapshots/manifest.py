@@ -78,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: SnapshotFormat
     tables: tuple[TableEntry, ...]
     files: tuple[FileEntry, ...]
-    """Files that are no tables."""
+    """Files that are not tables."""
     positions: dict[str, Any]
     """Where each source goes on."""
     steps: dict[str, Any]
@@ -135,4 +135,6 @@ def from_bytes(data: bytes, where: str) -> Manifest:
             )
         return msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as e:
-        raise DamagedSnapshotError(f"{MANIFEST!r} in {where!r} is no manifest ({e}). Write it again.") from e
+        raise DamagedSnapshotError(
+            f"{MANIFEST!r} in {where!r} is not a manifest ({e}). Write it again."
+        ) from e

@@ -184,7 +184,7 @@ def accept(uri: str) -> Manifest:
     but not files themselves.
 
     Raises UnfitRowError for the first row that does not fit its table's schema or has a key a second time,
-    SnapshotError for savepoints and for files that came or went, DamagedSnapshotError for files that are no tables.
+    SnapshotError for savepoints and for files that came or went, DamagedSnapshotError for files that are not tables.
     """
     store = open_store(uri)
     manifest = read_manifest(store)

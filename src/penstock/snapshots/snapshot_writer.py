@@ -106,7 +106,7 @@ def table_path(name: str) -> str:
     parts = name.split("/")
     if not all(parts):
         raise SnapshotError(
-            f"{name!r} is no name of a table. Give names with '/' between them, none of them empty."
+            f"{name!r} is not a table name. Give names with '/' between them, none of them empty."
         )
     return "/".join(map(_segment, parts))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from penstock.base.durable import make_folder, sync_folder
+from penstock.base.durable import NO_HARD_LINKS, make_folder, sync_folder
 from penstock.errors import AlreadyThereError, ExternalSystemError, NotThereError, SnapshotError
 from penstock.objects.object_stores import BUCKET, Patience, Place, store_of, why
 
@@ -22,14 +21,6 @@ __all__ = ["Data", "Store", "open_store"]
 Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 _OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs")
-_NO_HARD_LINKS: Final = (
-    errno.EPERM,
-    errno.EOPNOTSUPP,
-    errno.ENOTSUP,
-    errno.EMLINK,
-    errno.ENOSYS,
-    errno.EXDEV,
-)
 # A part of a snapshot may be large and the way to it slow, and nobody waits at a prompt.
 _PATIENCE: Final = Patience(
     connect_ms=5_000, read_ms=120_000, request_ms=600_000, retries=5, retry_ms=120_000
@@ -100,7 +91,7 @@ def open_store(uri: str) -> Store:
 def _checked(path: str) -> str:
     if any(part in ("", ".", "..") for part in path.split("/")) or "\0" in path:
         raise SnapshotError(
-            f"{path!r} is no path inside a snapshot. Give names with '/' between them, without empty parts, '.' "
+            f"{path!r} is not a path inside a snapshot. Give names with '/' between them, without empty parts, '.' "
             "and '..'."
         )
     return path
@@ -217,7 +208,7 @@ def _claim(staged: Path, target: Path) -> None:
     try:
         os.link(staged, target)
     except OSError as e:
-        if e.errno not in _NO_HARD_LINKS:
+        if e.errno not in NO_HARD_LINKS:
             raise
         # Without hard links the name is taken first. A crash in between leaves an empty file, which no manifest names.
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))

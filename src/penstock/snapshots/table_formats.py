@@ -85,7 +85,8 @@ def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     # Names alone tell fields apart; whether they may be null is checked by their values.
     if batch.schema.names != schema.names or [f.type for f in batch.schema] != [f.type for f in schema]:
         raise SnapshotError(
-            f"The rows have the columns {_shown(batch.schema)}, but the table has {_shown(schema)}. Convert them first."
+            f"The rows have the columns {_format_schema(batch.schema)}, but the table has {_format_schema(schema)}. "
+            "Convert them first."
         )
     for column, field in zip(batch.columns, schema, strict=True):
         row = missing_row(column, field)
@@ -97,7 +98,7 @@ def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
-def _shown(schema: pa.Schema) -> str:
+def _format_schema(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
@@ -153,7 +154,7 @@ def _batches(data: Data, format: str) -> Iterator[pa.RecordBatch]:  # noqa: A002
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.RecordBatch:
     """The batch in the types of the schema, which files have that were edited with other tools."""
     if sorted(batch.schema.names) != sorted(schema.names):
-        reason = f"the file has the columns {_shown(batch.schema)}, but the table has {_shown(schema)}"
+        reason = f"the file has the columns {_format_schema(batch.schema)}, but the table has {_format_schema(schema)}"
         raise UnfitRowError(first, "", "", reason)
     columns = []
     for field in schema:

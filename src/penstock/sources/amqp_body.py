@@ -20,7 +20,7 @@ _FIXED_BYTES: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
 def message_body(message: bytes) -> bytes:
     r"""The bytes that a program sent: the data of an AMQP 1.0 message, without its properties.
 
-    Programs may also put their bytes into a stream as they are. So what is no AMQP 1.0 message, or has something
+    Programs may also put their bytes into a stream as they are. So what is not an AMQP 1.0 message, or has something
     else in it than bytes or text, is given whole.
 
     >>> message_body(b'\x00\x53\x75\xa0\x02hi'), message_body(b'hi')

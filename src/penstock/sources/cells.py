@@ -34,12 +34,12 @@ class Cells:
         assert self.bad is not None
         kind = self.field.enum.__name__ if self.field.enum is not None else str(self.field.arrow_type)
         return [
-            f"field {self.field.name!r}: {_shown(value)} is no {kind}" if bad else ""
+            f"field {self.field.name!r}: {_format_value(value)} is not of type {kind}" if bad else ""
             for value, bad in zip(self.source.take(places).to_pylist(), self.bad[rows].tolist(), strict=True)
         ]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "backslashreplace")
     text = repr(value)

@@ -151,7 +151,7 @@ def read_csv(path: str, partition: str, record_type: RecordType) -> Iterator[Sou
 
 def _csv_header(path: str) -> list[str] | None:
     """The names of the columns, or None when nothing stands below them."""
-    # The reader decodes more than the header, so what is no UTF-8 behind it must pass here.
+    # The reader decodes more than the header, so what is not valid UTF-8 behind it must pass here.
     with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         rows = csv.reader(file)
         header = next(filter(None, rows), None)

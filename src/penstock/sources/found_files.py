@@ -241,7 +241,7 @@ def files_found(path: Path) -> int:
 
 
 def _decoded(line: bytes) -> _Before:
-    # Names of folders may have what is no valid text, which msgspec does not read.
+    # Names of folders may have what is not valid text, which msgspec does not read.
     return msgspec.convert(json.loads(line), _Before)
 
 
@@ -251,7 +251,7 @@ def _before_line(upto: int, hashes: dict[str, np.ndarray], away: dict[str, np.nd
         for directory, found in sorted(hashes.items())
         if len(found)
     }
-    # json escapes what is no valid text in names of folders, and never writes a newline.
+    # json escapes what is not valid text in names of folders, and never writes a newline.
     fields = {"before": upto, "format": _FORMAT, "names": msgspec.to_builtins(names)}
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
@@ -261,7 +261,7 @@ def _as_text(values: np.ndarray) -> str:
 
 
 def _log_line(file: LoggedFile) -> bytes:
-    # json escapes what is no valid text in file names, and never writes a newline.
+    # json escapes what is not valid text in file names, and never writes a newline.
     fields = {"directory": file.directory, "name": file.name, "size": file.size, "mtime_ns": file.mtime_ns}
     return json.dumps(fields).encode() + b"\n"
 

@@ -59,7 +59,7 @@ def pack_block(records: Sequence[bytes], note: bytes = b"") -> bytes:
 def block_places(descriptor: int, start: int, end: int) -> Iterator[BlockPlace]:
     """The blocks that stand in the bytes [start, end) of a file, by their headers.
 
-    It ends before the first that is no block, or not all there.
+    It ends before the first that is not a block, or not all there.
     """
     ahead, at = b"", start
     while True:
@@ -111,7 +111,7 @@ def read_blocks(path: str, partition: str, start: int, end: int) -> Iterator[Sou
 
 
 def _place(header: bytes, start: int) -> BlockPlace | None:
-    """Where the block with this header stands, or None when it is no header."""
+    """Where the block with this header stands, or None when it is not a header."""
     if len(header) < _HEADER.size or not header.startswith(_MARK):
         return None
     _, _, records, note_bytes, size = _HEADER.unpack(header)

@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.base.instants import instant_of
 from penstock.runtime.level import Level
-from penstock.runtime.packed_rows import PACKED_DDL, PackedRow
+from penstock.runtime.packed_rows import PACKED_DDL, PackedRow, encode_body
 from penstock.runtime.plan import JobPlan
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import spark_batch
@@ -77,7 +77,7 @@ class LevelProcessor(StatefulProcessor):
         now = instant_of(now_ms)
         for row in level.run(packed, self._states, now, level.slot_of(slot)):
             # Spark's serialiser of rows wants bytes.
-            yield Row(slot=slot, **row._replace(body=bytes(row.body))._asdict())
+            yield Row(slot=slot, **row._replace(body=bytes(encode_body(row).body))._asdict())
         if level.wants_clock:
             self._set_timer(level.next_timer_ms, now_ms)
 

@@ -8,21 +8,45 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import pickle
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
+import msgspec
 from pyspark import cloudpickle
 
 __all__ = ["Sealed"]
 
 T = TypeVar("T")
 
+_MSGSPEC_CACHE: Final = "__msgspec_cache__"
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Takes what msgspec keeps in a dataclass off it, where the class travels by value: it cannot, and is made anew."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and _MSGSPEC_CACHE in vars(obj):
+            delattr(obj, _MSGSPEC_CACHE)
+        if (
+            obj is not msgspec.Struct
+            and isinstance(obj, type(msgspec.Struct))
+            and obj.__module__ == "__main__"
+        ):
+            raise pickle.PicklingError(
+                f"{obj.__name__} is a msgspec Struct of the program that is run, which Python cannot send. Make it a "
+                "dataclass, or move it into a module that the program imports"
+            )
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
 
 class Sealed(Generic[T]):
     """A value in pickled form."""
 
     def __init__(self, value: T) -> None:
-        self._bytes: Final[bytes] = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        target = io.BytesIO()
+        _Pickler(target).dump(value)  # type: ignore[no-untyped-call]
+        self._bytes: Final[bytes] = target.getvalue()
 
     def open(self) -> T:
         """The value; the same object each time within a worker."""

@@ -113,7 +113,7 @@ def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
     JobFailedError when its JVM ends under the session. Where this process has a Spark context already, the session
     shares it and leaves it running.
     """
-    running = SparkSession.getActiveSession()
+    running = _running_session()
     if running is not None:
         session = running.newSession()
         for name, value in _all_settings(settings).items():
@@ -135,6 +135,14 @@ def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
         # Without its JVM there is nothing to stop, and each try would fail.
         with contextlib.suppress(Py4JError, OSError, EOFError):
             session.stop()
+
+
+def _running_session() -> SparkSession | None:
+    """The session of this process, whichever thread has made it; None without one that works."""
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  # of all threads
+    if session is None or session._sc._jsc is None:  # noqa: SLF001  # it was stopped
+        return None
+    return session
 
 
 def _jvm_has_ended(session: SparkSession) -> bool:
@@ -295,14 +303,19 @@ def ship_code(session: SparkSession, folder: Path, job_modules: Sequence[Path]) 
 
 
 def code_archive(folder: Path, job_modules: Sequence[Path]) -> Path:
-    """A zip of penstock and the job's modules and packages, of which the shallowest stand in the job's own folder.
+    """A zip of penstock and the job's modules and packages; the shallowest of a folder stand on the import path.
 
     It is named by its content, since Spark refuses a second file of the same name.
     """
     package = Path(__file__).parents[1]
     files = [(path, Path("penstock") / path.relative_to(package)) for path in sorted(package.rglob("*.py"))]
-    root = min((path.parent for path in job_modules), key=lambda parent: len(parent.parts), default=package)
-    files += [(path, path.relative_to(root)) for path in job_modules]
+    roots: list[Path] = []
+    for path in sorted(job_modules, key=lambda path: (len(path.parts), path.name != "__init__.py")):
+        root = next((root for root in roots if path.is_relative_to(root)), None)
+        if root is None:
+            root = path.parent.parent if path.name == "__init__.py" else path.parent
+            roots.append(root)
+        files.append((path, path.relative_to(root)))
     digest = hashlib.sha256(b"".join(str(name).encode() + path.read_bytes() for path, name in files))
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / f"penstock-code-{digest.hexdigest()[:16]}.zip"

@@ -37,7 +37,7 @@ def expires_name(state: str) -> str:
 
 
 class ExpiringColumn(StateColumn):
-    """One declared state with a time to live. What has expired is no value, to whoever looks.
+    """One declared state with a time to live. What has expired is not a value, to whoever looks.
 
     When something was touched, and so when it expires, is noted beside the values until these are flushed, and taken
     back with them.

@@ -87,7 +87,9 @@ class ReducingState(ValueState[T]):
     def spec(self) -> StateSpec:
         """How the state is stored: as its value."""
         if not callable(self.reduce_function):
-            raise SchemaError(f"The reduce function {self.reduce_function!r} is no function of two values.")
+            raise SchemaError(
+                f"The reduce function {self.reduce_function!r} is not a function of two values."
+            )
         return super().spec()
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
@@ -129,15 +131,15 @@ class AggregateFunction(Generic[V, A, R]):
         """An accumulator without any value."""
         raise NotImplementedError
 
-    def add(self, value: V, accumulator: A) -> A:
+    def add(self, value: V, accumulator: A, /) -> A:
         """The accumulator with one more value; may be the same one, changed."""
         raise NotImplementedError
 
-    def get_result(self, accumulator: A) -> R:
+    def get_result(self, accumulator: A, /) -> R:
         """What comes of an accumulator, which stays as it is."""
         raise NotImplementedError
 
-    def merge(self, a: A, b: A) -> A:
+    def merge(self, a: A, b: A, /) -> A:
         """Two accumulators as one, the values of `a` before those of `b`; may be one of the two, changed."""
         raise NotImplementedError
 
@@ -181,7 +183,7 @@ class AggregatingState(KeyedState, Generic[V, A, R]):
         if not isinstance(self.aggregate, AggregateFunction):
             given = self.aggregate
             hint = f"; give an instance: {given.__name__}()" if inspect.isclass(given) else ""
-            raise SchemaError(f"{given!r} is no AggregateFunction{hint}.")
+            raise SchemaError(f"{given!r} is not an AggregateFunction{hint}.")
         for name in ("create_accumulator", "add", "get_result"):
             if getattr(kind, name) is getattr(AggregateFunction, name):
                 raise SchemaError(f"{kind.__name__} does not override {name}.")

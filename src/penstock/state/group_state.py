@@ -145,7 +145,7 @@ class GroupState:
         if not len(slots):
             return None
         rows = self._rows()
-        # A key that held nothing before and holds nothing now is no news.
+        # A key that held nothing before and holds nothing now is not news.
         slots = slots[(held_rows(rows) | self._were_held)[slots]]
         if not len(slots):
             return None

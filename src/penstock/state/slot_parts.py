@@ -86,11 +86,11 @@ class SlotParts:
         self._made[name] = value
 
     def put(self, name: str, content: bytes | None) -> None:
-        """Replace all of a part; None removes it. Once in a micro-batch, in place of `add`."""
+        """Replace all of a part; None removes it. Once in a micro-batch, instead of `add`."""
         self._new[name] = (True, content)
 
     def add(self, name: str, piece: bytes) -> None:
-        """Add a piece to a part. Once in a micro-batch, in place of `put`."""
+        """Add a piece to a part. Once in a micro-batch, instead of `put`."""
         self._new[name] = (False, piece)
 
     @property

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.records.json_lines import python_values
 from penstock.records.types import CustomColumnCodec, Field
+from penstock.state.exchanges import Exchange
 from penstock.state.state_spec import StateSpec
 
 __all__ = ["StateColumns"]
@@ -75,17 +76,49 @@ class StateColumns:
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
         """Set values; see `ValueState.put`."""
+        for name, column in self._given(values).items():
+            self._arrays[name][slots] = column
+        self._present[slots] = True
+
+    def exchange(
+        self, key_indices: npt.NDArray[np.int64], values: Any
+    ) -> tuple[StateColumns, npt.NDArray[np.int64], Any]:
+        """What each record of `ValueState.exchange` finds; and which keys hold what others than before behind them."""
+        given = {
+            name: np.asarray(column).astype(self._arrays[name].dtype, copy=False)
+            for name, column in self._given(values).items()
+        }
+        exchange = Exchange(key_indices)
+        arrays = {name: exchange.before(self._arrays[name], column) for name, column in given.items()}
+        present = exchange.before(self._present, np.ones(len(key_indices), bool))
+        last = exchange.last
+        if self._spec.ttl is None and all(map(_is_exact, self._types())):
+            keys = key_indices[last]
+            same = [self._arrays[name][keys] == column[last] for name, column in given.items()]
+            last = last[~np.logical_and.reduce([self._present[keys], *same])]
+        behind = {name: column[last] for name, column in given.items()}
+        found = StateColumns(self._spec, present, arrays)
+        return found, key_indices[last], behind if self._spec.record_type else behind[""]
+
+    def _given(self, values: Any) -> Mapping[str, Any]:
+        """Values as columns by field, with "" for that of a scalar state."""
         given: Mapping[str, Any] = values if isinstance(values, Mapping) else {"": values}
         if set(given) != set(self._arrays):
             raise ValueError(
                 f"the state {self._spec.name!r} takes the columns {sorted(self._arrays)}, not {sorted(given)}"
             )
-        for name, column in given.items():
-            array = self._arrays[name]
-            # NumPy would take a list of lists for a table.
-            of_objects = array.dtype == object and isinstance(column, list | tuple)
-            array[slots] = _objects(column) if of_objects else column
-        self._present[slots] = True
+        # NumPy would take a list of lists for a table.
+        return {
+            name: _objects(column)
+            if self._arrays[name].dtype == object and isinstance(column, list | tuple)
+            else column
+            for name, column in given.items()
+        }
+
+    def _types(self) -> list[pa.DataType]:
+        """How the columns are stored."""
+        kind = self._spec.record_type
+        return [self._spec.arrow_type] if kind is None else [field.arrow_type for field in kind.fields]
 
     def copy(self) -> StateColumns:
         """An independent copy."""
@@ -122,6 +155,16 @@ class StateColumns:
         if everywhere:
             return stored
         return stored.take(pa.array(np.cumsum(self._present) - 1, mask=~self._present))
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """Whether values that are equal are stored as the same. Floats are not: there are two zeros."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+    )
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -33,7 +33,7 @@ class StateSpec:
     renamed_from: str | None = None
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        """Values as they are stored; None is no value. SchemaError when one cannot be stored."""
+        """Values as they are stored; None is not a value. SchemaError when one cannot be stored."""
         kind = self.record_type
         if kind is None:
             return self._field.to_arrow(values)
@@ -115,7 +115,7 @@ def value_spec(name: str, value_type: Any, ttl: Ttl | None = None) -> StateSpec:
         except SchemaError:
             shown = getattr(value_type, "__name__", repr(value_type))
             raise SchemaError(
-                f"{shown} is no type of values that can be kept ({e}). Give int, float, str, bool, bytes, a date or "
+                f"{shown} is not a type of values that can be kept ({e}). Give int, float, str, bool, bytes, a date or "
                 "time, list[...] of these, or a dataclass."
             ) from None
         return StateSpec(name, kind.python_class, _struct_of(kind), kind, ttl)

@@ -145,6 +145,21 @@ class ValueState(KeyedState, Generic[T]):
         """
         raise self._outside()
 
+    def exchange(self, key_indices: npt.NDArray[np.int64], values: Any) -> StateColumns:  # noqa: ARG002  # as above
+        """In `process_batch`: `get`, then `set`, for one record after the other; gives what each `get` found.
+
+        `key_indices` are the keys of the records, each as often as it comes; `values` is what each sets, as for `put`.
+        The columns that come back have a row for each record.
+
+        >>> class Changes(ProcessFunction):
+        ...     level = ValueState(int)
+        ...     def process_batch(self, records, ctx):
+        ...         levels = records.column("level").to_numpy()
+        ...         before = self.level.exchange(ctx.key_indices, levels)
+        ...         return ctx.select(~before.present | (levels != before.values), "sensor", "level")
+        """
+        raise self._outside()
+
 
 class BoundState(KeyedState):
     """A keyed state at work, bound to one key group. `describe` tells it what was declared."""
@@ -232,6 +247,12 @@ class BoundValueState(BoundState, ValueState[Any]):
         self._note_undo((values, key, values.get(key, ABSENT)))
         values[key] = value
         self._dirty[key] = None
+
+    def exchange(self, key_indices: npt.NDArray[np.int64], values: Any) -> StateColumns:  # noqa: D102  # as declared
+        found, changed, behind = self.columns().exchange(key_indices, values)
+        if len(changed):
+            self.put(changed, behind)
+        return found
 
     def _fitted(self, value: Any) -> Any:
         return None if value is None else fitted(value, self._column.spec)

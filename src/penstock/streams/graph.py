@@ -35,6 +35,7 @@ __all__ = [
     "check_name",
     "described_type",
     "inputs",
+    "is_given",
     "output_name",
 ]
 
@@ -81,6 +82,11 @@ def described_type(schema: Any, who: str) -> RecordType:
                 f"{who}: the field {name!r} starts with two underscores, as only penstock's own columns do; rename it."
             )
     return kind
+
+
+def is_given(schema: Any) -> bool:
+    """Whether an annotation or `output=` says what the records are."""
+    return schema is not None and schema is not type(None) and schema is not Any
 
 
 def output_name(step: str, output: str) -> str:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.base.instants import EPOCH
+from penstock.control.encoded_receipts import Batch, BatchReceipts, encode_receipts
 from penstock.control.receipts import Receipt, StepTime
-from penstock.control.stories import Batch, BatchStories, stories
 from penstock.errors import UnknownIdError
 from penstock.operators.record_blocks import DeadLetter
 from penstock.runtime.packed_rows import (
     DEAD_LETTERS,
+    RECEIPT_COLUMNS,
     REPORTS,
-    STORIES,
     TIME,
+    decode_receipt_columns,
     reports_of,
-    runs_of_bytes,
     time_of,
 )
 from penstock.testing.memory_sinks import Written
@@ -66,13 +66,18 @@ class BatchOutcome:
     @property
     def receipts(self) -> list[Receipt]:
         """What became of the commands, in their order."""
-        runs = [run for kind, _, _, _, body in self.reports if kind == STORIES for run in runs_of_bytes(body)]
+        columns = [
+            some
+            for kind, _, _, _, body in self.reports
+            if kind == RECEIPT_COLUMNS
+            for some in decode_receipt_columns(body)
+        ]
         slots = [reports_of(body) for kind, _, _, _, body in self.reports if kind == REPORTS]
         at = max((at for at, _, _ in slots), default=EPOCH)
-        together = stories(
+        together = encode_receipts(
             (one for _, some, _ in slots for one in some), Batch(self.number, at, self.records_so_far)
         )
-        return BatchStories.of(runs, together).receipts
+        return BatchReceipts.of(columns, together).receipts
 
     @property
     def records_so_far(self) -> dict[str, int]:

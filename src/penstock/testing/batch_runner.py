@@ -37,7 +37,7 @@ from penstock.sources.base import SourceChunk
 from penstock.sources.fetched import FetchedFiles
 from penstock.state.kept_slots import SlotCache
 from penstock.streams.graph import COMMANDS, Graph, ProcessNode, SourceNode
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 from penstock.testing.batch_outcome import BatchOutcome, TaskReport
 from penstock.testing.memory_entries import MemoryStates, Stored
 from penstock.testing.memory_sinks import MemorySink, Written
@@ -74,7 +74,7 @@ class BatchRunner:
 
     def __init__(
         self,
-        job: Job,
+        job: JobDescription,
         *,
         parallelism: int = 1,
         strict: bool = False,

@@ -21,7 +21,7 @@ from penstock.errors import JobDefinitionError, UnknownIdError
 from penstock.operators.record_blocks import DeadLetter
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.streams.graph import COMMANDS, SourceNode
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_report import batch_report
 from penstock.testing.batch_runner import NOW, BatchRunner
@@ -98,7 +98,7 @@ class JobHarness:
 
     def __init__(
         self,
-        job: Job,
+        job: JobDescription,
         *,
         parallelism: int = 1,
         strict: bool = False,
@@ -474,7 +474,7 @@ def _partition(number: int) -> str:
     return f"{number:05d}"
 
 
-def _check_parallelism(job: Job, parallelism: int) -> None:
+def _check_parallelism(job: JobDescription, parallelism: int) -> None:
     if not 1 <= parallelism <= job.key_groups:
         raise JobDefinitionError(
             f"The parallelism is {parallelism}; it must be from 1 to {job.key_groups}, the number of key groups."

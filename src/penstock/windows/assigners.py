@@ -270,7 +270,7 @@ class CumulativeWindows(GridWindows):
         self._offset_ms = _offset(offset, self._size, "CumulativeWindows")
         if self._size.value % self._step.value:
             raise JobDefinitionError(
-                f"The size of CumulativeWindows ({self._size.value} ms) is no multiple of their step "
+                f"The size of CumulativeWindows ({self._size.value} ms) is not a multiple of their step "
                 f"({self._step.value} ms)."
             )
 

@@ -60,5 +60,5 @@ class ColumnAggregate(AggregateFunction[Any, A, R]):
 
 
 def without_empty(values: npt.NDArray[Any], is_empty: Mask) -> pa.Array:
-    """Values with nulls in place of some, under which there is nothing, as in columns of Python values."""
+    """Values some of which are nulls, under which there is nothing, as in columns of Python values."""
     return pa.array(np.where(is_empty, values.dtype.type(0), values), mask=is_empty)

@@ -149,7 +149,7 @@ def _each_once(places: Ints, hashes: Ints) -> tuple[Ints, Ints]:
 
 
 class DistinctCount(ColumnAggregate[Sketch, Distinct]):
-    """How many values of a field differ. Null is no value.
+    """How many values of a field differ. Null is not a value.
 
     `accuracy` is the standard error of the estimate as a part of the count, and a parameter of the windows: what holds
     counts for a window from its next value on.

@@ -60,7 +60,9 @@ class WindowSpec:
                     f"The {name} of a window is the class {given.__name__}; give an instance: {given.__name__}(...)."
                 )
             if not isinstance(given, kind) and not (optional and given is None):
-                raise JobDefinitionError(f"The {name} of a window is {given!r}, which is no {kind.__name__}.")
+                raise JobDefinitionError(
+                    f"The {name} of a window is {given!r}, which is not of type {kind.__name__}."
+                )
 
 
 class WindowOperator:
@@ -315,7 +317,7 @@ class WindowOperator:
             return True
         if result is _PURGE or result is _CONTINUE:
             return False
-        raise TypeError(f"{type(self.trigger).__name__} returned {result!r}, which is no TriggerResult")
+        raise TypeError(f"{type(self.trigger).__name__} returned {result!r}, which is not a TriggerResult")
 
     def _fire(
         self, windows: OpenWindows, key: Any, window: Window, pane: Pane, clock: Clock, at_ms: int | None

@@ -34,7 +34,7 @@ class WindowFunction:
     window_state: ClassVar[Any] = None
     side_outputs: ClassVar[Mapping[str, Any]] = {}
 
-    def process(self, key: Any, records: Sequence[Any], ctx: WindowContext) -> Iterable[Any] | None:
+    def process(self, key: Any, records: Sequence[Any], ctx: WindowContext, /) -> Iterable[Any] | None:
         """Yield or return the records to emit for a window that fires.
 
         `records` are all that the window holds, in the order in which they came, or the one result of them where the
@@ -224,7 +224,7 @@ class Aggregated(WindowContents):
 
 
 def _check_function(function: Any) -> None:
-    """JobDefinitionError when it is no window function that can run."""
+    """JobDefinitionError when it is not a window function that can run."""
     if inspect.isclass(function):
         raise JobDefinitionError(
             f"A window was given the class {function.__name__}; give an instance: {function.__name__}()."

@@ -16,7 +16,7 @@ import penstock as ps
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.plans import Plans, pending_plan
 from penstock.errors import CheckpointError
-from penstock.jobs.runner import JobRunner, _Run
+from penstock.jobs.query_run import QueryRun, RunHooks
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.rescaling import rescale
@@ -189,7 +189,7 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
     )
     requests: Any = SimpleNamespace(next=next_request)
     no: Any = None
-    run = _Run(no, committer, checkpoint, requests, no, stop, lambda progress: None, print, lambda: None)
+    run = QueryRun(RunSettings(), no, committer, checkpoint, requests, stop, RunHooks(), lambda: None)
 
     def on_look(number: int) -> None:
         if number <= 3:
@@ -198,7 +198,7 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
             stop.set() if stops else log(checkpoint, "commits", 2)
 
     query: Any = FakeQuery(on_look)
-    found = JobRunner(job, RunSettings())._follow(run, query)
+    found = run.follow(query)
     assert found == (("stopped", None) if stops else ("stopped", request))
     assert asked == ([] if stops else [True])
     assert committer.closing
@@ -216,13 +216,13 @@ def test_a_query_that_goes_on_otherwise_plans_anew(tmp_path: Path) -> None:
     history = SimpleNamespace(is_behind=lambda: False)
     committer: Any = SimpleNamespace(plans=plans, bounds=bounds, history=history, held_bytes=0)
     no: Any = None
-    run = _Run(no, committer, checkpoint, no, no, threading.Event(), print, print, print)
+    run = QueryRun(RunSettings(), no, committer, checkpoint, no, threading.Event(), RunHooks(), print)
     query = Query(
         no, [], no, "", 2, bounded=False, batch_interval_ms=0, before_batch=no, on_batch=no, on_rest=no
     )
-    assert JobRunner(ps.Job("job"), RunSettings())._otherwise(run, query).limits == {"hits": 7}
+    assert run.renewed(query).limits == {"hits": 7}
     assert batch_numbers(tmp_path / "offsets") == [0, 1, 2]
     log(checkpoint, "offsets", 3)
     plans.begin(LINEAGE.first_batch + 3)
-    JobRunner(ps.Job("job"), RunSettings())._otherwise(run, query)
+    run.renewed(query)
     assert batch_numbers(tmp_path / "offsets") == [0, 1, 2, 3]

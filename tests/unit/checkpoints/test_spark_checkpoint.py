@@ -103,8 +103,8 @@ def test_a_log_that_ends_before_the_outputs_is_damage(tmp_path: Path) -> None:
         (b"v1\n", "is truncated"),
         (b'v1\n{"batchWater', "is truncated or damaged"),
         (b'v1\n{}\n{"position"', "is truncated or damaged"),
-        (b'v1\n{}\n{"position": 3}', "has the offsets of 1 streams in place of 2"),
-        (b'\0\0\0\0\n{}\n{"position": 3}\n-', "in place of a version"),
+        (b'v1\n{}\n{"position": 3}', "has the offsets of 1 streams instead of 2"),
+        (b'\0\0\0\0\n{}\n{"position": 3}\n-', "instead of a version"),
         (b"v1\n\xff\xff", "cannot be read"),
     ],
 )
@@ -184,7 +184,7 @@ def test_a_changelog_that_is_shorter_than_noted_is_damaged(tmp_path: Path) -> No
     """Also where it ends between two blocks, which Spark takes for its end."""
     write_state(tmp_path)
     path = write_changelog(tmp_path, 9, [7, 8], size=100_000)
-    with pytest.raises(CheckpointError, match="bytes in place of 100000") as caught:
+    with pytest.raises(CheckpointError, match="bytes instead of 100000") as caught:
         check_partition(tmp_path, 9, "id9")
     assert str(path) in str(caught.value)
 

@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.checkpoints.temporary_checkpoints import kept_to_understand, temporary_checkpoint
 from penstock.cli import app
 from penstock.errors import BindingError, JobFailedError
-from penstock.jobs.runner import JobRunner
+from penstock.jobs.runner import JobRunner, RunHooks
 from penstock.jobs.settings import RunSettings
 
 JOB = (
@@ -36,7 +36,7 @@ def test_a_run_that_is_refused_leaves_nothing(place: Path, tmp_path: Path) -> No
     bindings = {"hits": f"jsonl:{tmp_path / 'missing'}", "out": f"jsonl:{tmp_path / 'out'}"}
     notes: list[str] = []
     with pytest.raises(BindingError):
-        JobRunner(job, RunSettings(bindings=bindings)).run(on_note=notes.append)
+        JobRunner(job, RunSettings(bindings=bindings)).run(hooks=RunHooks(on_note=notes.append))
     assert list(place.iterdir()) == []
     assert notes == []
 

@@ -113,7 +113,7 @@ def test_a_job_without_figures_gets_no_advice(tmp_path: Path) -> None:
 
 def test_wrong_use_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     """With what was wrong: no checkpoint, no policy, or a bad one."""
-    assert "is no checkpoint of a job that was started" in refused(tmp_path / "nothing")
+    assert "is not a checkpoint of a job that was started" in refused(tmp_path / "nothing")
     assert "cannot be read" in refused(checkpoint, "--policy", tmp_path / "nothing")
     bad = policy_file(tmp_path, "most: 3")
     assert "has the field 'most', which is not known" in refused(checkpoint, "--policy", bad)

@@ -213,7 +213,7 @@ def test_an_unknown_id_and_a_missing_checkpoint_are_refused(checkpoint: Path) ->
     refused(control("send", "--kind=pause"), "No job is named")
     for command in (["send", "--kind=pause"], ["history"], ["status", "good"]):
         result = control(*command, PENSTOCK_CHECKPOINT=str(checkpoint.parent))
-        refused(result, "is no checkpoint of a job that was started")
+        refused(result, "is not a checkpoint of a job that was started")
 
 
 def test_an_argument_wins_over_the_variable(checkpoint: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
     """The id of the job is printed, or with JSON the operation as well."""
     result = penstock(
         place,
-        *("run", "--detached", "small", "--name=The rooms", "--parallelism=3", "--batch-interval=250"),
+        *("submit", "small", "--name=The rooms", "--parallelism=3", "--batch-interval=250"),
         *("--restart=fixed-delay:attempts=2,delay=5s", "--allow-non-restored-state", "--new-outputs-from=39"),
         "--replan=40",
     )
@@ -62,7 +62,7 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
     assert job.settings["allow_non_restored_state"] is True
     assert job.settings["new_outputs_from"] == 39
     assert job.settings["replan"] == 40
-    again = told(penstock(place, "run", "-d", "small", "-ojson"))
+    again = told(penstock(place, "submit", "small", "-ojson"))
     assert place.service.operation(again["operation"]).job == again["job"] != job_id
 
 
@@ -74,21 +74,20 @@ def test_the_scaling_policy_is_heeded_or_not(place: ServedRest) -> None:
         (("--scaling=dry-run",), {"most_tasks": 4, "dry_run": True}, "nothing was decided yet"),
         (("--scaling=off",), None, None),
     ):
-        job_id = penstock(place, "run", "--detached", "scaled", *more).stdout.strip()
+        job_id = penstock(place, "submit", "scaled", *more).stdout.strip()
         scaling = place.service.get(job_id).scaling
         assert (None if scaling is None else scaling.policy) == policy
         text = penstock(place, "info", job_id).stdout
         assert ("scaling" in text) == (shown is not None)
         assert (shown or "") in text
-    refused(penstock(place, "run", "scaled", "--scaling=off"), "goes with --detached")
 
 
 def test_a_server_takes_no_code(place: ServedRest) -> None:
-    """A file is refused with the definitions that there are, and so is what only a definition may say."""
+    """A file is refused with the definitions that there are, and options that only a definition has do not exist."""
     file = place.root / "job.py"
     file.write_text("")
-    refused(penstock(place, "run", "--detached", file), "a server takes no code")
-    refused(penstock(place, "run", "--detached", "none"), "There is no definition 'none'. There are: small")
+    refused(penstock(place, "submit", file), "A server takes no code")
+    refused(penstock(place, "submit", "none"), "There is no definition 'none'. There are: small")
     for option in (
         "-Dhits=jsonl:x",
         "--checkpoint=x",
@@ -97,9 +96,11 @@ def test_a_server_takes_no_code(place: ServedRest) -> None:
         "--from-dump=x",
         "--strict",
     ):
-        refused(penstock(place, "run", "--detached", "small", option), "does not go with --detached")
-    refused(penstock(place, "run", file, "--name=x"), "--name goes with --detached")
-    refused(penstock(place, "run", "-d", "small", "--from-savepoint=sp-none"), "There is no savepoint")
+        unknown = penstock(place, "submit", "small", option)
+        assert (unknown.exit_code, "No such option" in unknown.stderr) == (2, True), unknown.output
+    elsewhere = penstock(place, "run", file, "--name=x")
+    assert (elsewhere.exit_code, "No such option: --name" in elsewhere.stderr) == (2, True), elsewhere.output
+    refused(penstock(place, "submit", "small", "--from-savepoint=sp-none"), "There is no savepoint")
     assert place.service.list_jobs() == []
 
 
@@ -175,7 +176,7 @@ def test_a_job_is_canceled_and_goes_on_in_another(place: ServedRest, monkeypatch
     assert (canceled.exit_code, "is canceled" in canceled.stderr) == (0, True)
     assert place.service.get(job_id).status is JobStatus.CANCELED
     refused(penstock(place, "rescale", job_id, "--parallelism=2"), "CANCELED")
-    next_id = penstock(place, "run", "-d", "small", f"--continues={job_id}").stdout.strip()
+    next_id = penstock(place, "submit", "small", f"--continues={job_id}").stdout.strip()
     assert place.service.checkpoint(next_id) == place.service.checkpoint(job_id)
 
 
@@ -325,7 +326,7 @@ def test_no_server_a_dead_one_and_a_wrong_token_are_told(place: ServedRest) -> N
     refused(penstock(place, "list", home, **nobody), "Start one with penstock serve", 3)
     refused(penstock(place, "stop", "rooms", home, **nobody), "Start one with penstock serve", 3)
     wrong = penstock(place, "list", PENSTOCK_TOKEN="a-wrong-token")
-    refused(wrong, "Nobody is known by this token")
+    refused(wrong, "This token or cookie is unknown")
     assert "a-wrong-token" not in wrong.stderr
     refused(penstock(place, "cancel", place.submit(), role=Role.VIEWER), "needs the role operator")
     place.end()
@@ -356,7 +357,7 @@ def test_jobs_and_definitions_are_completed(place: ServedRest) -> None:
     job_id = place.submit(name="rooms")
     assert completed(place, "cancel", "ro") == {"rooms", job_id}
     assert completed(place, "stop", job_id[:-2]) == {job_id}
-    assert completed(place, "run", "--detached", "s") == {"small"}
+    assert completed(place, "submit", "s") == {"small"}
     assert completed(place, "run", "s") == set()
     assert completed(place, "cancel", "--server", "http://127.0.0.1:1", "ro") == set()
     place.end()

@@ -74,8 +74,10 @@ def test_a_key_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> N
             raise ExternalSystemError("The state cannot be shown yet: it starts. Ask again.")
         key = question.wanted.key
         held = {
-            "5": (StoredKey(key=5, key_group=1, bytes=9, values={"limit": 7}, timers=[{"at": 1}]),),
-            "6": (StoredKey(key=6, key_group=1, bytes=5_000_000, values=None),),
+            "5": (
+                StoredKey(key=5, key_group=1, bytes=9, values={"limit": 7}, timers=[{"at": 1}], windows=None),
+            ),
+            "6": (StoredKey(key=6, key_group=1, bytes=5_000_000, values=None, timers=None, windows=None),),
         }
         return KeyPage(batch=0, items=held.get(key or "", ()), next=None)
 

@@ -15,7 +15,7 @@ from control_checkpoint import AT, make_checkpoint, receipts, write_receipts
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner, Result
 
-import penstock.cli.metrics
+import penstock.cli.checkpoint_job
 import penstock.cli.metrics_tables
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.cli import app
@@ -151,7 +151,7 @@ def test_metrics_of_a_job_without_figures(tmp_path: Path) -> None:
     assert json.loads(penstock_("metrics", tmp_path, "-o", "json").stdout)["figures"] is None
     assert penstock_("metrics", tmp_path, "-o", "prometheus").stdout == ""
     for command in ("metrics", "events"):
-        assert "is no checkpoint of a job" in penstock_(command, tmp_path / "no", code=2).stderr
+        assert "is not a checkpoint of a job" in penstock_(command, tmp_path / "no", code=2).stderr
         assert not (tmp_path / "no").exists()
 
 
@@ -159,7 +159,7 @@ def test_watching_as_lines(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) ->
     """After the first line, figures as they are written, until Ctrl-C."""
     writer = FiguresWriter(checkpoint)
     sleep = interrupted_after(2, lambda look: writer.append(figures(2 + look)))
-    monkeypatch.setattr(penstock.cli.metrics, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(penstock.cli.checkpoint_job, "time", SimpleNamespace(sleep=sleep))
     lines = penstock_("metrics", checkpoint, "-o", "json", "--watch", code=130).stdout.splitlines()
     assert json.loads(lines[0])["figures"]["batch"] == 1
     assert [json.loads(line)["batch"] for line in lines[1:]] == [2, 3]

@@ -129,7 +129,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         ["rescale", tmp_path, "--parallelism=2"],
     ):
         result = penstock(*arguments)
-        assert "is no checkpoint of a job that was started" in result.stderr
+        assert "is not a checkpoint of a job that was started" in result.stderr
         assert (result.exit_code, result.stdout) == (2, ""), arguments
     (tmp_path / "state.json").write_text("{")
     refused(penstock("state", "ls", tmp_path), "Start the job again, which writes it anew.")
@@ -359,7 +359,7 @@ def test_the_state_of_one_key_is_shown(rooms: Rooms) -> None:
     )
     refused(
         penstock("state", "get", rooms.folder, "--step=step 0", "--key=attic"),
-        "'attic' is no key of the step, whose keys are int64",
+        "'attic' is not a key of the step, whose keys are int64",
     )
 
 

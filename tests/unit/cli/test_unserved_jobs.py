@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from penstock.cli import app
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager
-from penstock.server.runs.processes import BEGUN_FILE, begun_in, is_alive, kill_all
+from penstock.server.runs.processes import BEGUN_FILE, is_alive, kill_all, started_process
 from penstock.server.server import Started
 
 
@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RestPlace
     made.define("other", "restart: none")
     yield made
     for path in made.home.root.rglob(BEGUN_FILE):
-        begun = begun_in(path.parent)
+        begun = started_process(path.parent)
         if begun is not None:
             kill_all(begun)
     made.close()

@@ -102,7 +102,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     """A folder without a control entry, one that is not there, and an entry that is damaged."""
     for folder in (tmp_path, tmp_path / "gone"):
-        with pytest.raises(CheckpointError, match="no checkpoint of a job that was started"):
+        with pytest.raises(CheckpointError, match="not a checkpoint of a job that was started"):
             read_command_catalog(folder)
     (tmp_path / "control.json").write_text('{"job": 5}')
     with pytest.raises(CheckpointError, match=r"control\.json cannot be read"):

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.jobs.job_loader import load_job
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 from penstock.testing.batch_runner import NOW, BatchRunner
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dynamic_rules"
-JOB: Job = load_job(str(EXAMPLE / "rules_job.py")).job
+JOB: JobDescription = load_job(str(EXAMPLE / "rules_job.py")).job
 rules_job: Any = sys.modules["rules_job"]
 
 Record = dict[str, Any]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.jobs.job_loader import load_job
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 from penstock.testing.batch_runner import NOW, BatchRunner
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "feature_flags"
-JOB: Job = load_job(str(EXAMPLE / "flags_job.py")).job
+JOB: JobDescription = load_job(str(EXAMPLE / "flags_job.py")).job
 flags_job: Any = sys.modules["flags_job"]
 
 Record = dict[str, Any]

@@ -26,7 +26,7 @@ from penstock.records.wire_formats import format_of
 from penstock.runtime.plan import JobPlan
 from penstock.state.key_groups import key_groups
 from penstock.streams.graph import SinkNode
-from penstock.streams.job import Job
+from penstock.streams.job_description import JobDescription
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "temperature_control"
 SETTINGS, READINGS = 0, 1
@@ -45,13 +45,15 @@ def module(name: str) -> ModuleType:
 
 
 reference = module("reference")
-JOBS: dict[str, Job] = {name: load_job(str(EXAMPLE / f"{name}.py")).job for name in ("job", "vectorised")}
+JOBS: dict[str, JobDescription] = {
+    name: load_job(str(EXAMPLE / f"{name}.py")).job for name in ("job", "vectorised")
+}
 
 # Taken here, since other tests forget what they have imported.
 MESSAGES = sys.modules["messages_pb2"]
 
 
-def core(job: Job) -> StepCore:
+def core(job: JobDescription) -> StepCore:
     plan = JobPlan(job.graph, job.key_groups, frozenset(), frozenset(), strict=False)
     return plan.core(job.graph.steps()[0])
 
@@ -83,7 +85,7 @@ any_run = st.lists(
 class Driver:
     """Runs a step as the runtime would: by key group, in blocks, with state kept as bytes between batches."""
 
-    def __init__(self, job: Job, block_sizes: random.Random) -> None:
+    def __init__(self, job: JobDescription, block_sizes: random.Random) -> None:
         self.core = core(job)
         self.count = job.key_groups
         self.random = block_sizes

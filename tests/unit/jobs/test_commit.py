@@ -18,7 +18,9 @@ from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.control.receipts import StepTime
 from penstock.jobs.commit import BatchCommitter, RunServices
 from penstock.jobs.compile import compile_job
+from penstock.jobs.metrics_recorder import MetricsRecorder
 from penstock.jobs.settings import RunSettings
+from penstock.metrics.batch_metrics import FiguresWriter
 from penstock.runtime.packed_rows import time_row
 from penstock.testing.memory_sinks import MemorySink
 
@@ -149,7 +151,5 @@ def following(tmp_path: Path) -> BatchCommitter:
     bound = compile_job(job, RunSettings(bindings=bindings), checkpoint)
     ownership: Any = SimpleNamespace(check=lambda: None)
     dumps: Any = SimpleNamespace(want=lambda batch_id, told: None)
-    recorder: Any = SimpleNamespace(
-        began=lambda batch: None, take=lambda *taken: None, see_lag=lambda lag: None
-    )
+    recorder = MetricsRecorder(FiguresWriter(checkpoint.folder), bound, "job-1")
     return BatchCommitter(bound, checkpoint, RunServices(ownership, dumps, recorder))

@@ -14,7 +14,7 @@ import penstock as ps
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.jobs.compile import compile_job
 from penstock.jobs.control_history import ControlHistory, control_history
-from penstock.jobs.runner import JobRunner, _Run
+from penstock.jobs.query_run import QueryRun, RunHooks
 from penstock.jobs.settings import RunSettings
 
 
@@ -147,22 +147,13 @@ def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
     )
     requests: Any = SimpleNamespace(next=lambda: None)
     no: Any = None
-    run = _Run(
-        no,
-        committer,
-        job.checkpoint,
-        requests,
-        no,
-        threading.Event(),
-        lambda progress: None,
-        print,
-        lambda: None,
-    )
-    runner = JobRunner(ps.Job("job"), RunSettings(bounded=bounded))
-    assert runner._should_hold(committer)
-    status, request = runner._follow(run, query, holds_data=True)  # type: ignore[arg-type]
+    settings = RunSettings(bounded=bounded)
+    stop = threading.Event()
+    run = QueryRun(settings, no, committer, job.checkpoint, requests, stop, RunHooks(), lambda: None)
+    assert run.should_hold()
+    status, request = run.follow(query, holds_data=True)  # type: ignore[arg-type]
     assert request is None
-    assert not runner._should_hold(committer)
+    assert not run.should_hold()
     return status
 
 
@@ -174,5 +165,5 @@ def test_the_job_goes_on_with_data_when_the_history_is_read(
     job = Standing(tmp_path, "?max_bytes_per_batch=5000")
     job.write("rules", 3)
     query = FakeQuery(job, positions, ends=bounded)
-    assert followed(job, query, bounded=bounded) == "goes on otherwise"
+    assert followed(job, query, bounded=bounded) == "renewed"
     assert query.stopped is (positions[-1] == 3)

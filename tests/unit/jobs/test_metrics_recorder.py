@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.control.encoded_receipts import BatchReceipts, EncodedReceipts
 from penstock.control.receipts import RecordPosition, StepTime
-from penstock.control.stories import BatchStories, EncodedHistory
 from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.metrics_recorder import (
     PHASES,
@@ -49,9 +49,9 @@ def told_time(step: str, watermark_ms: int | None, slot: int) -> Any:
     return SimpleNamespace(kind=TIME, name=step, partition=slot, total=0, body=body)
 
 
-def stories(*outcomes: str) -> BatchStories:
+def batch_receipts(*outcomes: str) -> BatchReceipts:
     found = [
-        EncodedHistory(
+        EncodedReceipts(
             RecordPosition("commands", "0", offset),
             f"c{offset}",
             outcome,
@@ -59,7 +59,7 @@ def stories(*outcomes: str) -> BatchStories:
         )
         for offset, outcome in enumerate(outcomes)
     ]
-    return BatchStories.of([], found)
+    return BatchReceipts.of([], found)
 
 
 def progress(spark_batch: int, at_s: float = 0.0, **duration_ms: float) -> BatchProgress:
@@ -91,7 +91,7 @@ def recorder(bound: CompiledJob, tmp_path: Path) -> MetricsRecorder:
 def record(
     recorder: MetricsRecorder, batch: int, reports: Sequence[Any], at_s: float = 0.0, **more: float
 ) -> Figures:
-    recorder.take(batch, reports, BatchStories(), NOTHING, time.monotonic())
+    recorder.take(batch, reports, BatchReceipts(), NOTHING, time.monotonic())
     recorder.commit(batch, progress(batch, at_s, **more), {})
     return recorder.latest
 
@@ -112,7 +112,7 @@ def test_reports_are_added_up() -> None:
         report("keys", "count", 99, 1),
     ]
     held = SlotCounts({"count": {"0": 6, "2": 2}}, {"count": {"0": 100, "2": 50}}, {"count": {"2": 9}})
-    found = counted(reports, BatchStories(), held, ["count", "idle"], 4)
+    found = counted(reports, BatchReceipts(), held, ["count", "idle"], 4)
     assert (found.records_in, found.records_out, found.dead_letters) == ({"visits": 6}, {"out": 5}, 2)
     assert (found.late, found.without_window) == ({"count": 3}, {"count": 3})
     assert found.watermarks == {"count": {2: 1000}}
@@ -126,7 +126,7 @@ def test_reports_are_added_up() -> None:
 
 def test_commands_count_by_what_became_of_them() -> None:
     """Whatever their receipts tell besides, such as the receipt of another command."""
-    found = counted([], stories("APPLIED", "APPLIED", "DEGRADED", "REJECTED"), NOTHING, [], 1)
+    found = counted([], batch_receipts("APPLIED", "APPLIED", "DEGRADED", "REJECTED"), NOTHING, [], 1)
     assert found.commands == {"applied": 2, "degraded": 1, "rejected": 1}
     assert found.is_empty
 
@@ -165,8 +165,8 @@ def test_figures_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path:
 def test_what_is_not_committed_leaves_no_figures(recorder: MetricsRecorder, tmp_path: Path) -> None:
     """A micro-batch that failed and is done again counts once; one of before the run does not count."""
     recorder.commit(4, progress(4), {})
-    recorder.take(5, [report("in", "visits", 3)], BatchStories(), NOTHING, time.monotonic())
-    recorder.take(5, [report("in", "visits", 3)], BatchStories(), NOTHING, time.monotonic())
+    recorder.take(5, [report("in", "visits", 3)], BatchReceipts(), NOTHING, time.monotonic())
+    recorder.take(5, [report("in", "visits", 3)], BatchReceipts(), NOTHING, time.monotonic())
     recorder.commit(5, progress(5), {})
     recorder.commit(5, progress(5), {})
     assert [found.batch for found in read_figures(tmp_path)] == [5]
@@ -189,7 +189,7 @@ def test_how_long_a_micro_batch_has_been_running(recorder: MetricsRecorder, boun
 
 def test_a_rest_is_no_work(recorder: MetricsRecorder) -> None:
     """A micro-batch in which nothing came lasts half a second, and the job was not busy."""
-    recorder.take(0, [], BatchStories(), NOTHING, time.monotonic())
+    recorder.take(0, [], BatchReceipts(), NOTHING, time.monotonic())
     recorder.rested(0, 0.5)
     recorder.commit(0, progress(0, triggerExecution=600, addBatch=550), {})
     assert recorder.latest.busy_s == pytest.approx(0.1)
@@ -271,7 +271,7 @@ def test_recording_costs_a_micro_batch_little(recorder: MetricsRecorder) -> None
     held = SlotCounts(*(dict.fromkeys(steps, slots) for _ in range(3)))
     reports = [report(kind, step, 1_000, slot) for kind in kinds for step in steps for slot in range(16)]
     reports += [told_time(step, 1_000, slot) for step in steps for slot in range(16)]
-    told = stories(*["APPLIED"] * 1_000)
+    told = batch_receipts(*["APPLIED"] * 1_000)
     recorder._steps = steps
     times = []
     for batch in range(50):

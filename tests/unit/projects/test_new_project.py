@@ -147,14 +147,14 @@ def test_the_commands_of_the_readme_are_those_of_penstock(project: NewProject) -
     """Each with its options, and the streams of the job are bound."""
     lines = [shlex.split(line)[1:] for line in readme_lines(project, "penstock ")]
     of_a_checkpoint = ["run", "run", "control", "control", "state", "stop"]
-    of_a_server = ["serve", "run", "list", "control", "stop"]
+    of_a_server = ["serve", "submit", "list", "control", "stop"]
     assert [words[0] for words in lines] == of_a_checkpoint + of_a_server
     for words in lines:
         command: Any = get_command(app)
         while hasattr(command, "commands"):
             command, words = command.commands[words[0]], words[1:]
         context = command.make_context("penstock", words)
-        if command.name == "run" and not context.params["detached"]:
+        if command.name == "run":
             assert [uri.partition("=")[0] for uri in context.params["define"]] == [
                 "readings",
                 "limits",
@@ -171,7 +171,7 @@ def test_a_server_can_run_the_project(project: NewProject) -> None:
     (line,) = [line for line in readme_lines(project, "penstock run") if "--checkpoint" in line]
     bindings = dict(word.split("=", 1) for word in shlex.split(line) if "=jsonl:" in word)
     assert definition.settings["bindings"] == bindings
-    (started,) = [line for line in readme_lines(project, "penstock run") if "--detached" in line]
+    (started,) = readme_lines(project, "penstock submit")
     assert started.split()[-1] == definition.id
 
 
@@ -277,7 +277,7 @@ def test_the_template_is_in_the_package() -> None:
     """Wheels have all of the package's folder but what git ignores, and so they have these files."""
     root = Path(__file__).parents[3]
     wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel == {"packages": ["src/penstock"]}
+    assert wheel == {"packages": ["src/penstock", "src/pytest_penstock"]}
     ignored = (root / ".gitignore").read_text().split()
     template = Path(new_project.__file__).with_name("template")
     for path in template.rglob("*"):

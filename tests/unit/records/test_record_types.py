@@ -202,8 +202,8 @@ class Empty:
         (Uneven, "Uneven.pair: the type tuple[int, str] cannot be stored: the parts of a tuple"),
         (Node, "Node.children: Node contains itself"),
         (Empty, "Empty has no fields"),
-        (int, "int is no schema. Give a dataclass"),
-        (5, "5 is no schema"),
+        (int, "int is not a schema. Give a dataclass"),
+        (5, "5 is not a schema"),
     ],
 )
 def test_wrong_schemas_are_refused(schema: Any, message: str) -> None:

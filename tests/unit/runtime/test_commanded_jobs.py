@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 import penstock as ps
-from penstock.control.orders import PlainSets
+from penstock.control.admitted_commands import PlainSets
 from penstock.control.receipts import FINAL, Receipt
 from penstock.engine.command_execution import CommandExecution
 from penstock.jobs.settings import RunSettings
@@ -246,7 +246,7 @@ POISON: dict[str, tuple[bytes, str]] = {
     "an unknown kind": (command("explode"), "takes no command 'explode'"),
     "an unknown step": (command("set-limit", 1, key=1, to="nowhere"), "no step 'nowhere'"),
     "a payload of another type": (command("set-limit", "five", key=1), "the payload does not fit"),
-    "a key of another type": (command("set-limit", 5, key="one"), "a key that is no int64"),
+    "a key of another type": (command("set-limit", 5, key="one"), "a key that is not of type int64"),
     "keys for a step": (command("rules", key=1), "'rules' is for step or job"),
     "a step for keys": (command("set-limit", 5), "'set-limit' is for key or keys or all"),
     "an unknown state": (command("set", {"limits": 5}, key=1), "no state 'limits'"),
@@ -645,7 +645,7 @@ def test_a_command_that_is_malformed_has_its_place_among_others() -> None:
 
 
 def _set_one_by_one(execution: CommandExecution, sets: PlainSets, now: dt.datetime) -> None:
-    for order in sets.orders():
+    for order in sets.separate():
         execution.command(order, now)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import penstock as ps
 from penstock.commands.job_receipts import ReceiptWriter
+from penstock.control.encoded_receipts import BatchReceipts, EncodedReceipts
 from penstock.control.receipts import Receipt, RecordPosition
-from penstock.control.stories import BatchStories, EncodedHistory
 from penstock.errors import ExternalSystemError, StrictModeError
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import record_type
@@ -145,7 +145,9 @@ def test_a_receipt_that_is_too_large_for_its_sink_goes_without_its_details(tmp_p
     writer.prepare()
     writer.write(
         0,
-        BatchStories.of([], [EncodedHistory(RecordPosition("commands", "0", 0), "small", "APPLIED", lines)]),
+        BatchReceipts.of(
+            [], [EncodedReceipts(RecordPosition("commands", "0", 0), "small", "APPLIED", lines)]
+        ),
     )
     small, large = (msgspec.json.decode(raw) for raw in sink.written)
     assert (small["id"], small["details"]) == ("small", "{}")

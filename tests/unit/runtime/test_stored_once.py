@@ -215,4 +215,6 @@ def test_standing_commands_are_stored_when_they_change() -> None:
     (node,) = job.plan.graph.steps()
     for stored in job.states.values():
         header = header_of(SlotTables(job.plan.core(node).state_schema, MemoryEntries(stored)))
-        assert [order.command.id for order in StandingCommands.of(header.standing).orders.values()] == ["a"]
+        assert [
+            admitted.command.id for admitted in StandingCommands.of(header.standing).commands.values()
+        ] == ["a"]

@@ -261,6 +261,15 @@ def test_rolling_aggregates_keep_the_time() -> None:
     assert [(ms_of(one.window_start), one.value) for one in result.output("highest")] == [(0, 7.0)]
 
 
+def test_what_records_are_reduced_to_counts_at_the_time_of_the_record() -> None:
+    """Also where it is an older record, with its own time in its field."""
+    job = ps.Job("j", key_groups=3)
+    first = stream_of(job).key_by("key").reduce("first", lambda one, other: one)
+    first.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
+    result = run(BatchRunner(job), Visit("a", 1, 3), Visit("a", 12, 4), Visit("a", 20, 5))
+    assert [(shown(one.window_start), one.value) for one in result.output("counts")] == [(0, 1), (10, 1)]
+
+
 class Vectorised(ps.ProcessFunction):
     """Emits the even ones, backwards, and all aside."""
 

@@ -150,7 +150,7 @@ def test_there_are_no_more_tasks_than_key_groups(
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     """By its folder."""
-    with pytest.raises(CheckpointError, match="is no checkpoint of a job"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint of a job"):
         rescale(NO_SESSION, Checkpoint(tmp_path), 3)
 
 

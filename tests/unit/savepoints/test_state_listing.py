@@ -11,10 +11,12 @@ from stored_jobs import JobWith, StepWith, StoredJob, job_of
 
 import penstock as ps
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.errors import CheckpointError
+from penstock.checkpoints.described_state import read_described
+from penstock.errors import CheckpointError, UnknownIdError
 from penstock.jobs.restore import declared_state
 from penstock.savepoints import snapshot_capture
-from penstock.savepoints.state_listing import asked_key, listed, value_of_key
+from penstock.savepoints.state_listing import list_steps
+from penstock.savepoints.state_pages import KeyQuery, KeysWanted, key_query
 
 KEYS: list[tuple[tuple[Any, ...], Any, str]] = [
     ((int,), -7, "-7"),
@@ -49,6 +51,18 @@ def committed(
     return checkpoint
 
 
+def asked(checkpoint: Checkpoint, step: str, text: str, batch: int | None = None) -> KeyQuery:
+    return key_query(
+        checkpoint, read_described(checkpoint.folder), KeysWanted(step=step, key=text, batch=batch)
+    )
+
+
+def values(query: KeyQuery) -> dict[str, Any] | None:
+    """What a key holds, None for a key that is not there."""
+    session: Any = None
+    return next((found.values for found in query.read(session).items), None)
+
+
 @pytest.mark.parametrize(("types", "key", "text"), KEYS)
 def test_a_key_is_found_by_its_text(
     types: tuple[Any, ...], key: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -57,10 +71,8 @@ def test_a_key_is_found_by_its_text(
     states = {"count": ps.ValueState(int), "names": ps.ListState(str), "all": ps.Setting(int)}
     step = StepWith(states, types, [{key: {"count": 5, "names": ["a"]}}, {}], {"all": {None: 1}})
     checkpoint = committed(tmp_path, step, monkeypatch)
-    session: Any = None
-    found = value_of_key(session, asked_key(checkpoint, "step 0", text, None))
-    assert found == {"count": 5, "names": ["a"]}
-    assert value_of_key(session, asked_key(checkpoint, "step 0", other(types), 0)) is None
+    assert values(asked(checkpoint, "step 0", text)) == {"count": 5, "names": ["a"]}
+    assert values(asked(checkpoint, "step 0", other(types), 0)) is None
 
 
 def other(types: tuple[Any, ...]) -> str:
@@ -86,10 +98,10 @@ def test_what_is_no_key_is_refused(
     """With the type that keys have."""
     step = StepWith({"count": ps.ValueState(int)}, types, [{}, {}])
     checkpoint = committed(tmp_path, step, monkeypatch)
-    with pytest.raises(CheckpointError, match="is no key of the step, whose keys are"):
-        asked_key(checkpoint, "step 0", text, None)
-    with pytest.raises(CheckpointError, match="has no step 'attic'; its steps are step 0"):
-        asked_key(checkpoint, "attic", text, None)
+    with pytest.raises(CheckpointError, match="is not a key of the step, whose keys are"):
+        asked(checkpoint, "step 0", text)
+    with pytest.raises(UnknownIdError, match="has no step 'attic'; its steps are step 0"):
+        asked(checkpoint, "attic", text)
 
 
 def test_states_are_shown_as_they_are_declared_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +110,7 @@ def test_states_are_shown_as_they_are_declared_now(tmp_path: Path, monkeypatch: 
     step = StepWith(states, (int,), [{1: {"old": 5, "gone": 6}}, {}])
     now = {"new": ps.ValueState(int, renamed_from="old"), "more": ps.ValueState(str)}
     checkpoint = committed(tmp_path, step, monkeypatch, now)
-    session: Any = None
-    assert value_of_key(session, asked_key(checkpoint, "step 0", "1", None)) == {"new": 5, "more": None}
+    assert values(asked(checkpoint, "step 0", "1")) == {"new": 5, "more": None}
 
 
 def test_hidden_states_and_steps_without_states_are_listed(tmp_path: Path) -> None:
@@ -109,7 +120,7 @@ def test_hidden_states_and_steps_without_states_are_listed(tmp_path: Path) -> No
         StepWith({"rules": ps.BroadcastState(str, int)}, (int, str), [{}, {}]),
     ]
     state = declared_state(job_of(steps, 5))
-    assert listed(tmp_path, state) == [
+    assert list_steps(tmp_path, state) == [
         {"step": "step 0", "keys": 0, "key": "string", "states": []},
         {
             "step": "step 1",

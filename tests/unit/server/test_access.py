@@ -63,10 +63,10 @@ def test_tokens_come_in_lines() -> None:
     ("line", "told"),
     [
         ("ann operator", "has 2 words"),
-        ("ann king {}", "has no role that there is"),
+        ("ann king {}", "has an unknown role"),
         ("a/b viewer {}", "begins with no name"),
         ("ann viewer short", "fewer than 32 characters"),
-        ("ann viewer sha256:12", "has a hash that is none"),
+        ("ann viewer sha256:12", "has an invalid hash"),
         ("ann viewer {} {}", "has 4 words"),
     ],
 )
@@ -90,7 +90,7 @@ def test_nobody_has_a_name_of_the_server(name: str) -> None:
 
 def test_sessions_end() -> None:
     """With their time, when they are ended, and when there are too many."""
-    sessions = Sessions(lasts_s=10, most=2)
+    sessions = Sessions(lasts_s=10, limit=2)
     one = sessions.begin(ANN, 0)
     assert sessions.find(one, 9.9) == ANN
     assert sessions.find(one, 10) is None

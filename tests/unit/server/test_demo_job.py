@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UnknownIdError
-from penstock.server.demo_job import DEMO, demo_definition, hold, start_or_resume
+from penstock.server.demo_job import DEMO, demo_definition, pause_demo, start_or_resume
 from penstock.server.lifecycle.statuses import Desired
 from penstock.server.runs.definitions import Catalog, JobSettings
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.service.job_info import Submission
+from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
@@ -39,13 +39,13 @@ def test_it_stands_still_without_its_server(tmp_path: Path) -> None:
     job_id = start_or_resume(service)
     assert job_id is not None
     other = service.submit(Submission(definition=DEMO), "ann").job
-    hold(service, lambda: None)
+    pause_demo(service, lambda: None)
     assert service.get(job_id).desired is Desired.PAUSED
     assert service.get(other).desired is Desired.RUNNING, "somebody has asked for that one"
     assert start_or_resume(service) == job_id
     assert service.get(job_id).desired is Desired.RUNNING
     service.pause(job_id, "ann")
-    hold(service, lambda: None)
+    pause_demo(service, lambda: None)
     assert start_or_resume(service) is None
     assert service.get(job_id).desired is Desired.PAUSED
     store.close()

@@ -20,8 +20,8 @@ from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.manager.scaling_state import AUTOSCALER
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all
-from penstock.server.service.job_info import Submission
+from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
+from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.requests import Asked
@@ -98,7 +98,7 @@ class Managed:
     def close(self) -> None:
         self.stop()
         for path in self.home.root.rglob(BEGUN_FILE):
-            begun = begun_in(path.parent)
+            begun = started_process(path.parent)
             if begun is not None:
                 kill_all(begun)
         self.store.close()

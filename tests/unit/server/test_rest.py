@@ -19,7 +19,7 @@ from penstock.server.api.access import Role
 from penstock.server.lifecycle.statuses import Desired, JobStatus
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager, ManagerSettings
-from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all
+from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 
 PATIENCE_S = 40.0
 
@@ -260,7 +260,7 @@ def test_a_job_runs_and_is_canceled(place: RestPlace, monkeypatch: pytest.Monkey
         assert place.ask("GET", f"/v1/jobs/{job_id}/log").json() == {"run": 1, "text": "", "end": 0}
     finally:
         for path in place.home.root.rglob(BEGUN_FILE):
-            begun = begun_in(path.parent)
+            begun = started_process(path.parent)
             if begun is not None:
                 kill_all(begun)
 
@@ -299,7 +299,7 @@ def test_a_command_is_sent(place: RestPlace) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"kind": "dump-state", "payload": {"to": "/etc/cron.d"}}, "cannot be said by REST"),
+        ({"kind": "dump-state", "payload": {"to": "/etc/cron.d"}}, "which REST does not allow"),
         ({"kind": "sing", "target": "thermostat"}, "takes no command 'sing'"),
         ({"kind": "set", "target": "../x"}, "names no step"),
         ({"kind": "set", "target": "thermostat/x"}, "not of the type"),

@@ -384,7 +384,7 @@ spark:
     lines = logging.Formatter()
     # The client's own log has its URLs.
     logged = "\n".join(lines.format(r) for r in caplog.records if not r.name.startswith("http"))
-    assert "failed by a mistake in penstock, KeyError" in logged
+    assert "failed because of a bug in penstock, KeyError" in logged
     # An id or a restart strategy that a client has got wrong is named to it: those are no secrets.
     for text in [*told, logged]:
         assert CANARY not in text.replace(f"{CANARY}-named", "")

@@ -45,7 +45,9 @@ def test_keys_are_asked_for(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -
         asked.append(question)
         if question.wanted.contains:
             raise ExternalSystemError("The state cannot be shown yet: the state is large. Ask again.")
-        held = StoredKey(key=[1, "b"], key_group=3, bytes=9, values={"limit": 7}, timers=[{"at": 5}])
+        held = StoredKey(
+            key=[1, "b"], key_group=3, bytes=9, values={"limit": 7}, timers=[{"at": 5}], windows=None
+        )
         return KeyPage(batch=0, items=(held,), next="3." + "0" * 32)
 
     monkeypatch.setattr(StateReader, "ask", ask)
@@ -68,7 +70,7 @@ def test_keys_are_asked_for(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -
     }
     (question,) = asked
     assert question.checkpoint == str(place.service.checkpoint(job_id))
-    assert (question.wanted.most, question.wanted.after) == (7, "2." + "a" * 32)
+    assert (question.wanted.limit, question.wanted.after) == (7, "2." + "a" * 32)
     assert place.ask("GET", f"{path}&key=5").status_code == 200
     assert (asked[-1].wanted.key, asked[-1].wanted.most_bytes) == ("5", 1 << 20)
     busy = place.ask("GET", f"{path}&contains=x")

@@ -31,7 +31,7 @@ from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager
 from penstock.server.runs.directory import ADDRESS_FILE, HomeError, ServerDirectory, make_private
-from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all
+from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 from penstock.server.server import Announcement, ServeSettings, Started, serve
 from penstock.server.unserved import unserved_home
 
@@ -150,7 +150,7 @@ def test_the_demo_ends_with_its_server_and_other_jobs_are_named(
         assert served(settings, ask, ends_by=ends_by) == first
     finally:
         for path in settings.home.rglob(BEGUN_FILE):
-            begun = begun_in(path.parent)
+            begun = started_process(path.parent)
             if begun is not None:
                 kill_all(begun)
 
@@ -354,13 +354,13 @@ def test_what_is_wrong_is_told_before_anything_begins(settings: ServeSettings, t
         start(tokens=tmp_path / "none")
     with pytest.raises(AccessError, match="Give both"):
         start(tls_key=tmp_path / "none")
-    with pytest.raises(AccessError, match="There is no file"):
+    with pytest.raises(AccessError, match=r"The file .* does not exist"):
         start(tls_key=tmp_path / "none", tls_certificate=tmp_path / "none")
-    with pytest.raises(JobDefinitionError, match="There is no folder"):
+    with pytest.raises(JobDefinitionError, match=r"The folder .* does not exist"):
         start(jobs=[tmp_path / "none"])
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(ExternalSystemError, match="cannot be had"),
+        pytest.raises(ExternalSystemError, match="is not available"),
     ):
         start(bind=f"127.0.0.1:{taken.getsockname()[1]}")
     assert not (settings.home / "store.db").exists()

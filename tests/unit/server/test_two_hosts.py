@@ -22,8 +22,8 @@ from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import BEGUN_FILE, begun_in, kill_all, process_of
-from penstock.server.service.job_info import Submission
+from penstock.server.runs.processes import BEGUN_FILE, kill_all, process_of, started_process
+from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
@@ -42,7 +42,7 @@ class Machine:
         self.manager = Manager(place.store, place.catalog, self.home, settings, host=name)
 
     def pid(self, job_id: str, run: int) -> int:
-        begun = begun_in(self.home.run(job_id, run))
+        begun = started_process(self.home.run(job_id, run))
         assert begun is not None
         return begun.pid
 
@@ -96,7 +96,7 @@ class TwoHosts:
 
     def close(self) -> None:
         for path in self.root.rglob(BEGUN_FILE):
-            begun = begun_in(path.parent)
+            begun = started_process(path.parent)
             if begun is not None:
                 kill_all(begun)
         self.store.close()
@@ -148,7 +148,7 @@ def test_a_job_goes_on_when_its_machine_is_gone(hosts: TwoHosts) -> None:
     assert time.monotonic() - begun_s >= RUN_LEASE_S / 2
     hosts.until(job_id, JobStatus.RUNNING, hosts.south)
     assert hosts.runs(job_id) == ["1", "2"]
-    assert "Nothing was heard of it on north" in hosts.service.runs(job_id)[1].why
+    assert "Its lease on north has not changed" in hosts.service.runs(job_id)[1].why
     # The north is there again. It leads, and knows the job as it is.
     hosts.work(lambda: hosts.north.manager.leads, hosts.north)
     assert hosts.service.get(job_id).run == 2

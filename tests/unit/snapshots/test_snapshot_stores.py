@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.base.durable import NO_HARD_LINKS
 from penstock.errors import AlreadyThereError, NotThereError, SnapshotError
-from penstock.snapshots import stores
 from penstock.snapshots.stores import open_store
 
 
@@ -42,7 +42,7 @@ def test_a_file_is_created_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     if not links:
 
         def refuse(*_: object) -> None:
-            raise OSError(stores._NO_HARD_LINKS[0], "no links")
+            raise OSError(NO_HARD_LINKS[0], "no links")
 
         monkeypatch.setattr(os, "link", refuse)
     store = open_store(str(tmp_path))
@@ -106,5 +106,5 @@ def test_a_place_that_cannot_hold_a_snapshot_is_refused(uri: str) -> None:
 @pytest.mark.parametrize("path", ["", "/x", "x/", "a//b", "../x", "a/./b"])
 def test_paths_stay_inside(tmp_path: Path, path: str) -> None:
     """Of the snapshot."""
-    with pytest.raises(SnapshotError, match="is no path inside a snapshot"):
+    with pytest.raises(SnapshotError, match="is not a path inside a snapshot"):
         open_store(str(tmp_path)).create(path, b"")

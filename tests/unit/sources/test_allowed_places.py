@@ -203,7 +203,7 @@ def test_errors_of_what_is_allowed_say_why(root: Path, allowed: AllowedPlaces) -
     """Whoever has allowed it wants to know."""
     assert "No such file" in refusal(allowed, f"{root}/data/a/none.json")
     os.mkfifo(root / "data" / "a" / "pipe")
-    assert "no regular file" in refusal(allowed, f"{root}/data/a/pipe")
+    assert "not a regular file" in refusal(allowed, f"{root}/data/a/pipe")
     (root / "data" / "a" / "large").write_bytes(bytes(MOST_BYTES + 1))
     assert "is larger than" in refusal(allowed, f"{root}/data/a/large")
 

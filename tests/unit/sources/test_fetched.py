@@ -114,8 +114,8 @@ def test_a_place_that_cannot_be_read_is_refused(fetched: FetchedFiles, tmp_path:
     cases = {
         str(tmp_path / "none.json"): "cannot be read: No such file or directory",
         str(tmp_path): "cannot be read: Is a directory",
-        str(tmp_path / "pipe"): "cannot be read: it is no regular file",
-        "/dev/zero": "cannot be read: it is no regular file",
+        str(tmp_path / "pipe"): "cannot be read: it is not a regular file",
+        "/dev/zero": "cannot be read: it is not a regular file",
         "some/settings.json": "may not read",
         "file://host/settings.json": "may not read",
         "": "may not read",

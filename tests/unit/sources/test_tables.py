@@ -94,8 +94,8 @@ def test_csv_cells_that_do_not_fit_become_bad_records(tmp_path: Path) -> None:
         (6, b"7,\xff,"),
         (7, b"99999999999999999999,h,"),
     ]
-    assert bad[0].reason == "field 'i': 'x' is no int64"
-    assert bad[1].reason == "field 'e': 'BROKEN' is no Switch"
+    assert bad[0].reason == "field 'i': 'x' is not of type int64"
+    assert bad[1].reason == "field 'e': 'BROKEN' is not of type Switch"
     assert bad[2].reason == "The row has 1 fields where the header has 3."
 
 
@@ -179,7 +179,7 @@ def test_parquet_values_that_do_not_fit_become_bad_records(tmp_path: Path) -> No
     rows, bad = parquet_rows(path, record_type("i INT, s STRING"))
     assert [row["i"] for row in rows] == [1, 3]
     assert [record.offset for record in bad] == [1, 3, 4]
-    assert (bad[0].reason, bad[0].raw) == ("field 'i': 2.5 is no int32", b'{"i":2.5,"s":"y"}')
+    assert (bad[0].reason, bad[0].raw) == ("field 'i': 2.5 is not of type int32", b'{"i":2.5,"s":"y"}')
 
 
 def test_a_parquet_column_of_another_kind_is_bad_where_it_has_values(tmp_path: Path) -> None:

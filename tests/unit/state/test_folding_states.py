@@ -175,7 +175,7 @@ class Half(ps.AggregateFunction[float, Mean, float]):
     ("aggregate", "said"),
     [
         (MeanOf, r"give an instance: MeanOf\(\)"),
-        (max, "is no AggregateFunction"),
+        (max, "is not an AggregateFunction"),
         (Silent(), "Silent.create_accumulator does not say"),
         (Half(), "Half does not override add"),
     ],
@@ -188,7 +188,7 @@ def test_what_is_no_aggregate_is_told_when_the_job_is_described(aggregate: Any, 
 
 def test_what_is_no_reduce_function_is_told_when_the_job_is_described() -> None:
     """As well."""
-    with pytest.raises(SchemaError, match="is no function of two values"):
+    with pytest.raises(SchemaError, match="is not a function of two values"):
         ps.ReducingState(int, 5).spec()  # type: ignore[arg-type]
 
 

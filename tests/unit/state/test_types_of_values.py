@@ -13,7 +13,7 @@ from penstock.state.state_spec import value_spec
 def test_a_type_that_cannot_be_kept_is_told(value_type: object, shown: str) -> None:
     """Whoever has written it has not thought of schemas."""
     with pytest.raises(
-        SchemaError, match=rf"^{shown} is no type of values that can be kept .*Give int, float"
+        SchemaError, match=rf"^{shown} is not a type of values that can be kept .*Give int, float"
     ):
         value_spec("seen", value_type)
     assert ps.ValueState(int)

@@ -198,7 +198,7 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     # schemas
     "no schema": (
         lambda d: d.job.data_stream("x", schema=5),
-        ("Stream 'x'", "5 is no schema", "dataclass"),
+        ("Stream 'x'", "5 is not a schema", "dataclass"),
     ),
     "unknown type in a schema": (
         lambda d: d.job.data_stream("x", schema="a INTEGR"),
@@ -229,7 +229,7 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     "map to None": (lambda d: d.data.map(gives_none), ("The map 'map-1'", "return None", "Annotate")),
     "map to a number": (
         lambda d: d.data.map(gives_int, name="n"),
-        ("The map 'n'", "int is no schema", "dataclass"),
+        ("The map 'n'", "int is not a schema", "dataclass"),
     ),
     "map to a penstock field": (
         lambda d: d.data.flat_map(yields, output=PENSTOCKS_FIELD),
@@ -333,9 +333,9 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
         lambda d: d.keyed.process("s", Unannotated()),
         ("Step 's' does not say what it emits", "output=MyRecord"),
     ),
-    "output that is no schema": (
+    "output that is not a schema": (
         lambda d: d.keyed.process("s", Plain(), output=int),
-        ("Step 's'", "int is no schema"),
+        ("Step 's'", "int is not a schema"),
     ),
     # states
     "unstorable state": (
@@ -404,9 +404,9 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
         lambda d: d.keyed.process("s", SideOutputList()),
         ("side_outputs of step 's'", "mapping of names"),
     ),
-    "side output that is no schema": (
+    "side output that is not a schema": (
         lambda d: d.keyed.process("s", BadSideOutput()),
-        ("Side output 'alarms' of step 's'", "int is no schema"),
+        ("Side output 'alarms' of step 's'", "int is not a schema"),
     ),
     "sink behind a silent step": (
         lambda d: d.keyed.process("s", Silent()).sink_to("out"),

@@ -125,7 +125,7 @@ def test_windows_are_of_one_kind_of_time() -> None:
         (lambda: SlidingWindows("5s", "1s", ms(-1_000)), "The offset of SlidingWindows"),
         (lambda: SessionWindows(ms(0)), "the gap of SessionWindows"),
         (lambda: SessionWindows("1s", time="wall"), "SessionWindows have time='wall'"),
-        (lambda: CumulativeWindows("2s", "5s"), r"\(5000 ms\) is no multiple of their step \(2000 ms\)"),
+        (lambda: CumulativeWindows("2s", "5s"), r"\(5000 ms\) is not a multiple of their step \(2000 ms\)"),
         (lambda: CountWindows(0), "the count of CountWindows is 0"),
         (lambda: CountWindows(3, 0), "the slide of CountWindows is 0"),
     ],

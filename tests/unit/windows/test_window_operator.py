@@ -347,12 +347,15 @@ def test_windows_are_kept_by_key() -> None:
     ("made", "said"),
     [
         (lambda: driven(TumblingWindows), r"is the class TumblingWindows; give an instance"),
-        (lambda: driven("5s"), "assigner of a window is '5s', which is no WindowAssigner"),
+        (lambda: driven("5s"), "assigner of a window is '5s', which is not of type WindowAssigner"),
         (
             lambda: driven(GlobalWindows(), trigger=CountTrigger),
             "trigger of a window is the class CountTrigger",
         ),
-        (lambda: driven(GlobalWindows(), evictor=5), "evictor of a window is 5, which is no Evictor"),
+        (
+            lambda: driven(GlobalWindows(), evictor=5),
+            "evictor of a window is 5, which is not of type Evictor",
+        ),
         (lambda: driven(TumblingWindows("1s"), lateness="-1s"), "the allowed lateness of a window is '-1s'"),
         (
             lambda: driven(SessionWindows("1s"), trigger=DeltaTrigger(1.0, max)),

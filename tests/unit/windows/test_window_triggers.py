@@ -192,7 +192,7 @@ class Careless(Trigger):
 @pytest.mark.parametrize(
     ("act", "error", "said"),
     [
-        (lambda ctx: None, TypeError, "Careless returned None, which is no TriggerResult"),
+        (lambda ctx: None, TypeError, "Careless returned None, which is not a TriggerResult"),
         (lambda ctx: setattr(ctx, "state", 1), StateError, "triggers that declare its type, as state_type"),
         (lambda ctx: ctx.register_event_timer(1.5), TypeError, "milliseconds since 1970, not 1.5"),
         (lambda ctx: ctx.register_processing_timer(2**63), ValueError, "beyond all times"),

@@ -37,24 +37,24 @@ _LEAST_TOKEN: Final = 32
 _HASHED: Final = "sha256:"
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
-# Events of these would not tell a person from the server.
+# An event under one of these names could not tell a person from the server.
 _OWN_NAMES: Final = frozenset({"autoscaler", "manager", "owner"})
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _LARGEST_PORT: Final = 65535
-# One way to write each path: no escapes, no dots that lead up, nothing empty in between.
+# Each path has one spelling: no escapes, no dots that lead up, no empty parts.
 _PATH: Final = re.compile(rb"/|(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}){1,12}")
 _PORTS: Final = {"http": 80, "https": 443}
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class AccessError(PenstockError):
-    """The server is to be opened in a way that is not safe, or whom it lets in is not told clearly."""
+    """The settings would open the server unsafely, or do not say clearly whom it lets in."""
 
     fault: ClassVar[Fault] = "user"
 
 
 class Role(enum.StrEnum):
-    """What somebody may do: look, steer jobs, or all. Each role may do what those before it may."""
+    """What a user may do: look, steer jobs, or everything. Each role includes those before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -72,7 +72,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Principal:
-    """Somebody who was recognised: the name that events show, and the role."""
+    """A recognised user: the name that events show, and the role."""
 
     name: str
     role: Role
@@ -80,7 +80,7 @@ class Principal:
 
 @dataclass(frozen=True)
 class Grant:
-    """A token, of which only the hash is known, and who has it."""
+    """A token, known by its hash only, and its owner."""
 
     principal: Principal
     hash: str
@@ -92,7 +92,7 @@ def new_token() -> str:
 
 
 def hash_of(token: str) -> str:
-    """What is kept of a token. Tokens are random and long, so that a plain hash cannot be reversed.
+    """The hash of a token. Tokens are random and long, so a plain hash cannot be reversed.
 
     >>> hash_of("a" * 32)[:15]
     'sha256:3ba3f5f4'
@@ -103,7 +103,7 @@ def hash_of(token: str) -> str:
 def grants_of(lines: Iterable[str], place: str) -> list[Grant]:
     """The grants in lines `NAME ROLE TOKEN`, where a token may be given as `sha256:` and its hash.
 
-    `place` says in errors where the lines are; what is in them is not shown. Raises AccessError.
+    `place` says in errors where the lines are; their content is not shown. Raises AccessError.
     """
     grants: list[Grant] = []
     for number, line in enumerate(lines, start=1):
@@ -132,9 +132,9 @@ def _problem_of(words: list[str]) -> str | None:
     if name in _OWN_NAMES:
         return f"has the name {name}, under which the server itself acts"
     if role not in list(Role):
-        return f"has no role that there is ({', '.join(Role)})"
+        return f"has an unknown role (the roles are {', '.join(Role)})"
     if token.startswith(_HASHED):
-        return None if _HASH.fullmatch(token) else "has a hash that is none"
+        return None if _HASH.fullmatch(token) else "has an invalid hash"
     return None if len(token) >= _LEAST_TOKEN else f"has a token of fewer than {_LEAST_TOKEN} characters"
 
 
@@ -145,7 +145,7 @@ class TokenBook:
         self._grants: Final = tuple(grants)
 
     def find(self, token: str) -> Principal | None:
-        """Who has a token. All are compared, each in constant time, so that time tells nothing."""
+        """The owner of a token. All are compared, each in constant time, so that timing reveals nothing."""
         wanted = hash_of(token)
         found = None
         for grant in self._grants:
@@ -155,30 +155,30 @@ class TokenBook:
 
 
 class Sessions:
-    """Browsers that have shown a token, by the hash of a cookie. They are forgotten when the server ends.
+    """Browsers that have presented a token, by the hash of their cookie. They are forgotten when the server ends.
 
     Args:
         lasts_s: for how long a cookie is good.
-        most: how many there may be; a new one takes the place of the oldest.
+        limit: how many there may be; a new one replaces the oldest.
 
     """
 
-    def __init__(self, lasts_s: float = 12 * 3600.0, most: int = 1000) -> None:
+    def __init__(self, lasts_s: float = 12 * 3600.0, limit: int = 1000) -> None:
         self.lasts_s: Final = lasts_s
-        self._most: Final = most
+        self._limit: Final = limit
         self._known: dict[str, tuple[Principal, float]] = {}
 
     def begin(self, principal: Principal, now_s: float) -> str:
-        """A new cookie for somebody."""
+        """A new cookie for a user."""
         cookie = new_token()
-        while len(self._known) >= self._most:
+        while len(self._known) >= self._limit:
             self._known.pop(next(iter(self._known)))
         self._known[hash_of(cookie)] = (principal, now_s + self.lasts_s)
         return cookie
 
     def find(self, cookie: str, now_s: float) -> Principal | None:
-        """Whose cookie it is; None when it is unknown or too old."""
-        # Looked up by its hash, whose bytes nobody can choose, so that time tells nothing of the cookie.
+        """The owner of a cookie; None when it is unknown or too old."""
+        # Looked up by its hash, whose bytes nobody can choose, so that timing reveals nothing about the cookie.
         found = self._known.get(hash_of(cookie))
         return found[0] if found is not None and now_s < found[1] else None
 
@@ -188,7 +188,7 @@ class Sessions:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, and no other can reach it.
+    """Whether a host is this machine alone, out of reach for others.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -211,12 +211,12 @@ def bind_address(text: str) -> tuple[str, int]:
     """
     found = _HOST.fullmatch(text)
     if found is None or found["port"] is None or int(found["port"]) > _LARGEST_PORT:
-        raise AccessError(f"--bind {text!r} is no address. Write HOST:PORT, for example 127.0.0.1:8081.")
+        raise AccessError(f"--bind {text!r} is not an address. Write HOST:PORT, for example 127.0.0.1:8081.")
     return found["name"].strip("[]"), int(found["port"])
 
 
 def check_bind(host: str, *, tls: bool, tokens: bool, insecure: bool) -> None:
-    """Raise AccessError when other machines could reach the server unprotected, unless that is wanted expressly."""
+    """Raise AccessError when other machines could reach the server unprotected, unless the user has allowed that."""
     if is_loopback(host) or insecure or (tls and tokens):
         return
     missing = " and ".join(
@@ -225,15 +225,15 @@ def check_bind(host: str, *, tls: bool, tokens: bool, insecure: bool) -> None:
         if not there
     )
     raise AccessError(
-        f"Other machines can reach {host}, and there is no {missing}. Add what is missing, bind to 127.0.0.1, or say "
+        f"Other machines can reach {host}, which has no {missing}. Add what is missing, bind to 127.0.0.1, or say "
         "--insecure-bind if a proxy in front of it protects it."
     )
 
 
 def host_of(values: list[bytes], allowed: frozenset[str]) -> str | None:
-    """The one Host header as it is, when its name is allowed; None for any other, for none and for several.
+    """The Host header, when there is exactly one and its name is allowed; else None.
 
-    A page from elsewhere that makes its own name lead to this machine (DNS rebinding) shows that name here.
+    A foreign page whose own name resolves to this machine (DNS rebinding) sends that name here.
 
     >>> host_of([b"localhost:8081"], frozenset({"localhost"}))
     'localhost:8081'
@@ -251,7 +251,7 @@ def host_of(values: list[bytes], allowed: frozenset[str]) -> str | None:
 
 
 def is_plain_path(raw: bytes) -> bool:
-    """Whether a path is of a kind that routes can have. Others are refused before anything looks at them.
+    """Whether a path is one that a route can have. Others are refused before anything looks at them.
 
     >>> is_plain_path(b"/v1/jobs/rooms-1f"), is_plain_path(b"/v1/jobs/..%2f"), is_plain_path(b"//v1")
     (True, False, False)
@@ -268,15 +268,15 @@ def origin_problem(
         method: its method.
         headers: its headers by their names in lower case.
         origin: the server's own origin as the request names it, scheme and host.
-        cookie: whether a cookie says who asks. A browser sends it whoever's page asks.
-        websocket: whether it opens a socket, which browsers let any page do.
+        cookie: whether a cookie identifies the user. A browser sends it for any page.
+        websocket: whether it opens a socket, which browsers allow any page.
 
     """
     unsafe = method not in _SAFE_METHODS or websocket
     sites = headers.get("sec-fetch-site", [])
     origins = headers.get("origin", [])
     if len(sites) > 1 or len(origins) > 1:
-        return "It has a header of its origin twice."
+        return "It has an origin header twice."
     if sites and sites[0] not in {"same-origin", "none"}:
         navigates = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == [
             "document"
@@ -295,7 +295,7 @@ def _same_origin(one: str, other: str) -> bool:
 
 
 def _parts(origin: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port; None for what no browser sends as the origin of a page of this server."""
+    """Scheme, host and port; None for what no browser sends as the origin of one of this server's pages."""
     scheme, mark, place = origin.partition("://")
     found = _HOST.fullmatch(place)
     if not mark or found is None or scheme not in _PORTS:

@@ -1,4 +1,4 @@
-"""The app: all routes behind the guard, with a description that says what each takes, gives and needs."""
+"""The app: all routes behind the guard, with a description of what each takes, returns and needs."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = ["create_app", "describe"]
 
 _ABOUT: Final = """See and steer jobs.
 
-Who asks is told by `Authorization: Bearer TOKEN`, or by the cookie that `/login` gives a browser. `x-role` says which
-role an operation needs; `operator` may do what `viewer` may, `admin` may do all. What takes time answers 202 with an
-operation: ask for it by its id until it is DONE or FAILED. Errors are problem documents (RFC 9457)."""
+Send `Authorization: Bearer TOKEN`, or the cookie that `/login` sets in a browser. `x-role` names the role that an
+operation needs; `operator` includes `viewer`, `admin` includes both. Requests that take time return 202 and an
+operation: get it by its id until it is DONE or FAILED. Errors are problem documents (RFC 9457)."""
 _PROBLEMS: Final = {
     "400": "The request cannot be read.",
-    "401": "Nobody is known by the token or cookie.",
+    "401": "The token or cookie is unknown.",
     "403": "The role, or the page that sent it, may not do this.",
-    "404": "There is nothing of this id.",
-    "409": "It does not go with what the job is.",
+    "404": "This id is unknown.",
+    "409": "The job is in a state that does not allow this.",
     "413": "The request is too large.",
-    "421": "The server is not called by this name.",
-    "422": "The request is not as described, or its Idempotency-Key is that of another one.",
+    "421": "The server does not have this name.",
+    "422": "The request does not match the description, or its Idempotency-Key was used for another one.",
     "503": "The store or another system does not answer now; try again.",
 }
 _PAGE_TYPE: Final = "text/html"
@@ -50,15 +50,15 @@ _METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", 
 def create_app(
     context: Context, mounts: Sequence[DeclaringMount] = (), lifespan: Lifespan[FastAPI] | None = None
 ) -> FastAPI:
-    """The app, with other apps below paths of theirs, and what those need while it runs.
+    """The app, with other apps mounted below their paths, and what those need while it runs.
 
-    Raises UndeclaredRouteError when a route does not say which role it needs.
+    Raises UndeclaredRouteError when a route does not declare its role.
     """
     app = FastAPI(
         title="penstock",
         version=__version__,
         description=_ABOUT,
-        # Its pages would fetch scripts from other machines.
+        # FastAPI's own pages would fetch scripts from other machines.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -93,7 +93,7 @@ def create_app(
         job_views.metrics_router,
         description,
     ):
-        # Not included but taken over, so that each route can be asked for its role.
+        # Added as they are, not included, so that each route can be asked for its role.
         app.router.routes.extend(router.routes)
     app.router.routes.extend(mounts)
     check_declared(app.routes)
@@ -101,7 +101,7 @@ def create_app(
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The description of an app, made once."""
+    """The description of an app. It is built once."""
     if app.openapi_schema is None:
         made = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
@@ -112,7 +112,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _with_problems(made: dict[str, Any]) -> None:
-    """Say of each operation who may ask, and that its errors are problem documents."""
+    """Add to each operation who may use it, and that its errors are problem documents."""
     components = made.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
@@ -127,7 +127,7 @@ def _with_problems(made: dict[str, Any]) -> None:
         for method in _METHODS & path.keys():
             operation = path[method]
             for status, meaning in _PROBLEMS.items():
-                # A page that says it to people stays beside the document.
+                # Pages for people stay beside the document.
                 own = operation["responses"].get(status, {}).get("content", {})
                 pages = {kind: said for kind, said in own.items() if kind == _PAGE_TYPE}
                 operation["responses"][status] = {"description": meaning, "content": pages | content}

@@ -19,15 +19,17 @@ from penstock.commands.receipt_history import CommandFilter, CommandHistory, new
 from penstock.control.commands import Command as ControlCommand
 from penstock.errors import CommandRefusedError, UnknownIdError
 from penstock.server.api.access import Role
+from penstock.server.api.changes import IdempotencyKey
 from penstock.server.api.context import Service
-from penstock.server.api.models import ID_PATTERN, Command, CommandStory, Page, SentCommand
-from penstock.server.api.routes import Asker, IdempotencyKey, JobId, Limit, needs, new_router
+from penstock.server.api.models import Command, CommandStory, Page, SentCommand
+from penstock.server.api.routes import Asker, JobId, Limit, needs, new_router
+from penstock.server.service.job_resources import ID_PATTERN
 from penstock.server.service.service import JobService
 
 __all__ = ["issue", "router"]
 
 _WRITES_FILES: Final = frozenset({"dump-state"})
-"""Kinds of commands that name a place to write to, which no client may."""
+"""Kinds of commands that name a place to write to, which clients must not."""
 
 router = new_router("control")
 
@@ -43,9 +45,9 @@ def send(
     response: Response,
     key: IdempotencyKey = None,
 ) -> SentCommand:
-    """Send a command to a job, whether it runs at the moment or not. Ask for it by its id to see its receipts.
+    """Send a command to a job, whether it runs at the moment or not. Get it by its id to see its receipts.
 
-    With an Idempotency-Key, and no id of its own, the key makes its id: the job takes it once.
+    Without an id, the Idempotency-Key determines the id, so that the job takes a repeated command once.
     """
     sent = issue(service, job_id, command, asker.name, key)
     response.headers["Location"] = f"/v1/jobs/{job_id}/commands/{sent.id}"
@@ -57,10 +59,10 @@ def send(
 def issue(
     service: JobService, job_id: str, command: Command, who: str, key: str | None = None
 ) -> ControlCommand:
-    """Send a command in the name of somebody, if the job takes it."""
+    """Send a command on behalf of a user, if the job takes it."""
     if command.kind in _WRITES_FILES:
         raise CommandRefusedError(
-            f"A command {command.kind} names a place to write to, which cannot be said by REST. Send it with "
+            f"A command {command.kind} names a place to write to, which REST does not allow. Send it with "
             "penstock control send."
         )
     checkpoint = service.checkpoint(job_id)
@@ -111,7 +113,7 @@ def get_command(
         return _story(story)
     waiting = find_waiting(command_id, read_command_catalog(checkpoint), checkpoint)
     if waiting is None and (story := story_of(checkpoint, command_id)) is not None:
-        # What waited a moment ago may have its receipts by now.
+        # A command that was waiting a moment ago may have its receipts by now.
         return _story(story)
     if waiting is None:
         raise UnknownIdError(
@@ -153,4 +155,4 @@ def _json(value: Any, name: str) -> str:
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (ValueError, RecursionError) as e:
-        raise CommandRefusedError(f"{name} has something that JSON has not: {e}.") from None
+        raise CommandRefusedError(f"{name} cannot be written as JSON: {e}.") from None

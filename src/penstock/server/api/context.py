@@ -1,4 +1,4 @@
-"""The context: what the routes have at hand, given to the app when it is made."""
+"""The context: what the app gives its routes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from penstock.server.api.models import ServerConfig
 from penstock.server.service.job_views import JobViews
 from penstock.server.service.service import JobService
 
-__all__ = ["Config", "Context", "Reader", "Service", "Wake", "context_of"]
+__all__ = ["Config", "Context", "Reader", "Service", "context_of"]
 
 
 def _nothing() -> None:
-    """Without a manager in this process nobody is to be woken."""
+    """Without a manager in this process there is nothing to wake."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the routes have at hand.
+    """What the routes work with.
 
     Args:
-        service: what is asked of the job manager.
-        door: who is let in.
-        config: how the server was started, for those who may look.
-        wake: lets the manager look at once.
-        stopping: is set when the server ends, so that streams of events end.
-        landing: where a browser goes when it was let in.
+        service: the interface of the job manager.
+        door: the authenticator.
+        config: how the server was started.
+        wake: makes the manager look at once.
+        stopping: set when the server ends, so that event streams end.
+        landing: where a browser goes after the login.
 
     """
 
@@ -44,7 +44,7 @@ class Context:
 
 
 def context_of(request: Request) -> Context:
-    """The context of the app that answers a request."""
+    """The context of the app that handles a request."""
     context: Context = request.app.state.context
     return context
 
@@ -57,15 +57,10 @@ def _reader(request: Request) -> JobViews:
     return context_of(request).service.reader
 
 
-def _wake(request: Request) -> Callable[[], None]:
-    return context_of(request).wake
-
-
 def _config(request: Request) -> ServerConfig:
     return context_of(request).config
 
 
 Service = Annotated[JobService, Depends(_service)]
 Reader = Annotated[JobViews, Depends(_reader)]
-Wake = Annotated[Callable[[], None], Depends(_wake)]
 Config = Annotated[ServerConfig, Depends(_config)]

@@ -1,21 +1,25 @@
-"""Event streams: server-sent events for as long as somebody listens."""
+"""Event streams: server-sent events for as long as a client listens."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any, Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from penstock.server.api.context import Context, context_of
+from penstock.server.resource import Resource
 
-__all__ = ["EVENT_STREAM", "Seconds", "event_stream", "message"]
+__all__ = ["EVENT_STREAM", "Seconds", "event_stream", "message", "tail"]
 
+_Item = TypeVar("_Item", bound=Resource)
+_Place = TypeVar("_Place", int, int | None)
 _POLL_S: Final = 0.5
 _HEARTBEAT_S: Final = 10.0
 _MOST_STREAMS: Final = 50
@@ -26,27 +30,33 @@ EVENT_STREAM: Final[dict[int | str, dict[str, Any]]] = {
         "description": "Server-sent events.",
     }
 }
-"""The response of a route that streams, as the API's description has it."""
+"""How the API's description shows the response of a streaming route."""
 
-Seconds = Annotated[int, Query(ge=1, le=3600, description="For how long; a browser asks again by itself.")]
+Seconds = Annotated[
+    int, Query(ge=1, le=3600, description="For how long; a browser then reconnects by itself.")
+]
 
 
-def event_stream(
-    request: Request, news: Callable[[], list[str]], seconds: int, first: list[str]
-) -> StreamingResponse:
-    """A response with `first`, and then with what `news` gives each time that it is asked."""
+async def event_stream(request: Request, news: Callable[[], list[str]], seconds: int) -> StreamingResponse:
+    """A response that sends what `news` returns, again and again.
+
+    The first call comes before the response, so that an unknown job is a 404.
+    """
+    first = await run_in_threadpool(news)
     context = context_of(request)
     if request.app.state.streams >= _MOST_STREAMS:
         raise HTTPException(
-            503, f"{_MOST_STREAMS} streams are open, which is the most there may be.", {"Retry-After": "5"}
+            503, f"{_MOST_STREAMS} streams are open, and no more are allowed.", {"Retry-After": "5"}
         )
-    return StreamingResponse(_told(request, context, news, seconds, first), media_type="text/event-stream")
+    return StreamingResponse(
+        _messages(request, context, news, seconds, first), media_type="text/event-stream"
+    )
 
 
-async def _told(
+async def _messages(
     request: Request, context: Context, news: Callable[[], list[str]], seconds: int, first: list[str]
 ) -> AsyncIterator[str]:
-    """Messages until the time is over, or the server ends; a client that is gone ends it with what it is told next."""
+    """Messages until the time is up, the server ends, or the client has gone."""
     request.app.state.streams += 1
     try:
         ends_s = time.monotonic() + seconds
@@ -65,7 +75,22 @@ async def _told(
         request.app.state.streams -= 1
 
 
-def message(kind: str, data: str, number: int | None = None) -> str:
-    """One message. JSON has no line breaks of its own."""
+def tail(
+    kind: str, read: Callable[[_Place], Sequence[_Item]], number: Callable[[_Item], int], place: _Place
+) -> Callable[[], list[str]]:
+    """What is new since the last call, as messages. `read` returns the items after a number."""
+
+    def news() -> list[str]:
+        nonlocal place
+        found = read(place)
+        if found:
+            place = number(found[-1])
+        return [message(kind, item, number(item)) for item in found]
+
+    return news
+
+
+def message(kind: str, resource: Resource, number: int | None = None) -> str:
+    """One message. Its JSON has no line breaks."""
     place = "" if number is None else f"id: {number}\n"
-    return f"{place}event: {kind}\ndata: {data}\n\n"
+    return f"{place}event: {kind}\ndata: {msgspec.json.encode(resource).decode()}\n\n"

@@ -1,4 +1,4 @@
-"""The routes of what happens: operations, events, and streams of both for as long as somebody listens."""
+"""Routes for operations and events, and streams of events and jobs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Annotated, Final
 
 from fastapi import Header, Path, Query, Request
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service
-from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, message
-from penstock.server.api.models import ID_PATTERN, Event, Job, Operation, Page
+from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, message, tail
+from penstock.server.api.models import Page
 from penstock.server.api.routes import JobId, Limit, needs, new_router
+from penstock.server.service.job_resources import ID_PATTERN, Job, Operation
+from penstock.server.service.service import Event
 
 __all__ = ["router"]
 
@@ -21,7 +22,7 @@ _LARGEST_ID: Final = (1 << 63) - 1
 
 router = new_router("events")
 
-EventId = Annotated[int, Query(ge=0, le=_LARGEST_ID, description="The id of an event: only those behind it.")]
+EventId = Annotated[int, Query(ge=0, le=_LARGEST_ID, description="The id of an event: only those after it.")]
 OfJob = Annotated[str | None, Query(pattern=ID_PATTERN, description="Only what happened to this job.")]
 
 
@@ -30,17 +31,15 @@ def get_operation(
     operation_id: Annotated[str, Path(pattern=ID_PATTERN, description="The id of an operation.")],
     service: Service,
 ) -> Operation:
-    """What was asked for, and what came of it."""
-    return Operation.model_validate(service.operation(operation_id))
+    """What was requested, and the outcome."""
+    return service.operation(operation_id)
 
 
 @router.get("/events", summary="List events", openapi_extra=needs(Role.VIEWER))
 def list_events(service: Service, job: OfJob = None, limit: Limit = 100, after: EventId = 0) -> Page[Event]:
-    """Who did what, when: the audit log, oldest first. `next` is there even at its end, to go on from later."""
+    """Who did what, when: the audit log, oldest first. `next` is set even at the end, to continue later."""
     found = service.events(job, after, limit)
-    return Page(
-        items=[Event.model_validate(event) for event in found], next=str(found[-1].id if found else after)
-    )
+    return Page(items=found, next=str(found[-1].id if found else after))
 
 
 @router.get(
@@ -59,19 +58,12 @@ async def stream_events(
     last_event_id: Annotated[int | None, Header(ge=0, le=_LARGEST_ID)] = None,
 ) -> StreamingResponse:
     """Events as they happen, as server-sent events: `id`, `event: event` and `data`, a JSON object as in the list."""
-    place = after if last_event_id is None else last_event_id
+    begin = after if last_event_id is None else last_event_id
 
-    def news() -> list[str]:
-        nonlocal place
-        told = []
-        for event in service.events(job, place, _MOST_EVENTS):
-            place = event.id
-            told.append(message("event", Event.model_validate(event).model_dump_json(), event.id))
-        return told
+    def read(place: int) -> list[Event]:
+        return service.events(job, place, _MOST_EVENTS)
 
-    # A job that there is not is told as a problem, while there is no response yet.
-    first = await run_in_threadpool(news)
-    return event_stream(request, news, seconds, first)
+    return await event_stream(request, tail("event", read, lambda event: event.id, begin), seconds)
 
 
 @router.get(
@@ -85,15 +77,14 @@ async def stream_job(
     request: Request, job_id: JobId, service: Service, seconds: Seconds = 3600
 ) -> StreamingResponse:
     """A job with its progress, whenever either changes, as server-sent events: `event: job` and `data`."""
-    shown = ""
+    shown: Job | None = None
 
     def news() -> list[str]:
         nonlocal shown
-        now = Job.model_validate(service.get(job_id)).model_dump_json()
-        if now == shown:
+        job = service.get(job_id)
+        if job == shown:
             return []
-        shown = now
-        return [message("job", now)]
+        shown = job
+        return [message("job", job)]
 
-    first = await run_in_threadpool(news)
-    return event_stream(request, news, seconds, first)
+    return await event_stream(request, news, seconds)

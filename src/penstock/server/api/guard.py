@@ -1,4 +1,4 @@
-"""The guard in front of all routes: lets in a request only if its host, origin, path, size and person are allowed."""
+"""The guard in front of all routes: admits a request only if its host, origin, path, size and user are allowed."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ __all__ = [
 ]
 
 COOKIE: Final = "penstock_session"
-"""How the cookie of a browser that has shown a token begins. It goes to all ports of a host, so the port follows."""
+"""How the name of a session cookie begins. Browsers send cookies to all ports of a host, so the port follows."""
 
 LOGIN: Final = "/login"
-"""Where browsers are let in."""
+"""Where browsers log in."""
 
 PUBLIC_PATHS: Final = frozenset({LOGIN, "/v1/health"})
-"""What can be asked for by anybody: whether the server lives, and to be let in."""
+"""Paths that need no user: the health of the server, and the login."""
 
 DASHBOARD: Final = "/dashboard"
-"""Where the paths of the dashboard begin."""
+"""The prefix of the dashboard's paths."""
 
 SOCKET_PATH: Final = f"{DASHBOARD}/_nicegui_ws/socket.io/"
 """The socket of the dashboard's pages: the one path that ends in a slash."""
@@ -66,16 +66,16 @@ _TLS_HEADER: Final = (b"strict-transport-security", b"max-age=31536000")
 
 @dataclass(frozen=True)
 class Authenticator:
-    """Who is let in, and how.
+    """Recognises users by token or cookie.
 
     Args:
-        tokens: the tokens that are known.
-        hosts: the names that a request may call the server by, in lower case; IPv6 addresses in brackets.
-        tls: whether the server is reached by https.
+        tokens: the known tokens.
+        hosts: the names of the server that a request may use, in lower case; IPv6 addresses in brackets.
+        tls: whether clients reach the server by https.
         most_body_bytes: the largest body of a request.
-        port: where the server listens, for the name of its cookie; servers of one host would take each other's.
-        sessions: the browsers that were let in.
-        clock_s: the time by which sessions end.
+        port: where the server listens, for the name of its cookie; servers on one host would otherwise share one.
+        sessions: the browsers that have logged in.
+        clock_s: the clock by which sessions end.
 
     """
 
@@ -93,7 +93,7 @@ class Authenticator:
         return f"{COOKIE}_{self.port}" if self.port else COOKIE
 
     def who(self, headers: dict[str, list[str]]) -> Principal | None:
-        """Who asks, by a bearer token or else by the cookie."""
+        """The user of a request, by its bearer token, else by its cookie."""
         given = headers.get("authorization", [])
         if given:
             if len(given) != 1 or not given[0].lower().startswith(_BEARER):
@@ -104,14 +104,14 @@ class Authenticator:
 
 
 class Guard:
-    """ASGI middleware, in front of routing: nothing behind it sees a request that it refuses."""
+    """ASGI middleware in front of routing, which never sees a request that the guard refuses."""
 
     def __init__(self, app: ASGIApp, door: Authenticator) -> None:
         self._app: Final = app
         self._door: Final = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or answer it."""
+        """Pass a request on, or answer it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -137,10 +137,10 @@ class Guard:
         try:
             await self._app(scope, _Limited(receive, self._door.most_body_bytes), sending)
         except Exception as e:
-            # Where it happened is for the log, and what it says for nobody: it may hold a secret.
+            # The log gets the place of the error, and nobody its text, which may hold a secret.
             where = "".join(traceback.format_tb(e.__traceback__))
             _log.error(
-                "%s %s failed by a mistake in penstock, %s:\n%s",
+                "%s %s failed because of a bug in penstock, %s:\n%s",
                 scope["method"],
                 scope["path"],
                 type(e).__name__,
@@ -148,19 +148,19 @@ class Guard:
             )
             if begun:
                 raise
-            answer = problem(500, "internal", "This is a mistake in penstock; the server's log says more.")
+            answer = problem(500, "internal", "This is a bug in penstock; the server's log says more.")
             await answer(scope, receive, self._with_headers(send))
 
     def _refusal(self, scope: Scope, headers: dict[str, list[str]]) -> Response | None:
         host = host_of([v for n, v in scope["headers"] if n == b"host"], self._door.hosts)
         if host is None:
             return problem(
-                421, "wrong-host", "The server is not called by this name. Use one it was started with."
+                421, "wrong-host", "The server does not have this name. Use one that it was started with."
             )
         raw = scope.get("raw_path") or scope["path"].encode()
         plain = is_plain_path(raw) or raw == SOCKET_PATH.encode()
         if len(raw) > _LONGEST_PATH or not plain or len(scope["query_string"]) > _LONGEST_QUERY:
-            return problem(404, "not-found", "There is nothing at such a path.")
+            return problem(404, "not-found", "No route has such a path.")
         tells = "authorization" in headers
         against = origin_problem(
             scope.get("method", "GET"),
@@ -182,7 +182,7 @@ class Guard:
             return problem(
                 401,
                 "not-known",
-                "Nobody is known by this token or cookie. Open the URL that penstock serve has printed, or send "
+                "This token or cookie is unknown. Open the URL that penstock serve has printed, or send "
                 "Authorization: Bearer TOKEN.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
@@ -193,7 +193,7 @@ class Guard:
         if not lengths:
             return None
         if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()):
-            return problem(400, "bad-request", "The Content-Length is no number.")
+            return problem(400, "bad-request", "The Content-Length is not a number.")
         if int(lengths[0]) > self._door.most_body_bytes:
             return _too_large(self._door.most_body_bytes)
         return None
@@ -210,7 +210,7 @@ class Guard:
 
 
 class _Limited:
-    """Receives a body, up to a limit. A client that sends more, without having said how much, is cut off."""
+    """Receives a body, up to a limit. A client that sends more than it announced is cut off."""
 
     def __init__(self, receive: Receive, most_bytes: int) -> None:
         self._receive: Final = receive
@@ -227,13 +227,13 @@ class _Limited:
 
 
 def cookie_in(headers: dict[str, list[str]], name: str) -> str | None:
-    """The cookie of a session; None when there is none, or it is not one only."""
+    """The cookie of a session; None unless there is exactly one."""
     found = [value for known, value in cookies_in(headers) if known == name]
     return found[0] if len(found) == 1 else None
 
 
 def cookies_in(headers: dict[str, list[str]]) -> list[tuple[str, str]]:
-    """The cookies of sessions, also those with other servers of the host, by their names."""
+    """The session cookies by their names, including those of other servers on the host."""
     parts = [part.strip().partition("=") for line in headers.get("cookie", []) for part in line.split(";")]
     return [(name, value) for name, _, value in parts if name.startswith(COOKIE)]
 
@@ -247,7 +247,7 @@ def headers_of(scope: Scope) -> dict[str, list[str]]:
 
 
 def _is_page_load(scope: Scope, headers: dict[str, list[str]]) -> bool:
-    """Whether somebody opens a page of the dashboard in a browser, and should be shown how to be let in."""
+    """Whether a browser opens a page of the dashboard, so that the login should be shown."""
     of_dashboard = scope["path"] == "/" or scope["path"].startswith(DASHBOARD)
     takes = headers.get("accept", [""])[0]
     return of_dashboard and scope["type"] == "http" and scope["method"] == "GET" and "text/html" in takes

@@ -1,4 +1,4 @@
-"""The route that deletes jobs which are over."""
+"""The route that deletes jobs that are over."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def delete_job(
     service: Service,
     asker: Asker,
     checkpoint: Annotated[
-        bool, Query(description="Delete its checkpoint too: its state, which then no job can continue.")
+        bool, Query(description="Delete its checkpoint too. No job can then continue from its state.")
     ] = False,
 ) -> None:
-    """Delete a job that is over, with its runs and operations. Its events stay, and its savepoints."""
+    """Delete a job that is over, with its runs and operations. Its events and savepoints stay."""
     service.delete(job_id, asker.name, checkpoint=checkpoint)

@@ -1,53 +1,39 @@
-"""The routes of what is inside a job: its plan, metrics, checkpoints, dead letters and settings."""
+"""Routes for the inside of a job: its plan, metrics, checkpoints, dead letters and settings."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Annotated, Final
 
-import msgspec
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
-from penstock.jobs.dead_letters import FoundLetter, readable
 from penstock.server.api.access import Role
-from penstock.server.api.context import Reader, Service
-from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, message
+from penstock.server.api.context import Reader
+from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, tail
 from penstock.server.api.routes import JobId, Limit, needs, new_router
-from penstock.server.api.view_models import (
-    Advice,
-    Batch,
-    Checkpoints,
-    DeadLetter,
-    DeadLetters,
-    JobConfig,
-    Metrics,
-    Plan,
-    Reason,
-    Setting,
-)
+from penstock.server.service.metrics_resources import Batch, Metrics
+from penstock.server.service.plan_resources import Plan
+from penstock.server.service.view_resources import Advice, Checkpoints, DeadLetters, JobConfig
 
 __all__ = ["metrics_router", "router"]
 
 _MOST_BATCHES: Final = 500
 _LARGEST: Final = (1 << 63) - 1
 _LAST_MS: Final = 253402300799999
-_MOST_RAW_BYTES: Final = 4096
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 router = new_router("reading")
 metrics_router = new_router("reading", prefix="")
 
 BatchNumber = Annotated[
-    int | None, Query(ge=-1, le=_LARGEST, description="Only micro-batches behind this one.")
+    int | None, Query(ge=-1, le=_LARGEST, description="Only micro-batches after this one.")
 ]
 
 
 @router.get("/jobs/{job_id}/plan", summary="Get the plan of a job", openapi_extra=needs(Role.VIEWER))
 def get_plan(job_id: JobId, reader: Reader) -> Plan:
-    """The streams, steps and sinks of a job and how they hang together, as its newest run has described them."""
-    return Plan.model_validate(reader.plan(job_id))
+    """The streams, steps and sinks of a job and how they are connected, as its newest run has described them."""
+    return reader.plan(job_id)
 
 
 @router.get("/jobs/{job_id}/metrics", summary="Get the metrics of a job", openapi_extra=needs(Role.VIEWER))
@@ -61,10 +47,8 @@ def get_metrics(
     limit: Limit = 60,
     window_s: Annotated[int, Query(ge=1, le=3600, description="Over how many seconds rates are taken.")] = 60,
 ) -> Metrics:
-    """Rates, what the streams, steps and sinks have done, and the newest micro-batches one by one."""
-    return Metrics.model_validate(
-        reader.metrics(job_id, limit, after=after, since_ms=since_ms, window_s=window_s)
-    )
+    """Rates, the totals of streams, steps and sinks, and the newest micro-batches one by one."""
+    return reader.metrics(job_id, limit, after=after, since_ms=since_ms, window_s=window_s)
 
 
 @router.get("/jobs/{job_id}/advice", summary="Get advice on a job", openapi_extra=needs(Role.VIEWER))
@@ -79,8 +63,8 @@ def get_advice(
         Query(ge=1, le=1 << 16, description="Cores that its tasks have. Default: as in its figures."),
     ] = None,
 ) -> Advice:
-    """Which parallelism, batch interval and number of cores a job wants, and why. It changes nothing."""
-    return Advice.model_validate(reader.advice(job_id, window_s, cores))
+    """Which parallelism, batch interval and number of cores a job wants, and why. Changes nothing."""
+    return reader.advice(job_id, window_s, cores)
 
 
 @router.get(
@@ -98,23 +82,16 @@ async def stream_metrics(
     seconds: Seconds = 3600,
     last_event_id: Annotated[int | None, Header(ge=0, le=_LARGEST)] = None,
 ) -> StreamingResponse:
-    """Each micro-batch when it is committed, as server-sent events: `id`, its number, `event: batch` and `data`.
+    """Each micro-batch as it is committed, as server-sent events: `id`, its number, `event: batch` and `data`.
 
-    It begins with the newest one, or behind the one that is named.
+    The stream begins with the newest micro-batch, or after the one given.
     """
-    place = after if last_event_id is None else last_event_id
+    begin = after if last_event_id is None else last_event_id
 
-    def news() -> list[str]:
-        nonlocal place
-        most = 1 if place is None else _MOST_BATCHES
-        told = []
-        for found in reader.batches(job_id, most, after=place):
-            place = found.batch
-            told.append(message("batch", Batch.model_validate(found).model_dump_json(), found.batch))
-        return told
+    def read(place: int | None) -> list[Batch]:
+        return reader.batches(job_id, 1 if place is None else _MOST_BATCHES, after=place)
 
-    first = await run_in_threadpool(news)
-    return event_stream(request, news, seconds, first)
+    return await event_stream(request, tail("batch", read, lambda batch: batch.batch, begin), seconds)
 
 
 @router.get(
@@ -128,14 +105,11 @@ def list_checkpoints(
         int | None, Query(ge=0, le=_LARGEST, description="`next` of the page before; the first without it.")
     ] = None,
 ) -> Checkpoints:
-    """The micro-batches to which the job can go back, newest first, and whose the checkpoint is."""
-    found = reader.checkpoints(job_id, limit, after)
-    told = msgspec.structs.asdict(found)
-    told["next"] = str(found.items[-1].batch) if found.more and found.items else None
-    return Checkpoints.model_validate(told)
+    """The micro-batches to which the job can go back, newest first, and the checkpoint that holds them."""
+    return reader.checkpoints(job_id, limit, after)
 
 
-# Records may hold anything, so that not everybody who may look sees them.
+# Records may hold anything, so viewers do not see them.
 @router.get(
     "/jobs/{job_id}/dead-letters",
     summary="List the newest dead letters of a job",
@@ -146,42 +120,14 @@ def list_dead_letters(
     reader: Reader,
     limit: Annotated[int, Query(ge=1, le=200, description="How many, at most.")] = 50,
 ) -> DeadLetters:
-    """The newest records that could not be processed, with their reasons, from where the job puts them."""
-    found = reader.dead_letters(job_id, limit)
-    counts = Counter((one.letter.reason, one.letter.step, one.letter.stream) for one in found)
-    return DeadLetters(
-        items=[_dead_letter(one) for one in found],
-        reasons=[
-            Reason(reason=reason, step=step, stream=stream, count=count)
-            for (reason, step, stream), count in counts.most_common()
-        ],
-    )
+    """The newest records that could not be processed, with their reasons, read from where the job writes them."""
+    return reader.dead_letters(job_id, limit)
 
 
 @router.get("/jobs/{job_id}/config", summary="Get the settings of a job", openapi_extra=needs(Role.VIEWER))
-def get_job_config(job_id: JobId, reader: Reader, service: Service) -> JobConfig:
-    """With which settings a job runs, each with its default."""
-    job = service.get(job_id)
-    settings = [Setting.model_validate(one) for one in reader.config(job_id)]
-    limits = reader.limits(job_id)
-    return JobConfig(definition=job.definition, bindings=job.bindings, limits=limits, settings=settings)
-
-
-def _dead_letter(found: FoundLetter) -> DeadLetter:
-    letter = found.letter
-    encoding, raw = readable(letter.raw, _MOST_RAW_BYTES)
-    return DeadLetter(
-        at_ms=found.at_ms,
-        batch=found.batch,
-        reason=letter.reason,
-        stream=letter.stream,
-        step=letter.step,
-        partition=letter.partition,
-        offset=letter.offset,
-        raw=raw,
-        encoding=encoding,
-        raw_bytes=len(letter.raw),
-    )
+def get_job_config(job_id: JobId, reader: Reader) -> JobConfig:
+    """The settings with which a job runs, each with its default."""
+    return reader.config(job_id)
 
 
 @metrics_router.get(
@@ -194,6 +140,6 @@ def _dead_letter(found: FoundLetter) -> DeadLetter:
 def get_exposition(reader: Reader) -> Response:
     """The newest figures of all jobs that are not over, in the text format of Prometheus.
 
-    The label `job_name` is the id of the job, since jobs of one name may run beside each other.
+    The label `job_name` is the id of the job, since several jobs may have the same name.
     """
     return Response(reader.exposition(), media_type=_TEXT)

@@ -1,40 +1,34 @@
-"""The routes of jobs: submit, look, steer."""
+"""Routes for jobs: submit, read, control."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query
 
 from penstock.errors import JobDefinitionError
 from penstock.server.api.access import Role
-from penstock.server.api.context import Service, Wake
-from penstock.server.api.models import (
+from penstock.server.api.changes import Change
+from penstock.server.api.context import Service
+from penstock.server.api.models import DesiredChange, Page, Rescale
+from penstock.server.api.routes import After, Asker, JobId, Limit, needs, new_router
+from penstock.server.lifecycle.statuses import Desired, JobStatus
+from penstock.server.service.job_resources import (
     ID_PATTERN,
-    Definition,
-    DefinitionProblem,
     Definitions,
-    DesiredChange,
     Job,
     Log,
     Operation,
-    Page,
-    Rescale,
     Run,
     Savepoint,
     SavepointDetails,
     Submission,
 )
-from penstock.server.api.routes import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
-from penstock.server.lifecycle.statuses import Desired, JobStatus
-from penstock.server.runs.definitions import Changes
-from penstock.server.service.job_info import OperationInfo
-from penstock.server.service.job_info import Submission as Submitted
 from penstock.server.service.service import JobService
 
-__all__ = ["router", "submission_of"]
+__all__ = ["router"]
 
-# More than any time has, and fewer than any store can compare with.
+# More than any time has, and few enough for any store.
 _MOST_DIGITS = 18
 
 router = new_router("jobs")
@@ -45,11 +39,7 @@ SavepointId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a s
 @router.get("/definitions", summary="List the jobs that may be submitted", openapi_extra=needs(Role.VIEWER))
 def list_definitions(service: Service) -> Definitions:
     """The definitions in the server's folders, and files there that should define a job and do not."""
-    found, problems = service.definitions()
-    return Definitions(
-        items=[Definition.model_validate(one) for one in found],
-        problems=[DefinitionProblem.model_validate(one) for one in problems],
-    )
+    return service.definitions()
 
 
 @router.get("/jobs", summary="List jobs", openapi_extra=needs(Role.VIEWER))
@@ -62,36 +52,22 @@ def list_jobs(
     after: After = None,
 ) -> Page[Job]:
     """The jobs, newest first, without their progress."""
-    behind = None if after is None else _place(after)
-    found = service.list_jobs(status or tuple(JobStatus), limit + 1, behind)
-    more = len(found) > limit
-    page = found[:limit]
-    return Page(
-        items=[Job.model_validate(job) for job in page],
-        next=f"{page[-1].created_ms}-{page[-1].id}" if more else None,
-    )
+    place = None if after is None else _place(after)
+    found = service.list_jobs(status or tuple(JobStatus), limit + 1, place)
+    return Page.of(found, limit, lambda job: f"{job.created_ms}-{job.id}")
 
 
 @router.post("/jobs", status_code=201, summary="Submit a job", openapi_extra=needs(Role.OPERATOR))
-def submit_job(
-    submission: Submission,
-    service: Service,
-    asker: Asker,
-    wake: Wake,
-    response: Response,
-    key: IdempotencyKey = None,
-) -> Operation:
-    """Run a job by its definition. The operation is done at once; `job` is the id of the job, as in Location."""
-    done = service.submit(submission_of(submission), asker.name, key)
-    response.headers["Location"] = f"/v1/jobs/{done.job}"
-    wake()
-    return Operation.model_validate(done)
+def submit_job(submission: Submission, service: Service, change: Change) -> Operation:
+    """Run a job by its definition. The operation is done at once; `job` is the id of the new job, as in Location."""
+    done = service.submit(submission, change.who, change.key)
+    return change.accept(done, f"/v1/jobs/{done.job}")
 
 
 @router.get("/jobs/{job_id}", summary="Get a job", openapi_extra=needs(Role.VIEWER))
 def get_job(job_id: JobId, service: Service) -> Job:
     """A job, with its progress."""
-    return Job.model_validate(service.get(job_id))
+    return service.get(job_id)
 
 
 @router.patch(
@@ -100,37 +76,21 @@ def get_job(job_id: JobId, service: Service) -> Job:
     summary="Pause, resume, stop or cancel a job",
     openapi_extra=needs(Role.OPERATOR),
 )
-def change_job(
-    job_id: JobId,
-    change: DesiredChange,
-    service: Service,
-    asker: Asker,
-    wake: Wake,
-    response: Response,
-    key: IdempotencyKey = None,
-) -> Operation:
-    """Say what a job is to be. `savepoint` and `drain` go with FINISHED only."""
-    if (change.savepoint or change.drain) and change.desired is not Desired.FINISHED:
+def change_job(job_id: JobId, wanted: DesiredChange, service: Service, change: Change) -> Operation:
+    """Set the desired status of a job. `savepoint` and `drain` go with FINISHED only."""
+    if (wanted.savepoint or wanted.drain) and wanted.desired is not Desired.FINISHED:
         raise JobDefinitionError(
-            f"savepoint and drain say how a job is stopped, and desired is {change.desired}. Leave them out."
+            f"savepoint and drain go with FINISHED, and desired is {wanted.desired}. Leave them out."
         )
-    return _accepted(_asked(service, job_id, change, asker.name, key), wake, response)
+    return change.accept(_ask(service, job_id, wanted, change.who, change.key))
 
 
 @router.post(
     "/jobs/{job_id}/rescale", status_code=202, summary="Rescale a job", openapi_extra=needs(Role.OPERATOR)
 )
-def rescale_job(
-    job_id: JobId,
-    rescale: Rescale,
-    service: Service,
-    asker: Asker,
-    wake: Wake,
-    response: Response,
-    key: IdempotencyKey = None,
-) -> Operation:
-    """Give a job another number of tasks. The result says how long it stood still."""
-    return _accepted(service.rescale(job_id, rescale.parallelism, asker.name, key), wake, response)
+def rescale_job(job_id: JobId, rescale: Rescale, service: Service, change: Change) -> Operation:
+    """Change the number of tasks of a job. The result says how long the job was interrupted."""
+    return change.accept(service.rescale(job_id, rescale.parallelism, change.who, change.key))
 
 
 @router.post(
@@ -139,32 +99,26 @@ def rescale_job(
     summary="Take a savepoint",
     openapi_extra=needs(Role.OPERATOR),
 )
-def take_savepoint(
-    job_id: JobId, service: Service, asker: Asker, wake: Wake, response: Response, key: IdempotencyKey = None
-) -> Operation:
-    """Take a savepoint of a job, which goes on meanwhile. The result has its id."""
-    return _accepted(service.savepoint(job_id, asker.name, key), wake, response)
+def take_savepoint(job_id: JobId, service: Service, change: Change) -> Operation:
+    """Take a savepoint while the job goes on. The result has its id."""
+    return change.accept(service.savepoint(job_id, change.who, change.key))
 
 
 @router.get("/savepoints", summary="List savepoints", openapi_extra=needs(Role.VIEWER))
 def list_savepoints(service: Service, limit: Limit = 100, after: After = None) -> Page[Savepoint]:
     """The savepoints that jobs may begin with, in the order of their ids."""
     found = sorted(service.savepoints(), key=lambda savepoint: savepoint.id)
-    behind = [savepoint for savepoint in found if after is None or savepoint.id > after]
-    page = behind[:limit]
-    return Page(
-        items=[Savepoint.model_validate(one) for one in page],
-        next=page[-1].id if len(behind) > limit else None,
-    )
+    wanted = [savepoint for savepoint in found if after is None or savepoint.id > after]
+    return Page.of(wanted, limit, lambda savepoint: savepoint.id)
 
 
 @router.get("/savepoints/{savepoint_id}", summary="Get a savepoint", openapi_extra=needs(Role.VIEWER))
 def get_savepoint(savepoint_id: SavepointId, service: Service) -> SavepointDetails:
     """A savepoint with its tables, and the jobs that began with it."""
-    return SavepointDetails.model_validate(service.savepoint_details(savepoint_id))
+    return service.savepoint_details(savepoint_id)
 
 
-# What cannot be taken back is for admins.
+# Only admins may do what cannot be undone.
 @router.delete(
     "/savepoints/{savepoint_id}",
     status_code=204,
@@ -172,7 +126,7 @@ def get_savepoint(savepoint_id: SavepointId, service: Service) -> SavepointDetai
     openapi_extra=needs(Role.ADMIN),
 )
 def delete_savepoint(savepoint_id: SavepointId, service: Service, asker: Asker) -> None:
-    """Delete a savepoint for good. Refused while a job that is not over has begun with it."""
+    """Delete a savepoint permanently. Refused while a job that began with it is not over."""
     service.delete_savepoint(savepoint_id, asker.name)
 
 
@@ -182,27 +136,11 @@ def list_runs(job_id: JobId, service: Service, limit: Limit = 100, after: After 
     found = service.runs(job_id)
     if after is not None:
         number = int(after) if after.isascii() and after.isdigit() else 0
-        found = [run for run in found if run.epoch < number]
-    page = found[:limit]
-    return Page(
-        items=[
-            Run(
-                run=one.epoch,
-                host=one.host,
-                created_ms=one.created_ms,
-                pid=one.pid,
-                ended_ms=one.ended_ms,
-                end_kind=one.end_kind,
-                exit_code=one.exit_code,
-                why=one.why,
-            )
-            for one in page
-        ],
-        next=str(page[-1].epoch) if len(found) > limit else None,
-    )
+        found = [run for run in found if run.run < number]
+    return Page.of(found, limit, lambda run: str(run.run))
 
 
-# What a job's own code prints may hold anything, so that not everybody who may look sees it.
+# A job's own code may print anything, so viewers do not see it.
 @router.get("/jobs/{job_id}/log", summary="Get what a run has printed", openapi_extra=needs(Role.OPERATOR))
 def get_log(
     job_id: JobId,
@@ -213,42 +151,25 @@ def get_log(
     most_bytes: Annotated[int, Query(ge=1, le=1 << 20, description="How much, at most.")] = 65536,
     begin: Annotated[
         int | None,
-        Query(ge=0, lt=1 << 63, description="The byte to begin with: `end` of what was got before."),
+        Query(ge=0, lt=1 << 63, description="The byte to begin with: `end` of the previous response."),
     ] = None,
 ) -> Log:
     """What a run has printed: its end, or what comes from `begin` on."""
-    number = service.get(job_id).run if run is None else run
-    text, end = service.printed(job_id, number, most_bytes, begin) if number else ("", 0)
-    return Log(run=number, text=text, end=end)
+    return service.log(job_id, run, most_bytes, begin)
 
 
-def submission_of(submission: Submission) -> Submitted:
-    """What is asked of the service for what a client sends."""
-    given = submission.model_dump(exclude_none=True)
-    changes = Changes(**{name: given.pop(name) for name in Changes.model_fields if name in given})
-    return Submitted(changes=changes, **given)
-
-
-def _asked(
-    service: JobService, job_id: str, change: DesiredChange, who: str, key: str | None
-) -> OperationInfo:
-    if change.desired is Desired.RUNNING:
+def _ask(service: JobService, job_id: str, wanted: DesiredChange, who: str, key: str | None) -> Operation:
+    if wanted.desired is Desired.RUNNING:
         return service.resume(job_id, who, key)
-    if change.desired is Desired.PAUSED:
+    if wanted.desired is Desired.PAUSED:
         return service.pause(job_id, who, key)
-    if change.desired is Desired.CANCELED:
+    if wanted.desired is Desired.CANCELED:
         return service.cancel(job_id, who, key)
-    return service.stop(job_id, who, key, savepoint=change.savepoint, drain=change.drain)
-
-
-def _accepted(operation: OperationInfo, wake: Wake, response: Response) -> Operation:
-    response.headers["Location"] = f"/v1/operations/{operation.id}"
-    wake()
-    return Operation.model_validate(operation)
+    return service.stop(job_id, who, key, savepoint=wanted.savepoint, drain=wanted.drain)
 
 
 def _place(after: str) -> tuple[int, str]:
     created, _, job_id = after.partition("-")
     if not (created.isascii() and created.isdigit() and len(created) <= _MOST_DIGITS):
-        raise JobDefinitionError(f"after={after} is no `next` of a page of jobs.")
+        raise JobDefinitionError(f"after={after} is not the `next` of a page of jobs.")
     return int(created), job_id

@@ -1,4 +1,4 @@
-"""The page that asks a browser for a token: the one page that anybody sees. It needs no script and loads nothing."""
+"""The login page: the only page that needs no user. It needs no script and loads nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PAGE: Final = """<!doctype html>
 </body>
 </html>
 """
-_PROBLEM: Final = '<p class="problem" role="alert">Nobody is known by this token.</p>\n'
+_PROBLEM: Final = '<p class="problem" role="alert">This token is unknown.</p>\n'
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; form-action 'self'; "
@@ -61,8 +61,8 @@ _POLICY: Final = (
 
 
 def login_page(*, refused: bool = False) -> HTMLResponse:
-    """The page, after a token that nobody has if `refused`."""
+    """The page; with `refused`, after an unknown token."""
     content = _PAGE.format(style=_STYLE, problem=_PROBLEM if refused else "")
-    # Without a referrer browsers send forms with no origin, which is refused.
+    # Without a referrer, browsers send forms without an origin, which the guard refuses.
     headers = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "same-origin"}
     return HTMLResponse(content, 403 if refused else 200, headers=headers)

@@ -1,4 +1,4 @@
-"""Problems: every error of the API is a problem document of RFC 9457, which says what happened and what to do."""
+"""Problems: every error of the API is a problem document (RFC 9457) that says what happened and what to do."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def problem(
 
 
 def install_problems(app: FastAPI) -> None:
-    """Let an app answer all errors with problem documents."""
+    """Make an app answer all errors with problem documents."""
     app.add_exception_handler(PenstockError, _on_penstock_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -115,15 +115,15 @@ async def _on_penstock_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    # Without what was given: it may hold a secret.
-    told = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()]
-    return problem(422, "invalid-request", "The request is not as the description of the API says.", told)
+    # Without the input, which may hold a secret.
+    errors = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()]
+    return problem(422, "invalid-request", "The request does not match the description of the API.", errors)
 
 
 async def _on_http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
-    return problem(error.status_code, _dashed(phrase), str(error.detail), headers=error.headers)
+    return problem(error.status_code, _join_by_dashes(phrase), str(error.detail), headers=error.headers)
 
 
 def _kind_of(error: type[Any]) -> str:
@@ -131,5 +131,5 @@ def _kind_of(error: type[Any]) -> str:
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).strip("-")
 
 
-def _dashed(phrase: str) -> str:
+def _join_by_dashes(phrase: str) -> str:
     return phrase.lower().replace(" ", "-")

@@ -1,18 +1,18 @@
-"""Routing: each route declares the role that it needs, and refuses everybody else before it reads the request."""
+"""Routing: each route declares the role that it needs, and refuses all others before it reads the request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Mount
 
 from penstock.errors import PenstockError
 from penstock.server.api.access import Principal, Role
-from penstock.server.api.models import ID_PATTERN
+from penstock.server.service.job_resources import ID_PATTERN
 
 __all__ = [
     "API",
@@ -22,7 +22,6 @@ __all__ = [
     "Asker",
     "DeclaringMount",
     "GuardedRoute",
-    "IdempotencyKey",
     "JobId",
     "Limit",
     "UndeclaredRouteError",
@@ -33,29 +32,29 @@ __all__ = [
 ]
 
 API: Final = "/v1"
-"""Where the paths of this version of the API begin."""
+"""The prefix of the paths of this version of the API."""
 
 ROLE_FIELD: Final = "x-role"
 """The field of the API's description that says which role an operation needs."""
 
 PUBLIC: Final = "public"
-"""What stands for a role where anybody may ask."""
+"""What stands for a role where none is needed."""
 
 
 class UndeclaredRouteError(PenstockError):
-    """A route does not say which role it needs: a mistake in penstock, with which the server does not start."""
+    """A route does not declare its role: a bug in penstock, with which the server does not start."""
 
 
 def needs(role: Role | None) -> dict[str, Any]:
-    """The declaration of a route, for its `openapi_extra`; None lets anybody in."""
+    """The declaration of a route, for its `openapi_extra`; None needs no user."""
     return {ROLE_FIELD: PUBLIC if role is None else role.value}
 
 
 class GuardedRoute(APIRoute):
-    """A route that lets in whom its declaration allows."""
+    """A route that admits those whom its declaration allows."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Ask for the role first, so that nobody else learns what a valid request is."""
+        """Check the role first, so that nobody else learns what a valid request is."""
         handle = super().get_route_handler()
         needed = declared_role(self)
 
@@ -64,7 +63,7 @@ class GuardedRoute(APIRoute):
                 principal: Principal | None = request.state.principal
                 if principal is None:
                     raise HTTPException(
-                        401, "Nobody is known by this token or cookie.", {"WWW-Authenticate": "Bearer"}
+                        401, "This token or cookie is unknown.", {"WWW-Authenticate": "Bearer"}
                     )
                 if not principal.role.covers(needed):
                     raise HTTPException(
@@ -77,7 +76,7 @@ class GuardedRoute(APIRoute):
 
 
 def declared_role(route: BaseRoute) -> Role | None:
-    """The role that a route declares; None for everybody. UndeclaredRouteError when it declares none."""
+    """The role that a route declares; None without one. Raises UndeclaredRouteError when it declares nothing."""
     declared = (getattr(route, "openapi_extra", None) or {}).get(ROLE_FIELD)
     if not isinstance(route, GuardedRoute) or declared is None:
         raise UndeclaredRouteError(f"The route {getattr(route, 'path', route)} does not declare a role.")
@@ -92,18 +91,18 @@ def check_declared(routes: Iterable[BaseRoute]) -> None:
 
 
 class DeclaringMount(Mount):
-    """An app of its own below a path, that lets in to each of its pages whom the page's declaration allows.
+    """An app mounted below a path, which checks the declared role of each of its pages.
 
-    The pages are told when it is made, and UndeclaredRouteError is raised for what declares no role.
+    Its construction raises UndeclaredRouteError for a page without one.
     """
 
     def page_roles(self) -> dict[str, Role]:
-        """The roles that its pages need, by their whole paths."""
+        """The roles that its pages need, by their full paths."""
         raise NotImplementedError
 
 
 def new_router(tag: str, prefix: str = API) -> APIRouter:
-    """A router whose routes are guarded."""
+    """A router of guarded routes."""
     return APIRouter(prefix=prefix, route_class=GuardedRoute, tags=[tag])
 
 
@@ -120,13 +119,5 @@ After = Annotated[
     Query(
         pattern=r"^[A-Za-z0-9_.-]{1,256}$",
         description="`next` of the page before; the first page without it.",
-    ),
-]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        pattern=r"^[A-Za-z0-9_.:-]{1,128}$",
-        description="A request that is repeated with its key is done once.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""The routes of the server itself: to be let in, who one is, how the server was started, and that it lives."""
+"""Routes for the server itself: login, the current user, settings and health."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PAGE: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "A page that asks for a token.", "content": _HTML}
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
-    403: {"description": "Nobody is known by the token.", "content": _HTML}
+    403: {"description": "The token is unknown.", "content": _HTML}
 }
 
 
@@ -42,17 +42,15 @@ async def login(
     request: Request,
     token: Annotated[
         str | None,
-        Query(max_length=256, description="A token that the server knows. Without one a page asks for it."),
+        Query(max_length=256, description="A token that the server knows. Without one, a page asks for it."),
     ] = None,
 ) -> Response:
-    """What the URL that `penstock serve` prints leads to: a browser gets a cookie for its session, and goes on."""
+    """The target of the URL that `penstock serve` prints: sets a session cookie in the browser and redirects it."""
     if token is None:
         return login_page()
     response = _let_in(request, token)
     if response is None:
-        raise HTTPException(
-            403, "Nobody is known by this token. Open the URL that penstock serve has printed."
-        )
+        raise HTTPException(403, "This token is unknown. Open the URL that penstock serve has printed.")
     return response
 
 
@@ -68,13 +66,13 @@ async def login_by_form(
     request: Request,
     token: Annotated[str, Form(max_length=256, description="A token that the server knows.")],
 ) -> Response:
-    """What the page that asks for a token sends: the token is in no URL."""
+    """The target of the login page's form, which keeps the token out of URLs."""
     return _let_in(request, token.strip()) or login_page(refused=True)
 
 
 def _let_in(request: Request, token: str) -> Response | None:
-    """A cookie for who has a token; None when nobody has it."""
-    # In the event loop, as the guard, so that sessions have one thread.
+    """A response that sets a cookie for the owner of a token; None when the token is unknown."""
+    # In the event loop, like the guard, so that one thread uses the sessions.
     context = context_of(request)
     principal = context.door.tokens.find(token)
     if principal is None:
@@ -108,13 +106,13 @@ def _let_in(request: Request, token: str) -> Response | None:
     openapi_extra=needs(Role.VIEWER),
 )
 def go_to_dashboard(request: Request) -> RedirectResponse:
-    """Where a browser goes that asks for the server alone."""
+    """Where a browser goes that opens the server without a path."""
     return RedirectResponse(context_of(request).landing, 303)
 
 
 @router.delete("/session", status_code=204, summary="End the session", openapi_extra=needs(Role.VIEWER))
 async def logout(request: Request, response: Response) -> None:
-    """Forget the cookie that is sent."""
+    """Forget the cookie of the request."""
     door = context_of(request).door
     cookie = cookie_in(headers_of(request.scope), door.cookie)
     if cookie is not None:
@@ -124,13 +122,13 @@ async def logout(request: Request, response: Response) -> None:
 
 @router.get("/me", summary="Who asks", openapi_extra=needs(Role.VIEWER))
 def get_me(asker: Asker) -> CurrentUser:
-    """The name and role of who asks."""
+    """The name and role of the user."""
     return CurrentUser(name=asker.name, role=asker.role)
 
 
 @router.get("/health", summary="Whether the server answers", openapi_extra=needs(None))
 def get_health() -> Health:
-    """For those who watch over processes. It tells nothing else."""
+    """For probes. It reveals nothing else."""
     return Health()
 
 

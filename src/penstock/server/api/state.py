@@ -1,18 +1,21 @@
-"""The routes of state: what the steps of a job hold, key by key, and dumps of it to take away."""
+"""Routes for state: what the steps of a job hold, key by key, and dumps to download."""
 
 from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
-from penstock.savepoints.state_pages import KeysWanted
+from penstock.savepoints.state_pages import KeyPage, KeysWanted
 from penstock.server.api.access import Role
-from penstock.server.api.context import Reader, Service, Wake
-from penstock.server.api.models import ID_PATTERN, Operation, Page, StateStep
-from penstock.server.api.routes import After, Asker, IdempotencyKey, JobId, Limit, needs, new_router
-from penstock.server.api.view_models import Dump, DumpRequest, Keys
+from penstock.server.api.changes import Change
+from penstock.server.api.context import Reader, Service
+from penstock.server.api.models import DumpRequest, Page
+from penstock.server.api.routes import After, Asker, JobId, Limit, needs, new_router
+from penstock.server.service.job_resources import ID_PATTERN, Operation
+from penstock.server.service.service import Dump
+from penstock.server.service.view_resources import StateStep
 
 __all__ = ["router"]
 
@@ -27,10 +30,10 @@ DumpId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a dump."
 @router.get("/jobs/{job_id}/state", summary="List states", openapi_extra=needs(Role.VIEWER))
 def list_state(job_id: JobId, reader: Reader) -> list[StateStep]:
     """The steps of a job with their states, and how many keys they hold."""
-    return [StateStep(**step) for step in reader.states(job_id)]
+    return reader.states(job_id)
 
 
-# Values may hold anything, so that not everybody who may look sees them.
+# Values may hold anything, so viewers do not see them.
 @router.get(
     "/jobs/{job_id}/state/keys", summary="List keys with their values", openapi_extra=needs(Role.OPERATOR)
 )
@@ -42,7 +45,7 @@ def list_keys(
         str | None,
         Query(
             max_length=4096,
-            description="Only this key, as JSON: several fields as a list. A text may stand as it is.",
+            description="Only this key, as JSON: several fields as a list. Text needs no quotes.",
         ),
     ] = None,
     contains: Annotated[
@@ -62,14 +65,14 @@ def list_keys(
             description="`next` of the page before; the first page without it.",
         ),
     ] = None,
-) -> Keys:
+) -> KeyPage:
     """What a step holds, key by key, in the order of key groups, after a committed micro-batch.
 
-    A process of its own reads it: the first answer takes some seconds, and where it takes longer the answer is 503, to
-    ask again. Of a key that holds more than 64 KiB, or 1 MiB when it is asked for by itself, only the size is told.
+    A separate process reads the state: the first response takes some seconds, and where it takes longer it is 503; then
+    ask again. For a key that holds more than 64 KiB, or 1 MiB when it is requested alone, only the size is returned.
     """
-    wanted = KeysWanted(step=step, key=key, contains=contains, most=limit, after=after, batch=batch)
-    return Keys.model_validate(reader.keys(job_id, wanted))
+    wanted = KeysWanted(step=step, key=key, contains=contains, limit=limit, after=after, batch=batch)
+    return reader.keys(job_id, wanted)
 
 
 @router.post(
@@ -78,30 +81,17 @@ def list_keys(
     summary="Dump the state",
     openapi_extra=needs(Role.OPERATOR),
 )
-def dump_state(
-    job_id: JobId,
-    request: DumpRequest,
-    service: Service,
-    asker: Asker,
-    wake: Wake,
-    response: Response,
-    key: IdempotencyKey = None,
-) -> Operation:
-    """Dump the state of a job, which goes on meanwhile. The result has the dump's id."""
-    operation = service.dump(job_id, asker.name, key, form=request.format, batch=request.batch)
-    response.headers["Location"] = f"/v1/operations/{operation.id}"
-    wake()
-    return Operation.model_validate(operation)
+def dump_state(job_id: JobId, request: DumpRequest, service: Service, change: Change) -> Operation:
+    """Dump the state while the job goes on. The result has the dump's id."""
+    operation = service.dump(job_id, change.who, change.key, form=request.format, batch=request.batch)
+    return change.accept(operation)
 
 
 @router.get("/dumps", summary="List dumps", openapi_extra=needs(Role.VIEWER))
 def list_dumps(service: Service, limit: Limit = 100, after: After = None) -> Page[Dump]:
-    """The dumps that can be taken away, in the order of their ids."""
-    behind = [dump for dump in service.dumps() if after is None or dump.id > after]
-    page = behind[:limit]
-    return Page(
-        items=[Dump.model_validate(one) for one in page], next=page[-1].id if len(behind) > limit else None
-    )
+    """The dumps that can be downloaded, in the order of their ids."""
+    wanted = [dump for dump in service.dumps() if after is None or dump.id > after]
+    return Page.of(wanted, limit, lambda dump: dump.id)
 
 
 @router.get(
@@ -121,5 +111,5 @@ def download_dump(dump_id: DumpId, service: Service) -> StreamingResponse:
     "/dumps/{dump_id}", status_code=204, summary="Delete a dump", openapi_extra=needs(Role.OPERATOR)
 )
 def delete_dump(dump_id: DumpId, service: Service, asker: Asker) -> None:
-    """Delete a dump for good."""
+    """Delete a dump permanently."""
     service.delete_dump(dump_id, asker.name)

@@ -1,4 +1,4 @@
-"""The page with the charts of a job: throughput, time, lag, event time and state as they go on."""
+"""The page with the live charts of a job: throughput, time, lag, event time and state."""
 
 from __future__ import annotations
 

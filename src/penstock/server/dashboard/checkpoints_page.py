@@ -1,10 +1,8 @@
-"""The page with the checkpoint of a job: to which micro-batches it can go back."""
+"""The page with the checkpoint of a job: the micro-batches to which it can go back."""
 
 from __future__ import annotations
 
 from typing import Final
-
-from nicegui import ui
 
 from penstock.base.sizes import bytes_text
 from penstock.server.api.access import Role
@@ -12,7 +10,7 @@ from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount, clock_time
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.job_views import CheckpointsInfo
+from penstock.server.service.view_resources import Checkpoints
 
 __all__ = ["checkpoints"]
 
@@ -23,19 +21,13 @@ _EVERY_S: Final = 2.0
 @job_tab("checkpoints", "Checkpoints", icon="save", role=Role.VIEWER)
 def checkpoints(visit: JobVisit) -> None:
     """The checkpoint of a job."""
-    titles = {
-        "kept": "Micro-batches kept",
-        "origin": "Began with",
-        "epoch": "Started on it",
-        "tasks": "Tasks of each step",
-        "groups": "Key groups",
-    }
-    with ui.element("div").classes("p-tiles"):
-        tiles = {}
-        for name, title in titles.items():
-            with ui.element("div").classes("p-tile"):
-                ui.label(title).classes("p-muted p-small")
-                tiles[name] = ui.label("").classes("p-number")
+    tiles = components.Tiles(
+        kept="Micro-batches kept",
+        origin="Began with",
+        epoch="Started on it",
+        tasks="Tasks of each step",
+        groups="Key groups",
+    )
     with components.card("Committed micro-batches", about="to which the job can go back, newest first"):
         table = components.Table(
             [
@@ -50,18 +42,15 @@ def checkpoints(visit: JobVisit) -> None:
             nothing="No micro-batch is committed yet",
         )
 
-    def show(found: CheckpointsInfo) -> None:
-        more = "+" if found.more else ""
-        numbers = {
-            "kept": f"{len(found.items)}{more} of {found.retained_batches}",
-            "origin": "nothing" if found.origin == "empty" else f"a {found.origin}",
-            "epoch": "once" if found.epoch == 1 else f"{found.epoch} times",
-            "tasks": str(found.parallelism),
-            "groups": str(found.key_groups),
-        }
-        for name, text in numbers.items():
-            if tiles[name].text != text:
-                tiles[name].set_text(text)
+    def show(found: Checkpoints) -> None:
+        more = "" if found.next is None else "+"
+        tiles.show(
+            kept=f"{len(found.items)}{more} of {found.retained_batches}",
+            origin="nothing" if found.origin == "empty" else f"a {found.origin}",
+            epoch="once" if found.epoch == 1 else f"{found.epoch} times",
+            tasks=str(found.parallelism),
+            groups=str(found.key_groups),
+        )
         table.show(
             [
                 {

@@ -1,4 +1,4 @@
-"""CLI equivalents: what does on a terminal what a button does here."""
+"""CLI equivalents: the commands that do on a terminal what a button does here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SentControl:
-    """What is said of a command that is sent; the payload is JSON."""
+    """The fields of a command to send; the payload is JSON."""
 
     kind: str
     target: str
@@ -38,62 +38,64 @@ class SentControl:
 
 def list_jobs() -> str:
     """List the jobs."""
-    return _said("list", "--all")
+    return _format_command("list", "--all")
 
 
 def show_job(job_id: str) -> str:
     """Show a job."""
-    return _said("info", job_id)
+    return _format_command("info", job_id)
 
 
 def show_metrics(job_id: str) -> str:
-    """Show what a job does, anew each second."""
-    return _said("metrics", job_id, "--watch")
+    """Show what a job does, refreshed each second."""
+    return _format_command("metrics", job_id, "--watch")
 
 
 def submit_job(definition: str, changes: Mapping[str, Any]) -> str:
     """Submit a job by its definition, with settings by their names."""
-    return _said("run", "--detached", definition, *_options(changes))
+    return _format_command("submit", definition, *_options(changes))
 
 
 def pause_job(job_id: str) -> str:
     """Pause a job."""
-    return _said("pause", job_id)
+    return _format_command("pause", job_id)
 
 
 def resume_job(job_id: str) -> str:
     """Resume a job."""
-    return _said("resume", job_id)
+    return _format_command("resume", job_id)
 
 
 def stop_job(job_id: str, *, savepoint: bool, drain: bool) -> str:
     """Stop a job."""
-    return _said("stop", job_id, *(["--savepoint"] if savepoint else []), *(["--drain"] if drain else []))
+    return _format_command(
+        "stop", job_id, *(["--savepoint"] if savepoint else []), *(["--drain"] if drain else [])
+    )
 
 
 def cancel_job(job_id: str) -> str:
     """Cancel a job."""
-    return _said("cancel", job_id)
+    return _format_command("cancel", job_id)
 
 
 def rescale_job(job_id: str, parallelism: int) -> str:
     """Rescale a job."""
-    return _said("rescale", job_id, "--parallelism", str(parallelism))
+    return _format_command("rescale", job_id, "--parallelism", str(parallelism))
 
 
 def take_savepoint(job_id: str) -> str:
     """Take a savepoint of a job."""
-    return _said("savepoint", job_id)
+    return _format_command("savepoint", job_id)
 
 
 def show_events(job_id: str | None) -> str:
     """Show the events of a job, or of all."""
-    return _said("events", *([] if job_id is None else [job_id]))
+    return _format_command("events", *([] if job_id is None else [job_id]))
 
 
 def show_commands(job_id: str) -> str:
     """List the commands that a job has read."""
-    return _said("control", "history", job_id)
+    return _format_command("control", "history", job_id)
 
 
 def send_control(job_id: str, sent: SentControl) -> str:
@@ -105,12 +107,12 @@ def send_control(job_id: str, sent: SentControl) -> str:
         options += ["--version", str(sent.version)]
     if sent.expires_in_s is not None:
         options += ["--expires-in", str(sent.expires_in_s)]
-    return _said("control", "send", job_id, *options)
+    return _format_command("control", "send", job_id, *options)
 
 
 def _options(changes: Mapping[str, Any]) -> list[str]:
     return [text for name, value in changes.items() for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def _said(*words: str) -> str:
+def _format_command(*words: str) -> str:
     return shlex.join(["penstock", *words])

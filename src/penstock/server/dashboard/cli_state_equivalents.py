@@ -1,4 +1,4 @@
-"""CLI equivalents: what does on a terminal what a button on state, savepoints or logs does here."""
+"""CLI equivalents of buttons on state, savepoints and logs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def delete_savepoint(job: str, savepoint_id: str) -> str:
 
 
 def delete_dump(url: str, dump_id: str) -> str:
-    """Delete a dump, which the command line itself does not."""
+    """Delete a dump, which has no command of its own."""
     return f'curl -X DELETE -H "Authorization: Bearer $TOKEN" {shlex.quote(f"{url}/v1/dumps/{dump_id}")}'
 
 

@@ -1,4 +1,4 @@
-"""Components that pages share: cards, tables, buttons with the command that does the same, and dialogs that ask."""
+"""Components that pages share: cards, tables, buttons, the equivalent commands, and dialogs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ __all__ = [
     "WRAP_SLOT",
     "Column",
     "Table",
+    "Tiles",
     "action_button",
     "ask",
     "card",
@@ -31,8 +32,8 @@ __all__ = [
     "heading",
     "name_target",
     "same",
+    "set_text",
     "text",
-    "tile",
 ]
 
 _COPY: Final = "(e) => window.penstock.copy(e)"
@@ -61,7 +62,7 @@ def heading(title: str) -> None:
 
 
 def command_line(command: str) -> TextElement:
-    """The command that does the same on a terminal, with a button that copies it. `set_text` changes it."""
+    """The equivalent command on a terminal, with a button that copies it. `set_text` changes it."""
     with ui.element("div").classes("p-command"):
         ui.label("$").classes("p-prompt").props("aria-hidden=true")
         shown = text(command, "code").classes("p-command-text")
@@ -80,7 +81,7 @@ def action_button(
     primary: bool = False,
     danger: bool = False,
 ) -> ui.button:
-    """A button for those with a role; for others it is disabled, and says why."""
+    """A button for users with a role; for others it is disabled, and says why."""
     made = (
         ui.button(label, icon=icon, on_click=act, color=None).props("no-caps unelevated").classes("p-button")
     )
@@ -97,7 +98,7 @@ def action_button(
 async def ask(
     title: str, about: str, *, command: str, confirm: str, target: str, danger: bool = True
 ) -> bool:
-    """Ask before something is done, naming its target. Escape and Cancel mean no."""
+    """Ask for confirmation, naming the target. Escape and Cancel mean no."""
     with _dialog(title) as dialog:
         ui.label(about).classes("p-dialog-text")
         name_target(target)
@@ -116,7 +117,7 @@ async def ask(
 
 
 def name_target(target: str) -> None:
-    """What a dialog is about, as it is called."""
+    """The name of a dialog's target."""
     text(target, "code").classes("p-target")
 
 
@@ -128,7 +129,7 @@ def form_dialog(title: str) -> Iterator[ui.dialog]:
 
 
 def form_buttons(dialog: ui.dialog, confirm: str, values: Callable[[], Any]) -> None:
-    """The last row of a form: no, and yes with the values of its fields, by the button or Enter."""
+    """The last row of a form: a button to close it, and one that submits the values of its fields, as Enter does."""
     ui.context.slot.parent.on("submit.prevent", lambda: dialog.submit(values()))
     with ui.element("div").classes("p-dialog-buttons"):
         ui.button("Close", on_click=dialog.close, color=None).props("no-caps flat type=button").classes(
@@ -138,7 +139,7 @@ def form_buttons(dialog: ui.dialog, confirm: str, values: Callable[[], Any]) -> 
 
 
 def same(command: str) -> TextElement:
-    """The command that does the same, with a word before it."""
+    """The equivalent command, with a label."""
     with ui.element("div").classes("p-same"):
         ui.label("The same on a terminal").classes("p-muted p-small")
         return command_line(command)
@@ -156,15 +157,31 @@ def _attribute(content: str) -> str:
     return content.replace("\\", "").replace('"', "'")
 
 
-def tile(title: str) -> TextElement:
-    """A number with its title, as one of a row within `p-tiles`."""
-    with ui.element("div").classes("p-tile"):
-        ui.label(title).classes("p-muted p-small")
-        return text("-").classes("p-number")
+class Tiles:
+    """A row of numbers, each with its title."""
+
+    def __init__(self, **titles: str) -> None:
+        self._numbers: Final[dict[str, TextElement]] = {}
+        with ui.element("div").classes("p-tiles"):
+            for name, title in titles.items():
+                with ui.element("div").classes("p-tile"):
+                    ui.label(title).classes("p-muted p-small")
+                    self._numbers[name] = text("-").classes("p-number")
+
+    def show(self, **numbers: str) -> None:
+        """Show numbers by their names."""
+        for name, number in numbers.items():
+            set_text(self._numbers[name], number)
+
+
+def set_text(shown: TextElement, content: str) -> None:
+    """Set a text, unless it is the same, so that nothing is sent to the browser."""
+    if shown.text != content:
+        shown.set_text(content)
 
 
 def empty(icon: str, about: str) -> ui.element:
-    """What stands where there is nothing yet."""
+    """A placeholder for content that does not exist yet."""
     with ui.element("div").classes("p-empty") as made:
         ui.icon(icon).props("aria-hidden=true")
         ui.label(about)
@@ -173,9 +190,9 @@ def empty(icon: str, about: str) -> ui.element:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the field of the rows, and its heading. `slot` is how its cells are shown, as a template.
+    """A column of a table: the field of the rows, and its heading. `slot` is a template for its cells.
 
-    A template is text of this program only; it shows what is in a row by `props.row`.
+    A template is a constant of this program; it accesses the row as `props.row`.
     """
 
     field: str
@@ -218,7 +235,7 @@ class Table:
                 )
 
     def on_choose(self, choose: Callable[[str], object]) -> None:
-        """Call something with what a button of `CHOOSE_SLOT` says."""
+        """Call `choose` with the field of a clicked button of `CHOOSE_SLOT`."""
         self._table.on("choose", lambda event: choose(str(event.args)))
 
     def show(self, rows: list[dict[str, Any]]) -> None:
@@ -243,7 +260,7 @@ WRAP_SLOT: Final = '<div class="p-wrap">{{ props.value }}</div>'
 CHOOSE_SLOT: Final = """
 <button type="button" class="p-choose" @click="() => $parent.$emit('choose', props.row.{field})">
   {{{{ props.row.{field} }}}}</button>"""
-"""How a column shows a field that can be chosen, for `Table.on_choose`; formatted with the name of the field."""
+"""How a column shows a field that can be clicked, for `Table.on_choose`; format it with the name of the field."""
 
 HEALTH_SLOT: Final = """
 <span class="p-health" :class="'p-' + props.row.level" :title="props.row.why">

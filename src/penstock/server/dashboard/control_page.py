@@ -1,4 +1,4 @@
-"""The page with the control of a job: a form that sends a command, its receipts as they come, and the history."""
+"""The page with the control of a job: a form that sends a command, its receipts as they arrive, and the history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.server.api.commands import issue
 from penstock.server.api.models import Command
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.cli_equivalents import SentControl
-from penstock.server.dashboard.forms import WrongInputError, checked
+from penstock.server.dashboard.forms import WrongInputError, check_form
 from penstock.server.dashboard.health import Level
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
@@ -52,7 +52,7 @@ _UNDER_WAY: Final = (Level.BUSY, "pending")
 
 @dataclass(frozen=True)
 class _Control:
-    """What a job takes, and the commands that it has read, newest first."""
+    """The commands that a job takes, and those that it has read, newest first."""
 
     entry: CommandCatalog
     stories: list[CommandHistory]
@@ -60,7 +60,7 @@ class _Control:
 
 
 class StoriesTail:
-    """The newest commands of a job, which are read again only when there are new receipts."""
+    """The newest commands of a job. They are read again only when there are new receipts."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint: Final = checkpoint
@@ -77,18 +77,18 @@ class StoriesTail:
 
 
 def command_of(said: SentControl, now: dt.datetime) -> Command:
-    """The command that a form says. Raises WrongInputError for what is none."""
+    """The command in a form. Raises WrongInputError for an invalid one."""
     try:
         payload = json.loads(said.payload) if said.payload else None
     except ValueError as e:
-        raise WrongInputError(f"The payload is no JSON: {e}.") from None
+        raise WrongInputError(f"The payload is not JSON: {e}.") from None
     expires_at = None if said.expires_in_s is None else now + dt.timedelta(seconds=said.expires_in_s)
     values = {"kind": said.kind, "target": said.target, "payload": payload, "version": said.version}
-    return checked(Command, {**values, "expires_at": expires_at})
+    return check_form(Command, {**values, "expires_at": expires_at})
 
 
 def story_row(story: CommandHistory) -> dict[str, Any]:
-    """A command that was read, as a row of the table."""
+    """A command as a row of the table."""
     last = story.last
     level, icon = _LEVELS.get(last.status, _UNDER_WAY)
     return {
@@ -109,7 +109,7 @@ def story_row(story: CommandHistory) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CommandHelp:
-    """What there is to say of a kind of commands: in words, an example of its payload, and the targets it may have."""
+    """Help for a kind of command: a description, an example of its payload, and its possible targets."""
 
     text: str
     example: str
@@ -117,7 +117,7 @@ class CommandHelp:
 
 
 def command_help(entry: CommandCatalog, said: SentControl) -> CommandHelp | None:
-    """Help for the command that a form has so far; None when no step takes its kind."""
+    """Help for the command in a form so far; None when no step takes its kind."""
     takers = {name: step for name, step in entry.steps.items() if said.kind in step.kinds}
     if not takers:
         return None
@@ -130,7 +130,7 @@ def command_help(entry: CommandCatalog, said: SentControl) -> CommandHelp | None
     step = takers.get(name) or next(iter(takers.values()))
     is_for_step = said.target == name or set(step.kinds[said.kind]) == {"step"}
     payload = step.payloads.get(payload_key(said.kind, "step" if is_for_step and name in takers else "key"))
-    # A step without states has the payload for settings alone, and the other way round.
+    # For a step without states the payload is for settings alone, and vice versa.
     payload = payload or step.payloads.get(payload_key(said.kind, "step")) or Payload("", "")
     words = f"Payload: {payload.type}" if payload.type else "Without a payload"
     return CommandHelp(f"For {', '.join(targets)}. {words}.", payload.example, tuple(targets))
@@ -247,7 +247,7 @@ class _ControlPage:
         self._same = components.same("")
         self._say_same()
 
-    def _said(self) -> SentControl:
+    def _read_form(self) -> SentControl:
         return SentControl(
             kind=self._kind.value or "",
             target=(self._target.value or "*").strip(),
@@ -257,11 +257,11 @@ class _ControlPage:
         )
 
     def _say_same(self) -> None:
-        self._same.set_text(cli_equivalents.send_control(self._visit.job_id, self._said()))
+        self._same.set_text(cli_equivalents.send_control(self._visit.job_id, self._read_form()))
 
     def _say_help(self) -> None:
-        """Say whom the chosen command is for and what its payload is, with an example to take."""
-        found = None if self._entry is None else command_help(self._entry, self._said())
+        """Show the targets and the payload of the chosen kind, with an example."""
+        found = None if self._entry is None else command_help(self._entry, self._read_form())
         self._help.set_text("" if found is None else found.text)
         self._example = "" if found is None else found.example
         self._take.set_visibility(bool(self._example))
@@ -274,7 +274,7 @@ class _ControlPage:
         self._payload.set_value(self._example)
 
     async def _send(self) -> None:
-        said, visit = self._said(), self._visit
+        said, visit = self._read_form(), self._visit
         sent = await visit.act(
             Role.OPERATOR,
             lambda who: issue(visit.service, visit.job_id, command_of(said, dt.datetime.now(dt.UTC)), who),

@@ -13,7 +13,7 @@ from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import clock_time
 from penstock.server.dashboard.page_session import JobVisit, Visit
 from penstock.server.dashboard.registry import job_tab, page
-from penstock.server.service.service import EventRow, JobService
+from penstock.server.service.service import Event, JobService
 
 __all__ = ["EventsTail", "event_row", "events", "job_events"]
 
@@ -23,14 +23,14 @@ _DETAIL_SLOT: Final = '<code class="p-detail">{{ props.row.detail }}</code>'
 
 
 class EventsTail:
-    """The newest events of a job or of all, of which each is read once."""
+    """The newest events of a job or of all jobs. Each is read once."""
 
     def __init__(self, service: JobService, job_id: str | None) -> None:
         self._service: Final = service
         self._job_id: Final = job_id
-        self._kept: Final[collections.deque[EventRow]] = collections.deque(maxlen=_MOST_KEPT)
+        self._kept: Final[collections.deque[Event]] = collections.deque(maxlen=_MOST_KEPT)
 
-    def read(self) -> list[EventRow]:
+    def read(self) -> list[Event]:
         """All of them, newest first."""
         while True:
             after = self._kept[-1].id if self._kept else 0
@@ -53,7 +53,7 @@ def job_events(visit: JobVisit) -> None:
     _events(visit, visit.job_id)
 
 
-def event_row(event: EventRow) -> dict[str, Any]:
+def event_row(event: Event) -> dict[str, Any]:
     """An event as a row of a table."""
     return {
         "id": event.id,
@@ -80,9 +80,9 @@ def _events(visit: Visit, job_id: str | None) -> None:
     ]
     with components.card(""):
         table = components.Table(columns, key="id", nothing="Nothing has happened yet")
-    known: list[EventRow] = []
+    known: list[Event] = []
 
-    def show(found: list[EventRow]) -> None:
+    def show(found: list[Event]) -> None:
         nonlocal known
         known = found
         text = (wanted.value or "").casefold()

@@ -1,26 +1,24 @@
-"""The page with what went wrong in a job: records that it could not process, and runs that failed."""
+"""The page with the failures of a job: records that it could not process, and failed runs."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final
 
 from nicegui import ui
 
 from penstock.base.sizes import bytes_text
-from penstock.jobs.dead_letters import FoundLetter, readable
 from penstock.server.api.access import Role
 from penstock.server.dashboard import components
 from penstock.server.dashboard.display_texts import amount, clock_time
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.service import RunRow
+from penstock.server.service.job_resources import Run
+from penstock.server.service.view_resources import DeadLetter, DeadLetters
 
-__all__ = ["letter_rows", "letters", "reason_rows"]
+__all__ = ["failed_run_rows", "letter_rows", "letters", "reason_rows"]
 
 _MOST: Final = 100
-_SAMPLE_BYTES: Final = 200
-_WHOLE_BYTES: Final = 4096
+_SAMPLE_CHARACTERS: Final = 200
 _EVERY_S: Final = 3.0
 _SAMPLE_SLOT: Final = '<code class="p-detail">{{ props.row.sample }}</code>'
 _WHY_SLOT: Final = '<div class="p-wrap">{{ props.row.reason }}</div>'
@@ -33,40 +31,57 @@ def letters(visit: JobVisit) -> None:
     _LettersPage(visit)
 
 
-def reason_rows(found: list[FoundLetter]) -> list[dict[str, Any]]:
-    """Why records could not be processed, the most frequent first."""
-    counts = Counter((one.letter.reason, one.letter.step, one.letter.stream) for one in found)
+def failed_run_rows(found: list[Run]) -> list[dict[str, Any]]:
+    """The runs that failed, the newest first."""
     return [
         {
-            "row": f"{stream} {step} {reason}",
-            "reason": reason,
-            "step": step or "-",
-            "stream": stream,
-            "count": amount(count),
+            "run": run.run,
+            "at": clock_time(run.ended_ms),
+            "end": (run.end_kind or "").capitalize(),
+            "reason": run.why or "",
         }
-        for (reason, step, stream), count in counts.most_common()
+        for run in found
+        if (run.end_kind or "").lower() in _FAILED
     ]
 
 
-def letter_rows(found: list[FoundLetter]) -> list[dict[str, Any]]:
+def reason_rows(found: DeadLetters) -> list[dict[str, Any]]:
+    """Why records could not be processed, the most frequent first."""
+    return [
+        {
+            "row": f"{one.stream} {one.step} {one.reason}",
+            "reason": one.reason,
+            "step": one.step or "-",
+            "stream": one.stream,
+            "count": amount(one.count),
+        }
+        for one in found.reasons
+    ]
+
+
+def letter_rows(found: DeadLetters) -> list[dict[str, Any]]:
     """Dead letters as rows of the table, the newest first."""
     return [
         {
-            "place": f"{one.letter.stream} {one.letter.partition} {one.letter.offset}",
+            "place": _place(one),
             "at": clock_time(one.at_ms),
             "batch": "" if one.batch is None else one.batch,
-            "step": one.letter.step or "-",
-            "reason": one.letter.reason,
-            "sample": readable(one.letter.raw, _SAMPLE_BYTES)[1],
-            "size": bytes_text(len(one.letter.raw)),
+            "step": one.step or "-",
+            "reason": one.reason,
+            "sample": one.raw[:_SAMPLE_CHARACTERS],
+            "size": bytes_text(one.raw_bytes),
         }
-        for one in reversed(found)
+        for one in reversed(found.items)
     ]
+
+
+def _place(letter: DeadLetter) -> str:
+    return f"{letter.stream} {letter.partition} {letter.offset}"
 
 
 class _LettersPage:
     def __init__(self, visit: JobVisit) -> None:
-        self._known: list[FoundLetter] = []
+        self._known: dict[str, DeadLetter] = {}
         with components.card("Runs that failed"):
             runs = components.Table(
                 [
@@ -111,21 +126,11 @@ class _LettersPage:
                 self._whole = components.text("", "pre").classes("p-detail p-whole")
                 self._whole.set_visibility(False)
 
-        def show_runs(found: list[RunRow]) -> None:
-            runs.show(
-                [
-                    {
-                        "run": run.epoch,
-                        "at": clock_time(run.ended_ms),
-                        "end": (run.end_kind or "").capitalize(),
-                        "reason": run.why or "",
-                    }
-                    for run in found
-                    if (run.end_kind or "").lower() in _FAILED
-                ]
-            )
-
-        visit.poll(lambda: visit.service.runs(visit.job_id), show_runs, key=("runs", visit.job_id))
+        visit.poll(
+            lambda: visit.service.runs(visit.job_id),
+            lambda found: runs.show(failed_run_rows(found)),
+            key=("runs", visit.job_id),
+        )
         visit.poll(
             lambda: visit.service.reader.dead_letters(visit.job_id, _MOST),
             self._show,
@@ -133,17 +138,15 @@ class _LettersPage:
             every_s=_EVERY_S,
         )
 
-    def _show(self, found: list[FoundLetter]) -> None:
-        self._known = found
+    def _show(self, found: DeadLetters) -> None:
+        self._known = {_place(one): one for one in found.items}
         self._reasons.show(reason_rows(found))
         self._table.show(letter_rows(found))
 
     def _choose(self, place: str) -> None:
         """Show a record, up to a bound."""
-        for one, row in zip(reversed(self._known), letter_rows(self._known), strict=True):
-            if row["place"] == place:
-                form, raw = readable(one.letter.raw, _WHOLE_BYTES)
-                said = "" if form == "text" else "In base64, for it is no text:\n"
-                self._whole.set_text(f"{place}\n{one.letter.reason}\n\n{said}{raw}")
-                self._whole.set_visibility(True)
-                return
+        letter = self._known.get(place)
+        if letter is not None:
+            note = "" if letter.encoding == "text" else "In base64, since it is not text:\n"
+            self._whole.set_text(f"{place}\n{letter.reason}\n\n{note}{letter.raw}")
+            self._whole.set_visibility(True)

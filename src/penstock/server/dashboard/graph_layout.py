@@ -1,4 +1,4 @@
-"""Graph layout: where the parts of a job stand, in columns along the way of records, and the lines between. Pure."""
+"""Graph layout: the places of a job's parts, in columns along the way of records, and the lines between. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["NODE_HEIGHT", "NODE_WIDTH", "Layout", "Place", "Wire", "laid_out"]
+__all__ = ["NODE_HEIGHT", "NODE_WIDTH", "Layout", "Place", "Wire", "lay_out"]
 
 NODE_WIDTH: Final = 198
 NODE_HEIGHT: Final = 104
@@ -18,7 +18,7 @@ _SWEEPS: Final = 4
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part stands: its upper left corner, in pixels."""
+    """The place of a part: its upper left corner, in pixels."""
 
     x: int
     y: int
@@ -43,10 +43,10 @@ class Layout:
     height: int
 
 
-def laid_out(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
-    """A drawing in which each part stands right of all that it reads.
+def lay_out(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
+    """Lay out a graph so that each part is to the right of what it reads.
 
-    `nodes` come in an order in which each stands behind what it reads, `edges` are pairs of what gives and what reads.
+    `nodes` are in an order in which each comes after what it reads, `edges` are pairs of source and target.
     Within a column parts are ordered by the mean place of their neighbours (Sugiyama's barycentres).
     """
     columns = _columns(nodes, edges)
@@ -67,7 +67,7 @@ def laid_out(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
 
 
 def _columns(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """The parts by their longest way from a source; what feeds nothing else soon stands close to its reader."""
+    """The parts by their longest way from a source; sources move close to their first reader."""
     gives: dict[str, list[str]] = {}
     reads: dict[str, list[str]] = {}
     for source, target in edges:

@@ -1,4 +1,4 @@
-"""The page with the graph of a job: its streams, steps and sinks, how fast records go, and where they wait."""
+"""The page with the graph of a job: its streams, steps and sinks, their rates, and where records wait."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from nicegui import ui
-from nicegui.elements.mixins.text_element import TextElement
 
 from penstock.base.sizes import bytes_text, limits_text
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount
-from penstock.server.dashboard.graph_layout import NODE_HEIGHT, NODE_WIDTH, Layout, laid_out
+from penstock.server.dashboard.graph_layout import NODE_HEIGHT, NODE_WIDTH, Layout, lay_out
 from penstock.server.dashboard.health import BEHIND_S
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.job_views import PlanInfo, PlanNode
-from penstock.server.service.metrics_views import MetricsInfo, StepMetrics, StreamMetrics
+from penstock.server.service.metrics_resources import Metrics, StepMetrics, StreamMetrics
+from penstock.server.service.plan_resources import Plan, PlanNode
 
 __all__ = ["about_node", "graph", "node_figures"]
 
@@ -39,12 +38,12 @@ _NO_FIGURES: Final = ("", "", False)
 
 @job_tab("graph", "Graph", icon="account_tree", role=Role.VIEWER)
 def graph(visit: JobVisit) -> None:
-    """A job as it hangs together."""
+    """The parts of a job and their connections."""
     _GraphPage(visit)
 
 
-def node_figures(node: PlanNode, found: MetricsInfo) -> tuple[str, str, bool]:
-    """What a part does: records per second, what waits or is held there, and whether that is too much."""
+def node_figures(node: PlanNode, found: Metrics) -> tuple[str, str, bool]:
+    """The figures of a part: records per second, what waits or is held there, and whether that is too much."""
     if node.kind in ("data stream", "control stream"):
         stream = _named(found.streams, node.name)
         return _NO_FIGURES if stream is None else _stream_figures(stream)
@@ -75,60 +74,59 @@ def _stream_figures(stream: StreamMetrics) -> tuple[str, str, bool]:
 
 
 def _step_figures(step: StepMetrics) -> tuple[str, str, bool]:
-    told = [f"{amount(step.keys)} keys", bytes_text(step.state_bytes)]
+    rows = [f"{amount(step.keys)} keys", bytes_text(step.state_bytes)]
     uneven = step.skew is not None and step.skew >= _HIGH_SKEW
     if uneven:
-        told.append(f"skew {amount(step.skew)}")
+        rows.append(f"skew {amount(step.skew)}")
     if step.held_bytes:
-        told.append(f"holds {bytes_text(step.held_bytes)}")
-    return f"{amount(step.per_second)}/s", " · ".join(told), bool(step.held_bytes)
+        rows.append(f"holds {bytes_text(step.held_bytes)}")
+    return f"{amount(step.per_second)}/s", " · ".join(rows), bool(step.held_bytes)
 
 
 def about_node(node: PlanNode) -> list[dict[str, str]]:
-    """All that is known of a part, as rows."""
-    told: dict[str, str] = {"kind": node.kind}
+    """The details of a part, as rows."""
+    rows: dict[str, str] = {"kind": node.kind}
     if node.binding is not None:
-        told["bound to"] = node.binding.uri
+        rows["bound to"] = node.binding.uri
         if node.binding.limits:
-            told["in a micro-batch at most"] = limits_text(node.binding.limits)
+            rows["in a micro-batch at most"] = limits_text(node.binding.limits)
     if node.function:
-        told["function"] = node.function
+        rows["function"] = node.function
     if node.key:
-        told["key"] = f"{', '.join(node.key)} ({node.key_type})"
+        rows["key"] = f"{', '.join(node.key)} ({node.key_type})"
     if node.windows is not None:
-        told["windows"] = f"{node.windows.assigner}, {node.windows.trigger}, {node.windows.contents}"
+        rows["windows"] = f"{node.windows.assigner}, {node.windows.trigger}, {node.windows.contents}"
     if node.time:
-        told["event time"] = node.time
+        rows["event time"] = node.time
     if node.watermarks is not None:
         bound = node.watermarks.bound_ms
-        told["watermarks"] = node.watermarks.by + ("" if bound is None else f", {bound} ms behind")
+        rows["watermarks"] = node.watermarks.by + ("" if bound is None else f", {bound} ms behind")
     for state in node.states:
-        told[f"state {state.name}"] = f"{state.kind} of {state.type}" + (
+        rows[f"state {state.name}"] = f"{state.kind} of {state.type}" + (
             "" if state.keyed else ", once for the step"
         )
     for name, value in node.settings.items():
-        told[f"setting {name}"] = json.dumps(value)
+        rows[f"setting {name}"] = json.dumps(value)
     for kind, scopes in node.commands.items():
-        told[f"command {kind}"] = f"for {', '.join(scopes)}"
+        rows[f"command {kind}"] = f"for {', '.join(scopes)}"
     for output, fields in node.records.items():
         name = f"output {output}" if output else "records"
-        told[name] = ", ".join(f"{field} {kind}" for field, kind in fields.items())
-    return [{"name": name, "value": value} for name, value in told.items()]
+        rows[name] = ", ".join(f"{field} {kind}" for field, kind in fields.items())
+    return [{"name": name, "value": value} for name, value in rows.items()]
 
 
 class _GraphPage:
     def __init__(self, visit: JobVisit) -> None:
         self._visit = visit
-        self._plan: PlanInfo | None = None
+        self._plan: Plan | None = None
         self._nodes: dict[str, _ShownNode] = {}
-        with ui.element("div").classes("p-tiles"):
-            self._busy = components.tile("Busy")
-            self._batch = components.tile("Mean micro-batch")
-            self._phases = components.tile("Longest part of the last one")
-            self._letters = components.tile("Dead letters")
-        with components.card(
-            "Graph", about="Choose a part to see more of it. Rates are those of the last minute."
-        ):
+        self._tiles = components.Tiles(
+            busy="Busy",
+            batch="Mean micro-batch",
+            phase="Longest part of the last one",
+            letters="Dead letters",
+        )
+        with components.card("Graph", about="Click a part for its details. Rates cover the last minute."):
             self._place = (
                 ui.element("div").classes("p-graph").props('role=group aria-label="Graph of the job"')
             )
@@ -145,12 +143,12 @@ class _GraphPage:
         visit.poll(lambda: reader.plan(visit.job_id), self._draw, key=("plan", visit.job_id), every_s=10.0)
         visit.poll(lambda: reader.metrics(visit.job_id, 1), self._show, key=("metrics", visit.job_id))
 
-    def _draw(self, plan: PlanInfo) -> None:
+    def _draw(self, plan: Plan) -> None:
         if plan == self._plan:
             return
         self._plan = plan
         nodes = {node.id: node for node in plan.nodes}
-        layout = laid_out(list(nodes), [(edge.source, edge.target) for edge in plan.edges])
+        layout = lay_out(list(nodes), [(edge.source, edge.target) for edge in plan.edges])
         self._place.clear()
         self._place.style(f"width: {layout.width}px; height: {layout.height}px")
         with self._place:
@@ -167,13 +165,15 @@ class _GraphPage:
         self._title.set_text(node.name)
         self._about.show(about_node(node))
 
-    def _show(self, found: MetricsInfo) -> None:
-        _set(self._busy, f"{found.utilisation:.0%}" if found.seconds else "-")
-        _set(self._batch, f"{found.mean_busy_s * 1000:,.0f} ms" if found.mean_busy_s else "-")
+    def _show(self, found: Metrics) -> None:
         phases: Mapping[str, float] = found.batches[-1].phases if found.batches else {}
         longest = max(phases, key=lambda name: phases[name], default=None)
-        _set(self._phases, "-" if longest is None else f"{longest} {phases[longest] * 1000:,.0f} ms")
-        _set(self._letters, amount(found.dead_letters))
+        self._tiles.show(
+            busy=f"{found.utilisation:.0%}" if found.seconds else "-",
+            batch=f"{found.mean_busy_s * 1000:,.0f} ms" if found.mean_busy_s else "-",
+            phase="-" if longest is None else f"{longest} {phases[longest] * 1000:,.0f} ms",
+            letters=amount(found.dead_letters),
+        )
         for shown in self._nodes.values():
             shown.show(found)
 
@@ -191,16 +191,16 @@ class _ShownNode:
             self._rate = components.text("", "span").classes("p-node-rate")
             self._more = components.text("", "span").classes("p-node-more")
 
-    def show(self, found: MetricsInfo) -> None:
-        """Show what it does now."""
+    def show(self, found: Metrics) -> None:
+        """Show its current figures."""
         rate, more, too_much = node_figures(self._node, found)
-        _set(self._rate, rate)
-        _set(self._more, more)
+        components.set_text(self._rate, rate)
+        components.set_text(self._more, more)
         if too_much != ("p-too-much" in self._more.classes):
             self._more.classes(toggle="p-too-much")
 
 
-def _draw_wires(layout: Layout, plan: PlanInfo) -> None:
+def _draw_wires(layout: Layout, plan: Plan) -> None:
     with ui.element("svg").classes("p-wires") as drawing:
         drawing.props(f"width={layout.width} height={layout.height} aria-hidden=true")
         for edge, wire in zip(plan.edges, layout.wires, strict=True):
@@ -210,8 +210,3 @@ def _draw_wires(layout: Layout, plan: PlanInfo) -> None:
 
 def _named(found: tuple[Any, ...], name: str) -> Any:
     return next((one for one in found if one.name == name), None)
-
-
-def _set(shown: TextElement, text: str) -> None:
-    if shown.text != text:
-        shown.set_text(text)

@@ -1,4 +1,4 @@
-"""Health: how a job does, in a word that people understand without knowing the statuses. All of it is pure."""
+"""Health: how a job is doing, in a word that needs no knowledge of statuses. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, JobStatus
-from penstock.server.service.job_info import JobInfo
+from penstock.server.service.job_resources import Job
 
 __all__ = ["ATTENTION", "Health", "Level", "health_of", "lag_of", "throughput_of"]
 
 BEHIND_S: Final = 60.0
-"""A job is behind when the oldest that waits for it has been waiting for this long, in seconds."""
+"""A job is behind when the oldest input has been waiting for this long, in seconds."""
 
 _RECENT_MS: Final = 10 * 60_000
 
 
 class Level(enum.StrEnum):
-    """How much a job needs somebody."""
+    """How urgently a job needs attention."""
 
     GOOD = "good"
     BUSY = "busy"
@@ -29,7 +29,7 @@ class Level(enum.StrEnum):
 
 
 ATTENTION: Final = frozenset({Level.WARNING, Level.BAD})
-"""The levels at which somebody should look."""
+"""The levels that need attention."""
 
 ICONS: Final[Mapping[Level, str]] = {
     Level.GOOD: "check_circle",
@@ -42,7 +42,7 @@ ICONS: Final[Mapping[Level, str]] = {
 
 @dataclass(frozen=True)
 class Health:
-    """How a job does: a level, a word for it, and why in a sentence."""
+    """The health of a job: a level, a word for it, and the reason in a sentence."""
 
     level: Level
     word: str
@@ -50,14 +50,14 @@ class Health:
 
     @property
     def icon(self) -> str:
-        """The icon that says the same as the colour."""
+        """The icon with the same meaning as the colour."""
         return {"Paused": "pause_circle", "Finished": "task_alt", "Canceled": "cancel"}.get(
             self.word, ICONS[self.level]
         )
 
 
-def health_of(job: JobInfo, now_ms: int) -> Health:
-    """How a job does, from its status and progress."""
+def health_of(job: Job, now_ms: int) -> Health:
+    """The health of a job, from its status and progress."""
     status = job.status
     if status is JobStatus.FAILED:
         return Health(Level.BAD, "Failed", job.reason)
@@ -68,7 +68,7 @@ def health_of(job: JobInfo, now_ms: int) -> Health:
     if status is not JobStatus.RUNNING:
         return Health(Level.BUSY, status.capitalize(), job.reason)
     if job.restarts and now_ms - job.since_ms < _RECENT_MS:
-        return Health(Level.WARNING, "Recovered", "It failed and was started again in the last ten minutes.")
+        return Health(Level.WARNING, "Recovered", "It failed and was restarted in the last ten minutes.")
     waiting_s = _seconds(job.progress)
     if waiting_s is not None and waiting_s > BEHIND_S:
         return Health(Level.WARNING, "Behind", f"Records have been waiting for {waiting_s:,.0f} s.")
@@ -80,15 +80,15 @@ def health_of(job: JobInfo, now_ms: int) -> Health:
     return Health(Level.GOOD, "Healthy", "It runs, and keeps up with what arrives.")
 
 
-def throughput_of(job: JobInfo) -> float | None:
-    """Records in per second over the last seconds; None without a driver that tells."""
+def throughput_of(job: Job) -> float | None:
+    """Records in per second over the last seconds; None without a driver that reports them."""
     if job.status not in WITH_DRIVER or job.progress is None:
         return None
     return float(job.progress.get("rows_per_s", 0.0))
 
 
-def lag_of(job: JobInfo) -> tuple[str, float] | None:
-    """What waits in all sources: a unit and how much; None where no source can tell.
+def lag_of(job: Job) -> tuple[str, float] | None:
+    """What waits in all sources: a unit and an amount; None where no source knows.
 
     In records where sources know them, else in files, bytes or seconds.
     """

@@ -13,25 +13,25 @@ from penstock.server.dashboard.display_texts import duration
 from penstock.server.dashboard.health import health_of
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus
-from penstock.server.service.job_info import JobInfo, OperationInfo
+from penstock.server.service.job_resources import Job, Operation
 
 __all__ = ["show"]
 
 _MOST_TASKS = 32768
 
 
-def show(visit: JobVisit, job: JobInfo) -> None:
-    """The head of a job, which follows it."""
+def show(visit: JobVisit, job: Job) -> None:
+    """Show the head of a job, and keep it up to date."""
     head = _Head(visit, job)
     head.update(job)
     visit.poll(lambda: visit.service.get(visit.job_id), head.update, key=("job", visit.job_id))
 
 
 class _Head:
-    def __init__(self, visit: JobVisit, job: JobInfo) -> None:
+    def __init__(self, visit: JobVisit, job: Job) -> None:
         self._visit = visit
         self._name = job.name
-        self._seen: JobInfo = job
+        self._seen: Job = job
         with ui.element("div").classes("p-head"):
             with ui.element("div").classes("p-head-name"):
                 components.heading(job.name)
@@ -65,8 +65,8 @@ class _Head:
             self._visit, label, icon, Role.OPERATOR, act, primary=primary, danger=danger
         )
 
-    def update(self, job: JobInfo) -> None:
-        """Show what a job is now."""
+    def update(self, job: Job) -> None:
+        """Show the current status of a job."""
         self._seen = job
         now_ms = int(time.time() * 1000)
         health = health_of(job, now_ms)
@@ -75,8 +75,10 @@ class _Head:
             self._icon.set_name(health.icon)
             self._pill.classes(replace=f"p-health p-{health.level}")
         wanted = "" if job.desired.status is job.status else f", to be {job.desired.lower()}"
-        _set(self._status, f"{job.status}{wanted} for {duration(now_ms - job.since_ms)} · {job.id}")
-        _set(self._reason, health.why)
+        components.set_text(
+            self._status, f"{job.status}{wanted} for {duration(now_ms - job.since_ms)} · {job.id}"
+        )
+        components.set_text(self._reason, health.why)
         over = job.status in ENDED
         paused = job.desired is Desired.PAUSED
         for name, shown in {
@@ -90,12 +92,12 @@ class _Head:
             if self._buttons[name].visible != shown:
                 self._buttons[name].set_visibility(shown)
 
-    # What the buttons do. The command line says the same.
+    # The actions of the buttons, each with the equivalent command.
 
     async def _pause(self) -> None:
         await self._ask_and_do(
             "Pause this job?",
-            "It processes nothing until it is resumed, and goes on from there.",
+            "It processes nothing until it is resumed; then it continues where it was.",
             command=cli_equivalents.pause_job(self._visit.job_id),
             confirm="Pause",
             doing="Pausing",
@@ -105,7 +107,7 @@ class _Head:
     async def _resume(self) -> None:
         await self._ask_and_do(
             "Resume this job?",
-            "It goes on from its checkpoint.",
+            "It continues from its checkpoint.",
             command=cli_equivalents.resume_job(self._visit.job_id),
             confirm="Resume",
             doing="Resuming",
@@ -115,7 +117,7 @@ class _Head:
     async def _take_savepoint(self) -> None:
         await self._ask_and_do(
             "Take a savepoint of this job?",
-            "The job goes on meanwhile. The savepoint is yours until you delete it.",
+            "The job keeps running. The savepoint is yours until you delete it.",
             command=cli_equivalents.take_savepoint(self._visit.job_id),
             confirm="Take savepoint",
             doing="Taking a savepoint of",
@@ -141,10 +143,10 @@ class _Head:
         command: str,
         confirm: str,
         doing: str,
-        do: Callable[[str, str], OperationInfo],
+        do: Callable[[str, str], Operation],
         danger: bool = False,
     ) -> None:
-        """Ask, naming the job, and then let it be done: `do` takes the id of the job, and who wants it."""
+        """Ask for confirmation, and then act: `do` takes the id of the job and the user."""
         job = self._visit.job_id
         target = f"{self._name} ({job})"
         if await components.ask(title, about, command=command, confirm=confirm, target=target, danger=danger):
@@ -157,7 +159,7 @@ class _Head:
             ui.label("It ends between two micro-batches.").classes("p-dialog-text")
             components.name_target(f"{self._name} ({job})")
             savepoint = ui.checkbox("Take a savepoint", value=running)
-            drain = ui.checkbox("Drain: first process all that is there, and close all windows")
+            drain = ui.checkbox("Drain: first process everything that has arrived, and close all windows")
             line = components.same("")
 
             def update() -> None:
@@ -180,9 +182,9 @@ class _Head:
         job = self._visit.job_id
         tasks_now = int(self._seen.settings.get("parallelism") or 1)
         with components.form_dialog("Rescale this job?") as dialog:
-            ui.label("It stands still for some seconds, and goes on with another number of tasks.").classes(
-                "p-dialog-text"
-            )
+            ui.label(
+                "It is interrupted for some seconds, and continues with another number of tasks."
+            ).classes("p-dialog-text")
             components.name_target(f"{self._name} ({job})")
             tasks = ui.number(
                 "Parallelism", value=tasks_now, min=1, max=_MOST_TASKS, step=1, precision=0
@@ -200,8 +202,3 @@ class _Head:
                 f"Rescaling {self._name} to {chosen}",
                 lambda who: self._visit.service.rescale(job, chosen, who),
             )
-
-
-def _set(label: ui.label, text: str) -> None:
-    if label.text != text:
-        label.set_text(text)

@@ -1,4 +1,4 @@
-"""The page with all jobs: how each does, a filter, and a form to submit another."""
+"""The page with all jobs: their health, a filter, and a form to submit another one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from nicegui import ui
 
 from penstock.server.api.access import Role
 from penstock.server.api.guard import DASHBOARD
-from penstock.server.api.jobs import submission_of
-from penstock.server.api.models import Submission
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount, duration
-from penstock.server.dashboard.forms import checked
+from penstock.server.dashboard.forms import check_form
 from penstock.server.dashboard.health import ATTENTION, Level, health_of, lag_of, throughput_of
 from penstock.server.dashboard.page_session import Visit
 from penstock.server.dashboard.registry import page
 from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, JobStatus
-from penstock.server.service.job_info import JobInfo, OperationInfo
+from penstock.server.service.job_resources import Job, Operation, Submission
 from penstock.server.service.service import JobService
 
 __all__ = ["job_row", "jobs", "read_jobs"]
@@ -43,12 +41,14 @@ def jobs(visit: Visit) -> None:
     _JobsPage(visit)
 
 
-def read_jobs(service: JobService) -> list[JobInfo]:
+def read_jobs(service: JobService) -> list[Job]:
     """All jobs, newest first; those with a driver with their progress."""
-    return [service.get(job.id) if job.status in WITH_DRIVER else job for job in service.list_jobs(most=1000)]
+    return [
+        service.get(job.id) if job.status in WITH_DRIVER else job for job in service.list_jobs(limit=1000)
+    ]
 
 
-def job_row(job: JobInfo, now_ms: int) -> dict[str, Any]:
+def job_row(job: Job, now_ms: int) -> dict[str, Any]:
     """A job as a row of the table."""
     health = health_of(job, now_ms)
     throughput, lag = throughput_of(job), lag_of(job)
@@ -72,8 +72,8 @@ def job_row(job: JobInfo, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _groups(job: JobInfo, level: Level) -> list[str]:
-    """What the job counts as, the most pressing first: a job that is behind runs, and needs attention."""
+def _groups(job: Job, level: Level) -> list[str]:
+    """The groups of a job, the most pressing first: a job that is behind is running, and needs attention."""
     if job.status in ENDED:
         stands = "ended"
     else:
@@ -130,10 +130,10 @@ class _JobsPage:
         components.same(cli_equivalents.list_jobs())
         visit.poll(lambda: read_jobs(visit.service), self._update, key="jobs")
 
-    def _update(self, found: list[JobInfo]) -> None:
+    def _update(self, found: list[Job]) -> None:
         now_ms = int(time.time() * 1000)
         rows = [job_row(job, now_ms) for job in found]
-        # Those that need somebody come first, those that are over last; within a group the newest first.
+        # Those that need attention come first, those that are over last; within a group the newest first.
         self._rows = sorted(rows, key=lambda row: _ORDER.index(row["groups"][0]))
         counts = Counter(group for row in self._rows for group in row["groups"])
         counts["all"] = len(self._rows)
@@ -157,7 +157,7 @@ class _JobsPage:
         definitions = await self._visit.act(Role.OPERATOR, lambda _: self._visit.service.definitions())
         if definitions is None:
             return
-        found, problems = definitions
+        found = definitions.items
         with components.form_dialog("Submit a job") as dialog:
             if not found:
                 ui.label("The server has no definitions. Start it with --jobs FOLDER.").classes(
@@ -172,7 +172,7 @@ class _JobsPage:
             )
             for one in (chosen, name, tasks):
                 one.props("outlined dense")
-            for problem in problems:
+            for problem in definitions.problems:
                 ui.label(f"{problem.path}: {problem.problem}").classes("p-problem")
             line = components.same("")
 
@@ -193,9 +193,8 @@ class _JobsPage:
             return
         service = self._visit.service
 
-        def submit(who: str) -> OperationInfo:
-            asked = checked(Submission, {"definition": answer[0], **answer[1]})
-            return service.submit(submission_of(asked), who)
+        def submit(who: str) -> Operation:
+            return service.submit(check_form(Submission, {"definition": answer[0], **answer[1]}), who)
 
         done = await self._visit.act(Role.OPERATOR, submit)
         if done is not None:

@@ -1,4 +1,4 @@
-"""Live charts: lines of a job's figures that go on while a page is open."""
+"""Live charts: lines of a job's figures that grow while a page is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.server.dashboard.series import Chart, Unit, charts
 __all__ = ["FORMATS", "WINDOWS", "FiguresTail", "show_charts"]
 
 WINDOWS: Final = {120: "2 min", 600: "10 min", 3600: "1 h"}
-"""How far back charts may go, in seconds, and how that is called."""
+"""How far back charts may go, in seconds, and the label for it."""
 
 _MOST_KEPT: Final = 7200
 _COLOURS: Final = ["#3b82f6", "#10b981", "#f59e0b", "#a855f7", "#ef4444", "#06b6d4", "#84cc16", "#ec4899"]
@@ -32,11 +32,11 @@ FORMATS: Final[dict[Unit, str]] = {
     "s": "(value) => window.penstock.seconds(value)",
     "%": "(value) => window.penstock.amount(value) + ' %'",
 }
-"""How numbers of each unit are written, with the unit, by a function of dashboard.js."""
+"""How to format numbers of each unit, by a function of dashboard.js."""
 
 
 class FiguresTail:
-    """The figures of a job over the last hour, of which each is read once."""
+    """The figures of a job over the last hour. Each is read once."""
 
     def __init__(self, checkpoint: Path) -> None:
         since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=max(WINDOWS))
@@ -51,7 +51,7 @@ class FiguresTail:
 
 
 def show_charts(visit: JobVisit, window_s: Callable[[], float], names: Collection[str] | None = None) -> None:
-    """Charts of a job over a window that ends now: those of some names, or all that there are."""
+    """Charts of a job over a window that ends now: those with some names, or all."""
     shown: dict[str, _ShownChart] = {}
     with ui.element("div").classes("p-charts"):
         for chart in charts([], dt.datetime.now(dt.UTC), window_s()):
@@ -97,7 +97,7 @@ class _ShownChart:
 
 
 def _options(chart: Chart) -> dict[str, Any]:
-    # Names that begin with ":" are evaluated in the browser; their values are text of this program only.
+    # Names that begin with ":" are evaluated in the browser; their values are constants of this program.
     return {
         "animation": False,
         "useUTC": True,

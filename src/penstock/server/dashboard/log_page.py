@@ -11,7 +11,7 @@ from penstock.server.dashboard import cli_state_equivalents, components
 from penstock.server.dashboard.display_texts import clock_time
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.service import RunRow
+from penstock.server.service.job_resources import Run
 
 __all__ = ["log"]
 
@@ -50,21 +50,22 @@ class _LogPage:
             cli_state_equivalents.follow_log(self._visit.job_id, run, follow=bool(self._follow.value))
         )
 
-    def _show_runs(self, found: list[RunRow]) -> None:
+    def _show_runs(self, found: list[Run]) -> None:
         options = {0: "The newest run"}
-        options |= {run.epoch: f"Run {run.epoch}, begun {clock_time(run.created_ms)}" for run in found}
+        options |= {run.run: f"Run {run.run}, begun {clock_time(run.created_ms)}" for run in found}
         if options != self._run.options:
             self._run.set_options(options, value=self._run.value or 0)
 
     def _read(self) -> str | None:
-        """What there is to show; None when it stays as it is."""
+        """The text to show; None when it has not changed."""
         run = self._run.value or None
         if self._shown is not None and not self._follow.value and run == self._seen:
             return None
         self._seen = run
-        if self._visit.service.get(self._visit.job_id).run == 0:
-            return "The job was not started yet."
-        return self._visit.service.output(self._visit.job_id, run, _MOST_BYTES) or "It has printed nothing."
+        found = self._visit.service.log(self._visit.job_id, run, _MOST_BYTES)
+        if found.run == 0:
+            return "The job has not started yet."
+        return found.text or "It has printed nothing."
 
     def _show(self, text: str | None) -> None:
         if text is None or text == self._shown:

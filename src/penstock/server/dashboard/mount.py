@@ -1,4 +1,4 @@
-"""Mount: NiceGUI behind the guard, with its pages, its files and its socket, and nothing else of it."""
+"""Mount: NiceGUI behind the guard, limited to its pages, files and socket."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _configured = False
 
 
 class DashboardMount(DeclaringMount):
-    """The dashboard as one route of the app, that says which pages it has and which role each needs."""
+    """The dashboard as one route of the app, which lists its pages and their roles."""
 
     def __init__(self, context: Context) -> None:
         _configure()
@@ -66,13 +66,13 @@ class DashboardMount(DeclaringMount):
         super().__init__(DASHBOARD, app=self._answer)
 
     def page_roles(self) -> dict[str, Role]:
-        """The roles that its pages need, by their whole paths."""
+        """The roles that its pages need, by their full paths."""
         return {f"{DASHBOARD}{getattr(route, 'path', '')}": role for route, role in self._pages}
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].removeprefix(DASHBOARD)
         inner = {**scope, "state": {**scope["state"], "context": self._context, "readings": self._readings}}
-        # What a proxy may say of itself is not for everybody to say.
+        # Any client can forge the headers of proxies.
         inner["headers"] = [pair for pair in scope["headers"] if not pair[0].startswith(b"x-forwarded")]
         if scope["type"] == "websocket":
             if scope["path"] == SOCKET_PATH:
@@ -103,10 +103,10 @@ class DashboardMount(DeclaringMount):
         await nicegui.app(inner, receive, sending)
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
-        """What is answered to who may not see a page, or asks for what is neither page nor file."""
+        """The refusal of a request without the role for a page, or for neither page nor file; else None."""
         if scope["method"] not in ("GET", "HEAD"):
             return problem(
-                405, "method-not-allowed", "Pages can only be looked at.", headers={"Allow": "GET, HEAD"}
+                405, "method-not-allowed", "Pages can only be read.", headers={"Allow": "GET, HEAD"}
             )
         if path in self._assets or _FILES.fullmatch(path):
             return None
@@ -120,7 +120,7 @@ class DashboardMount(DeclaringMount):
                         f"This needs the role {role}, and {principal.name} has the role {principal.role}.",
                     )
                 return None
-        return problem(404, "not-found", "There is no such page.")
+        return problem(404, "not-found", "No such page exists.")
 
 
 @contextlib.asynccontextmanager
@@ -156,7 +156,7 @@ def _configure() -> None:
         show_welcome_message=False,
         markdown=False,
     )
-    # A request that asks for news again and again would be one that guards nothing more than the first.
+    # Long polling would bypass the guard after its first request.
     nicegui.app.config.socket_io_js_transports = ["websocket"]
     core.sio.eio.transports = ["websocket"]
     environment = nicegui_client.templates.env
@@ -170,7 +170,7 @@ def _configure() -> None:
 
 
 def check_pages(routes: Iterable[BaseRoute]) -> None:
-    """Raise UndeclaredRouteError unless each route is a page that declares its role, or one of the framework."""
+    """Raise UndeclaredRouteError unless each route is a page with a declared role, or one of the framework."""
     for route in routes:
         path = getattr(route, "path", "")
         if _declared(route) is None and not path.startswith(("/_nicegui/", "/_nicegui_ws")):
@@ -178,7 +178,7 @@ def check_pages(routes: Iterable[BaseRoute]) -> None:
 
 
 class _WithNonces(BaseLoader):
-    """Templates whose scripts carry the nonce of the answer, so that no other script in it is run."""
+    """Templates whose scripts have the nonce of the response, so that no other script runs."""
 
     def __init__(self, loader: BaseLoader) -> None:
         self._loader: Final = loader
@@ -189,20 +189,20 @@ class _WithNonces(BaseLoader):
 
 
 def _without_messages(record: logging.LogRecord) -> bool:
-    """Where a mistake happened is for the log, and what it says for nobody: it may hold a secret."""
+    """Log the place of an error without its text, which may hold a secret."""
     if record.exc_info and record.exc_info[0] is not None:
         kind, _, trace = record.exc_info
         last = trace
         while last is not None and last.tb_next is not None:
             last = last.tb_next
         where = "" if last is None else f" ({last.tb_frame.f_code.co_filename}:{last.tb_lineno})"
-        record.msg, record.args, record.exc_info = f"A mistake in penstock, {kind.__name__}{where}", (), None
+        record.msg, record.args, record.exc_info = f"A bug in penstock, {kind.__name__}{where}", (), None
         record.exc_text = None
     return True
 
 
 def _guard_sockets() -> None:
-    """A socket speaks for the pages of its own session, and no longer than that lasts."""
+    """Let a socket speak only for the pages of its own session, and only while that lasts."""
     sio = core.sio
     known = sio.handlers["/"]
     connect = known["connect"]
@@ -229,26 +229,26 @@ def _guard_sockets() -> None:
 
         return answer
 
-    def told(sid: str, said: Any = None, *_: Any) -> None:
+    def log_message(sid: str, said: Any = None, *_: Any) -> None:
         if _is_own(sid, said):
             _log.warning("A browser says: %r", str(said.get("message"))[:_MOST_SAID])
 
     sio.on("connect", guarded_connect)
     for event in _EVENTS:
         sio.on(event, guarded(event))
-    sio.on("log", told)
+    sio.on("log", log_message)
 
 
 def _is_own(sid: str, said: Any) -> bool:
-    """Whether what a socket says is about a page of its own session."""
+    """Whether a message of a socket is about a page of its own session."""
     page = Client.instances.get(str(said.get("client_id"))) if isinstance(said, dict) else None
     return page is not None and _speaks_for(sid, page)
 
 
 def _speaks_for(sid: str, page: Client) -> bool:
-    """Whether a socket has the session of a page. A page whose session has ended is ended."""
+    """Whether a socket has the session of a page. Ends a page whose session has ended."""
     socket = core.sio.get_environ(sid)["asgi.scope"]
-    if _shown(socket) != _shown(page.request.scope):
+    if _session_keys(socket) != _session_keys(page.request.scope):
         return False
     if principal_of(socket) is None:
         end_page(page)
@@ -256,7 +256,7 @@ def _speaks_for(sid: str, page: Client) -> bool:
     return True
 
 
-def _shown(scope: Scope) -> tuple[list[tuple[str, str]], list[str]]:
-    """By what a session is known."""
+def _session_keys(scope: Scope) -> tuple[list[tuple[str, str]], list[str]]:
+    """What identifies a session."""
     headers = headers_of(scope)
     return cookies_in(headers), headers.get("authorization", [])

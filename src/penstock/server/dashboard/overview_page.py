@@ -1,10 +1,8 @@
-"""The first page on a job: what it does now, in numbers, and how it was set up."""
+"""The first page on a job: its current numbers, and its set-up."""
 
 from __future__ import annotations
 
 from typing import Any
-
-from nicegui import ui
 
 from penstock.base.sizes import limits_text
 from penstock.server.api.access import Role
@@ -14,50 +12,40 @@ from penstock.server.dashboard.health import lag_of, throughput_of
 from penstock.server.dashboard.live_charts import WINDOWS, show_charts
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.job_info import JobInfo
-from penstock.server.service.job_views import SettingInfo
+from penstock.server.service.job_resources import Job
+from penstock.server.service.view_resources import JobConfig
 
 __all__ = ["overview", "setting_rows"]
 
 
 @job_tab("", "Overview", icon="space_dashboard", role=Role.VIEWER)
 def overview(visit: JobVisit) -> None:
-    """A job in numbers."""
-    titles = {
-        "in": "Records in",
-        "batch": "Last micro-batch",
-        "lag": "Waiting",
-        "commands": "Commands",
-        "letters": "Dead letters",
-        "restarts": "Restarts",
-    }
-    with ui.element("div").classes("p-tiles"):
-        tiles = {name: components.tile(title) for name, title in titles.items()}
+    """Show a job in numbers."""
+    tiles = components.Tiles(
+        records="Records in",
+        batch="Last micro-batch",
+        lag="Waiting",
+        commands="Commands",
+        letters="Dead letters",
+        restarts="Restarts",
+    )
     show_charts(visit, lambda: float(min(WINDOWS)), ("throughput", "batch"))
-    with components.card("Set-up", about="what is not as by default, and bounds"):
+    with components.card("Set-up", about="settings that differ from their defaults, and limits"):
         table = components.Table(
             [components.Column("name", "Setting"), components.Column("value", "Value")],
             key="name",
             page_rows=0,
         )
 
-    def show(job: JobInfo) -> None:
-        for name, text in _numbers(job).items():
-            if tiles[name].text != text:
-                tiles[name].set_text(text)
+    def show(job: Job) -> None:
+        tiles.show(**_numbers(job))
 
-    reader = visit.service.reader
-
-    def show_settings(found: tuple[JobInfo, list[SettingInfo], dict[str, dict[str, int]]]) -> None:
+    def show_settings(found: tuple[Job, JobConfig]) -> None:
         table.show(setting_rows(*found))
 
     visit.poll(lambda: visit.service.get(visit.job_id), show, key=("job", visit.job_id))
     visit.poll(
-        lambda: (
-            visit.service.get(visit.job_id),
-            reader.config(visit.job_id),
-            reader.limits(visit.job_id),
-        ),
+        lambda: (visit.service.get(visit.job_id), visit.service.reader.config(visit.job_id)),
         show_settings,
         key=("set-up", visit.job_id),
         every_s=5.0,
@@ -65,11 +53,11 @@ def overview(visit: JobVisit) -> None:
     components.same(cli_equivalents.show_job(visit.job_id))
 
 
-def _numbers(job: JobInfo) -> dict[str, str]:
+def _numbers(job: Job) -> dict[str, str]:
     progress = job.progress or {}
     throughput, lag = throughput_of(job), lag_of(job)
     return {
-        "in": "-" if throughput is None else f"{amount(throughput)}/s",
+        "records": "-" if throughput is None else f"{amount(throughput)}/s",
         "batch": f"{progress['batch_ms']:,.0f} ms" if progress.get("batch_ms") else "-",
         "lag": "-" if lag is None else f"{amount(lag[1])} {lag[0]}",
         "commands": amount(progress.get("commands", 0)),
@@ -78,16 +66,14 @@ def _numbers(job: JobInfo) -> dict[str, str]:
     }
 
 
-def setting_rows(
-    job: JobInfo, settings: list[SettingInfo], limits: dict[str, dict[str, int]]
-) -> list[dict[str, Any]]:
-    """How a job was set up: what is not as by default, and how much goes into a micro-batch at most."""
+def setting_rows(job: Job, config: JobConfig) -> list[dict[str, Any]]:
+    """The set-up of a job: settings that differ from their defaults, and limits for a micro-batch."""
     rows = {
         "definition": job.definition,
         "submitted": f"{clock_time(job.created_ms)} UTC by {job.created_by}",
         "run": str(job.run),
         **{f"binding {name}": uri for name, uri in job.bindings.items()},
-        **{one.name: str(one.value) for one in settings if not one.is_default},
-        **{f"most of {name} in a micro-batch": limits_text(most) for name, most in limits.items()},
+        **{one.name: str(one.value) for one in config.settings if not one.is_default},
+        **{f"most of {name} in a micro-batch": limits_text(most) for name, most in config.limits.items()},
     }
     return [{"name": name, "value": value} for name, value in rows.items()]

@@ -1,4 +1,4 @@
-"""Page sessions: an opened page, who has opened it, what it reads again and again, what its buttons may do."""
+"""Page sessions: an open page, its user, what it polls, and what its buttons may do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from penstock.errors import PenstockError
 from penstock.server.api.access import Principal, Role
 from penstock.server.api.context import Context
 from penstock.server.api.guard import headers_of
-from penstock.server.service.job_info import OperationInfo
+from penstock.server.service.job_resources import Operation
 from penstock.server.service.service import JobService
 
 __all__ = ["POLL_S", "JobVisit", "Readings", "SessionOverError", "Visit", "end_page", "principal_of"]
 
 POLL_S: Final = 1.0
-"""How often an open page looks for news, in seconds."""
+"""How often an open page polls, in seconds."""
 
 _FRESH_S: Final = 0.8
 _FORGOTTEN_S: Final = 30.0
@@ -40,18 +40,18 @@ class SessionOverError(PenstockError):
 
 
 class RoleTooLowError(PenstockError):
-    """Somebody asks for what the role does not allow."""
+    """The user's role does not allow this."""
 
 
 def principal_of(scope: Scope) -> Principal | None:
-    """Who a request or socket belongs to now; None when the session has ended meanwhile."""
+    """The current user of a request or socket; None when the session has ended."""
     context: Context = scope["state"]["context"]
     return context.door.who(headers_of(scope))
 
 
 def end_page(client: Client) -> None:
-    """Show the login in place of a page whose session has ended."""
-    # Said once, since saying it again would make the browser begin anew.
+    """Replace a page whose session has ended with the login."""
+    # Sent once, since a second time would make the browser start over.
     if client not in _ended:
         _ended.add(client)
         client.run_javascript("window.location.replace('/login')")
@@ -66,14 +66,14 @@ class _Reading:
 
 
 class Readings:
-    """What open pages read, so that all that show the same read it once. Nothing is read that nobody asks for."""
+    """What open pages read. Pages that show the same share one read, and nothing is read without a page."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s: Final = clock_s
         self._known: dict[Hashable, _Reading] = {}
 
     async def get(self, key: Hashable, read: Callable[[], _T]) -> _T:
-        """What `read` gives, in a thread, unless it was read under this key just now."""
+        """The result of `read`, called in a thread, or a recent one under the same key."""
         self._forget()
         reading = self._known.setdefault(key, _Reading())
         reading.used_s = self._clock_s()
@@ -85,7 +85,7 @@ class Readings:
             return value
 
     def keep(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """What `make` has made under a key, which is kept while it is asked for."""
+        """The object that `make` has made under a key. It is kept while pages ask for it."""
         reading = self._known.get(key)
         if reading is None:
             reading = self._known[key] = _Reading(value=make())
@@ -102,10 +102,10 @@ class Readings:
 
 
 class Visit:
-    """One opened page.
+    """An open page.
 
     Args:
-        request: the request that opened it, which the guard has let in.
+        request: the request that opened it, which the guard has admitted.
 
     """
 
@@ -117,23 +117,23 @@ class Visit:
 
     @property
     def service(self) -> JobService:
-        """What pages ask of the job manager."""
+        """The service of the job manager."""
         return self.context.service
 
     @property
     def principal(self) -> Principal:
-        """Who looks at the page. Raises SessionOverError when the session has ended."""
+        """The user of the page. Raises SessionOverError when the session has ended."""
         found = principal_of(self.request.scope)
         if found is None:
             raise SessionOverError("The session has ended. Open the URL that penstock serve has printed.")
         return found
 
     def may(self, role: Role) -> bool:
-        """Whether who looks at the page may do what needs a role."""
+        """Whether the user of the page has a role."""
         return self.principal.role.covers(role)
 
     def show_problems_in(self, label: ui.label) -> None:
-        """Where it is said that what the page shows cannot be read."""
+        """The place for the error when the page's data cannot be read."""
         self._problem = label
 
     def poll(
@@ -144,10 +144,10 @@ class Visit:
         key: Hashable = None,
         every_s: float = POLL_S,
     ) -> ui.timer:
-        """Read and show, at once and again and again while the page is open.
+        """Read and show, now and repeatedly while the page is open.
 
-        `read` is called in a thread. With a `key` all open pages with that key share what is read. A PenstockError is
-        shown, and what was there before stays.
+        `read` is called in a thread. All open pages with the same `key` share its result. A PenstockError is shown, and
+        the previous content stays.
         """
 
         async def look() -> None:
@@ -170,9 +170,9 @@ class Visit:
             self._problem.set_visibility(bool(problem))
 
     async def act(self, role: Role, do: Callable[[str], _T]) -> _T | None:
-        """Do something for who looks at the page, in a thread, if the role allows it now; `do` gets the name.
+        """Do something for the user of the page, in a thread, if the role allows it now; `do` gets the user's name.
 
-        A PenstockError is shown, and gives None.
+        A PenstockError is shown, and the result is None.
         """
         client = ui.context.client
         try:
@@ -191,8 +191,8 @@ class Visit:
         self.context.wake()
         return done
 
-    async def follow(self, operation: OperationInfo, doing: str) -> OperationInfo | None:
-        """Show an operation until it is over. None when it takes too long, or the page is closed."""
+    async def follow(self, operation: Operation, doing: str) -> Operation | None:
+        """Show an operation until it has ended. Returns None when it takes too long, or the page is closed."""
         shown = ui.notification(f"{doing} ...", spinner=True, timeout=None, close_button="Hide")
         ends_s = time.monotonic() + _MOST_WAIT_S
         client = ui.context.client
@@ -212,16 +212,14 @@ class Visit:
             shown.type, shown.message = "warning", f"{doing} goes on."
         return operation
 
-    async def carry_out(
-        self, role: Role, doing: str, ask: Callable[[str], OperationInfo]
-    ) -> OperationInfo | None:
-        """Ask for an operation as `act` does, and follow it."""
+    async def carry_out(self, role: Role, doing: str, ask: Callable[[str], Operation]) -> Operation | None:
+        """Request an operation as `act` does, and follow it."""
         operation = await self.act(role, ask)
         return None if operation is None else await self.follow(operation, doing)
 
 
 class JobVisit(Visit):
-    """One opened page on a job."""
+    """An open page on a job."""
 
     def __init__(self, request: Request, job_id: str) -> None:
         super().__init__(request)

@@ -1,4 +1,4 @@
-"""All pages of the dashboard, in the order in which navigation and tabs show them, and their routes."""
+"""All pages of the dashboard, in the order of the navigation and the tabs, and their routes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fastapi import Path, Request
 from nicegui import ui
 
 from penstock.server.api.access import Role
-from penstock.server.api.models import ID_PATTERN
 from penstock.server.api.routes import needs
 from penstock.server.dashboard import (
     charts_page,
@@ -29,6 +28,7 @@ from penstock.server.dashboard import (
 from penstock.server.dashboard.page_session import JobVisit, Visit
 from penstock.server.dashboard.registry import JOB_TABS, PAGES, JobTab, Page
 from penstock.server.dashboard.shell import show_job_tab, show_page
+from penstock.server.service.job_resources import ID_PATTERN
 
 __all__ = ["MODULES", "install"]
 
@@ -75,6 +75,6 @@ def _install_tab(tab: JobTab) -> None:
 
 
 def _route(path: str, show: Callable[..., object], role: Role) -> None:
-    # The framework looks for the names of types in a module of its own.
+    # The framework resolves the names of types in its own module.
     show.__signature__ = inspect.signature(show, eval_str=True)  # type: ignore[attr-defined]
     ui.page(path, openapi_extra=needs(role))(show)

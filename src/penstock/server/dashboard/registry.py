@@ -1,4 +1,4 @@
-"""The registry of pages: each declares its path, its title and the role that it needs, as the routes of REST do."""
+"""The registry of pages: each declares its path, its title and its role, as the routes of REST do."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Page:
 
     Args:
         path: below the dashboard's own path.
-        title: what the navigation and the title of the window say.
+        title: for the navigation and the window.
         icon: the name of a Material icon.
         role: who may see it.
-        build: what puts its content there.
+        build: builds its content.
 
     """
 

@@ -11,7 +11,7 @@ from penstock.server.dashboard.display_texts import clock_time, duration
 from penstock.server.dashboard.health import Level
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.service import RunRow
+from penstock.server.service.job_resources import Run
 
 __all__ = ["run_row", "runs"]
 
@@ -34,10 +34,10 @@ def runs(visit: JobVisit) -> None:
                 components.Column("why", "Why", slot=components.WRAP_SLOT),
             ],
             key="run",
-            nothing="It was not started yet",
+            nothing="It has not started yet",
         )
 
-    def show(found: list[RunRow]) -> None:
+    def show(found: list[Run]) -> None:
         now_ms = int(time.time() * 1000)
         table.show([run_row(run, now_ms) for run in found])
 
@@ -45,7 +45,7 @@ def runs(visit: JobVisit) -> None:
     components.same(cli_equivalents.show_job(visit.job_id))
 
 
-def run_row(run: RunRow, now_ms: int) -> dict[str, Any]:
+def run_row(run: Run, now_ms: int) -> dict[str, Any]:
     """A run as a row of the table."""
     if run.ended_ms is None:
         level, word = Level.BUSY, "Running"
@@ -53,7 +53,7 @@ def run_row(run: RunRow, now_ms: int) -> dict[str, Any]:
         word = (run.end_kind or "ended").capitalize()
         level = Level.GOOD if (run.end_kind or "").lower() in _GOOD_ENDS else Level.BAD
     return {
-        "run": run.epoch,
+        "run": run.run,
         "level": str(level),
         "health": word,
         "icon": _ICONS[level],

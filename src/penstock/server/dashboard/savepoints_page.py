@@ -1,4 +1,4 @@
-"""The page with savepoints: what they hold, jobs that begin with one, and their end."""
+"""The page with savepoints: their content, new jobs that begin with one, and their deletion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.server.dashboard import cli_equivalents, cli_state_equivalents, co
 from penstock.server.dashboard.display_texts import amount
 from penstock.server.dashboard.page_session import Visit
 from penstock.server.dashboard.registry import page
-from penstock.server.service.job_info import SavepointDetails, SavepointInfo, Submission
+from penstock.server.service.job_resources import Savepoint, SavepointDetails, Submission
 
 __all__ = ["savepoint_row", "savepoints"]
 
@@ -23,7 +23,7 @@ def savepoints(visit: Visit) -> None:
     _SavepointsPage(visit)
 
 
-def savepoint_row(found: SavepointInfo) -> dict[str, Any]:
+def savepoint_row(found: Savepoint) -> dict[str, Any]:
     """A savepoint as a row of the table."""
     taken = (found.created_at or "").replace("T", " ").removesuffix("+00:00")
     return {"id": found.id, "job": found.job_name, "batch": found.batch, "taken": taken}
@@ -39,7 +39,7 @@ class _SavepointsPage:
                 [
                     components.Column("id", "Savepoint", slot=components.CHOOSE_SLOT.format(field="id")),
                     components.Column("job", "Job"),
-                    components.Column("batch", "Behind micro-batch", number=True),
+                    components.Column("batch", "After micro-batch", number=True),
                     components.Column("taken", "Taken (UTC)"),
                 ],
                 key="id",
@@ -71,7 +71,7 @@ class _SavepointsPage:
         components.same(cli_state_equivalents.list_savepoints("JOB"))
         visit.poll(visit.service.savepoints, self._show, key="savepoints", every_s=2.0)
 
-    def _show(self, found: list[SavepointInfo]) -> None:
+    def _show(self, found: list[Savepoint]) -> None:
         self._table.show([savepoint_row(one) for one in sorted(found, key=lambda one: one.id, reverse=True)])
         if self._seen is not None and self._seen.id not in {one.id for one in found}:
             self._card.set_visibility(False)
@@ -86,7 +86,7 @@ class _SavepointsPage:
         self._seen = found
         used = f" The job {found.used_by[0]} began with it." if found.used_by else ""
         self._about.set_text(
-            f"{found.id}: the state of {found.job_name} behind micro-batch {found.batch}, {amount(found.rows)} rows, "
+            f"{found.id}: the state of {found.job_name} after micro-batch {found.batch}, {amount(found.rows)} rows, "
             f"{bytes_text(found.bytes)}.{used}"
         )
         self._tables.show(
@@ -110,7 +110,7 @@ class _SavepointsPage:
             return
         if await components.ask(
             "Delete this savepoint?",
-            "It cannot be taken back: no job can begin with it any more.",
+            "This cannot be undone: no job can begin with it any more.",
             command=cli_state_equivalents.delete_savepoint("JOB", seen.id),
             confirm="Delete the savepoint",
             target=f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})",
@@ -122,11 +122,10 @@ class _SavepointsPage:
         known = await self._visit.act(Role.OPERATOR, lambda _: self._visit.service.definitions())
         if seen is None or known is None:
             return
-        found, _ = known
-        ids = [one.id for one in found]
-        like = next((one.id for one in found if seen.job_name in (one.id, one.name)), None)
+        ids = [one.id for one in known.items]
+        like = next((one.id for one in known.items if seen.job_name in (one.id, one.name)), None)
         with components.form_dialog("Begin a job with this savepoint?") as dialog:
-            ui.label("A new job goes on where the savepoint stands, with a checkpoint of its own.").classes(
+            ui.label("A new job continues from the savepoint, with its own checkpoint.").classes(
                 "p-dialog-text"
             )
             components.name_target(f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})")

@@ -1,4 +1,4 @@
-"""Series: what charts show of a job's figures. All of it is pure."""
+"""Series: what charts show of a job's figures. Pure."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Chart:
 
 
 class _Buckets:
-    """Stretches of time of one length, at multiples of it, so that points stay where they are as time goes on."""
+    """Intervals of one length, at multiples of it, so that points do not move as time goes on."""
 
     def __init__(self, now: dt.datetime, window_s: float) -> None:
         self.width_s: Final = window_s / POINTS
-        # The last stretch is not over, and would show too little.
+        # The last interval is not over, and would show too little.
         self.last: Final = math.floor(now.timestamp() / self.width_s) - 1
         self.first: Final = self.last - POINTS + 1
 
@@ -64,7 +64,7 @@ def charts(found: Sequence[Figures], now: dt.datetime, window_s: float) -> list[
     buckets = _Buckets(now, window_s)
     since_s = now.timestamp() - window_s - buckets.width_s
     first = next((place for place, f in enumerate(found) if f.ended.timestamp() > since_s), len(found))
-    # With the one before, which tells since when the first of them has been under way.
+    # With the one before, whose end is the earliest start of the first one.
     inside = found[max(0, first - 1) :]
     lag_unit = _lag_unit(inside)
     return [
@@ -114,14 +114,14 @@ def _spread(
                 values[number] = values.get(number, 0.0) + amount * share / buckets.width_s
         before = figures
     if before is not None:
-        # What is going on after the last micro-batch is not known yet.
+        # What happens after the last micro-batch is not known yet.
         known = buckets.of(before.ended)
         lines = {name: {n: v for n, v in values.items() if n < known} for name, values in lines.items()}
     return _lines(lines, buckets)
 
 
 def _shares(buckets: _Buckets, begun_s: float, ended_s: float) -> Iterable[tuple[int, float]]:
-    """Which part of a time falls into each stretch of the window."""
+    """The part of a time that falls into each interval of the window."""
     first = max(math.floor(begun_s / buckets.width_s), buckets.first)
     for number in range(first, min(math.floor(ended_s / buckets.width_s), buckets.last) + 1):
         inside_s = min(ended_s, (number + 1) * buckets.width_s) - max(begun_s, number * buckets.width_s)
@@ -131,7 +131,7 @@ def _shares(buckets: _Buckets, begun_s: float, ended_s: float) -> Iterable[tuple
 def _last(
     found: Iterable[Figures], buckets: _Buckets, amounts: Callable[[Figures], Mapping[str, float]]
 ) -> list[Line]:
-    """The last value in each stretch of time."""
+    """The last value in each interval."""
     lines: dict[str, dict[int, float]] = {}
     for figures in found:
         number = buckets.of(figures.ended)
@@ -159,7 +159,7 @@ def _lines(lines: Mapping[str, Mapping[int, float]], buckets: _Buckets) -> list[
 
 
 def _lag_unit(found: Sequence[Figures]) -> Unit:
-    """In what most sources tell what waits for them."""
+    """The unit in which most sources report their lag."""
     units: tuple[Literal["records", "files", "bytes"], ...] = ("records", "files", "bytes")
     for figures in reversed(found):
         for unit in units:

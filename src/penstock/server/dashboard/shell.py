@@ -1,4 +1,4 @@
-"""The shell: what stands around the content of each page - the bar with navigation, the head of a job, its tabs."""
+"""The shell around the content of each page: the bar with the navigation, the head of a job, its tabs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def show_page(page: Page, visit: Visit) -> None:
 
 
 async def show_job_tab(tab: JobTab, visit: JobVisit) -> None:
-    """A page on a job. A job that there is not is said in place of it."""
+    """A page on a job, or a message for an unknown one."""
     try:
         job = await run_in_threadpool(visit.service.get, visit.job_id)
     except PenstockError as e:

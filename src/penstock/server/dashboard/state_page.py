@@ -1,4 +1,4 @@
-"""The page with the state of a job: what its steps hold, key by key, and dumps to take away."""
+"""The page with the state of a job: what its steps hold, key by key, and dumps to download."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from penstock.server.dashboard import cli_state_equivalents, components
 from penstock.server.dashboard.display_texts import amount, clock_time
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
-from penstock.server.service.service import DumpInfo
+from penstock.server.service.service import Dump
+from penstock.server.service.view_resources import StateStep
 
-__all__ = ["key_rows", "shown_states", "state"]
+__all__ = ["key_rows", "list_state_names", "state"]
 
 _ROWS: Final = 25
 _TRIES: Final = 8
@@ -53,43 +54,43 @@ def state(visit: JobVisit) -> None:
     components.same(cli_state_equivalents.list_states(visit.job_id))
     browser = _Keys(visit) if visit.may(Role.OPERATOR) else None
     if browser is None:
-        components.empty("lock", "What the states hold is for those with the role operator.")
+        components.empty("lock", "The content of states needs the role operator.")
 
     _Dumps(visit)
 
-    def show(found: list[dict[str, Any]]) -> None:
+    def show(found: list[StateStep]) -> None:
         table.show(_state_rows(found))
         if browser is not None:
             browser.update(found)
 
-    def read() -> list[dict[str, Any]]:
+    def read() -> list[StateStep]:
         return visit.service.reader.states(visit.job_id)
 
     visit.poll(read, show, key=("states", visit.job_id), every_s=_STATES_EVERY_S)
 
 
-def _state_rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _state_rows(found: list[StateStep]) -> list[dict[str, Any]]:
     rows = []
     for step in found:
-        for number, one in enumerate(step["states"] or [{"name": "", "kind": "", "type": ""}]):
+        for number, one in enumerate(step.states or [{"name": "", "kind": "", "type": ""}]):
             first = number == 0
             rows.append(
                 {
-                    "row": f"{step['step']} {one['name']}",
-                    "step": step["step"] if first else "",
-                    "keys": amount(step["keys"]) if first else "",
-                    "key": step["key"] if first else "",
+                    "row": f"{step.step} {one['name']}",
+                    "step": step.step if first else "",
+                    "keys": amount(step.keys) if first else "",
+                    "key": step.key if first else "",
                     "state": one["name"].removeprefix(_INNER),
                     "kind": one["kind"],
-                    # How windows and timers are kept is nobody's business.
+                    # How windows and timers are stored is an implementation detail.
                     "type": "" if one["name"].startswith(_INNER) else one["type"],
                 }
             )
     return rows
 
 
-def shown_states(found: tuple[StoredKey, ...]) -> list[str]:
-    """The names of what keys hold, in one order: states, then timers and windows where there are any."""
+def list_state_names(found: tuple[StoredKey, ...]) -> list[str]:
+    """List the names of what keys hold, in one order: states, then timers and windows where there are any."""
     names = dict.fromkeys(name for one in found for name in one.values or {})
     hidden = [name for name in ("timers", "windows") if any(getattr(one, name) is not None for one in found)]
     return [*names, *hidden]
@@ -99,7 +100,7 @@ def key_rows(found: tuple[StoredKey, ...], names: list[str]) -> list[dict[str, A
     """Keys as rows of the table; what they hold is in the fields s0, s1 and so on, in the order of the names."""
     return [
         {
-            "key": _told(one.key),
+            "key": _format_value(one.key),
             "group": one.key_group,
             "size": bytes_text(one.bytes),
             **{f"s{place}": _cell(one, name) for place, name in enumerate(names)},
@@ -112,11 +113,11 @@ def _cell(one: StoredKey, name: str) -> str:
     if one.values is None:
         return "too much to show"
     value = one.values[name] if name in one.values else getattr(one, name, None)
-    told = "" if value is None else _told(value)
-    return told if len(told) <= _LONGEST_CELL else f"{told[:_LONGEST_CELL]} ..."
+    text = "" if value is None else _format_value(value)
+    return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]} ..."
 
 
-def _told(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -154,9 +155,9 @@ class _Keys:
                 self._same = components.same("")
         self._say_same()
 
-    def update(self, found: list[dict[str, Any]]) -> None:
+    def update(self, found: list[StateStep]) -> None:
         """The steps are known, or have changed."""
-        steps = [step["step"] for step in found]
+        steps = [step.step for step in found]
         if steps != self._step.options:
             self._step.set_options(steps, value=self._step.value or next(iter(steps), None))
 
@@ -180,25 +181,25 @@ class _Keys:
             step=self._step.value,
             key=self._key.value or None,
             contains=self._contains.value or "",
-            most=_ROWS,
+            limit=_ROWS,
             after=after,
         )
         if self._shown_step != wanted.step:
             self._forget(wanted.step)
-        self._status.set_text("Reading the state. The first look takes some seconds ...")
+        self._status.set_text("Reading the state. The first time takes some seconds ...")
         for button in (self._button, self._next):
             button.disable()
         found = await self._read(wanted)
         for button in (self._button, self._next):
             button.enable()
         if found is None:
-            self._status.set_text("The state cannot be shown now. Find again, or take a dump.")
+            self._status.set_text("The state cannot be shown now. Try again, or take a dump.")
             return
         self._found = found
         self._show(found)
 
     def _forget(self, step: str) -> None:
-        """What is shown of another step is not what this one holds."""
+        """Clear what is shown of another step."""
         self._shown_step = step
         self._names, self._chosen = None, ""
         self._place.clear()
@@ -207,7 +208,7 @@ class _Keys:
         self._say_same()
 
     async def _read(self, wanted: KeysWanted) -> KeyPage | None:
-        """The keys. While they are being read, ask again and again."""
+        """The keys. Asks again while they are being read."""
 
         def read(_: str) -> KeyPage | ExternalSystemError:
             try:
@@ -223,7 +224,7 @@ class _Keys:
         return None
 
     def _show(self, found: KeyPage) -> None:
-        names = shown_states(found.items)
+        names = list_state_names(found.items)
         if names != self._names:
             self._names = names
             self._place.clear()
@@ -240,7 +241,7 @@ class _Keys:
                     ],
                     key="key",
                     page_rows=0,
-                    nothing="There is no such key",
+                    nothing="No such key",
                 )
                 self._table.on_choose(self._choose)
         self._table.show(key_rows(found.items, names))
@@ -254,10 +255,10 @@ class _Keys:
         """Show all that a key holds."""
         assert self._found is not None
         for one in self._found.items:
-            if _told(one.key) == key:
+            if _format_value(one.key) == key:
                 held = {**(one.values or {}), "timers": one.timers, "windows": one.windows}
-                told = {name: value for name, value in held.items() if value is not None}
-                self._whole.set_text(f"{key}\n{json.dumps(told, indent=2, ensure_ascii=False)}")
+                known = {name: value for name, value in held.items() if value is not None}
+                self._whole.set_text(f"{key}\n{json.dumps(known, indent=2, ensure_ascii=False)}")
                 self._whole.set_visibility(True)
                 self._chosen = key
                 self._say_same()
@@ -307,7 +308,7 @@ class _Dumps:
     def _say_same(self) -> None:
         self._same.set_text(cli_state_equivalents.dump_state(self._visit.job_id, self._format.value))
 
-    def _show(self, found: list[DumpInfo]) -> None:
+    def _show(self, found: list[Dump]) -> None:
         mine = [dump for dump in found if dump.job == self._visit.job_id]
         self._table.show(
             [
@@ -335,7 +336,7 @@ class _Dumps:
     async def _delete(self, dump_id: str) -> None:
         if await components.ask(
             "Delete this dump?",
-            "Its files are gone then. The job and its state are as they were.",
+            "Its files will be gone. The job and its state do not change.",
             command=cli_state_equivalents.delete_dump(self._visit.context.config.url, dump_id),
             confirm="Delete the dump",
             target=dump_id,

@@ -1,7 +1,7 @@
-"""Decisions: what becomes of a job, and what is done about it, from what users want and what is seen of its driver.
+"""Decisions: the next status of a job and what to do about it, from what users want and the state of its driver.
 
-Nothing here has an effect. The manager records a decision first, and acts then; what it could not do any more is
-decided again by the next look. So every effect must be harmless when it happens twice.
+Nothing here has an effect. The manager first records a decision and then acts; what it could not do is decided again
+at the next look. So every effect must be harmless when it happens twice.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = [
 ]
 
 GRACE_MS: Final = 5000
-"""How long a driver that was told to terminate has before it is killed."""
+"""How long a driver may take to terminate before it is killed."""
 
 
 HINDERED_MS: Final = 10_000
-"""How long a job waits that the system has hindered."""
+"""How long a job waits after the system has hindered it."""
 
 
 class DriverState(enum.Enum):
-    """What is seen of the newest run of a job."""
+    """The observed state of a job's newest run."""
 
-    NONE = "there is no run"
+    NONE = "no run yet"
     UNLAUNCHED = "its process was never started"
     ALIVE = "its process lives"
     ENDED = "its process has ended, or will never start"
@@ -57,7 +57,7 @@ class EndKind(enum.Enum):
     """How a run ended."""
 
     FINISHED = "the input is done"
-    STOPPED = "in order, since it was told to"
+    STOPPED = "in order, on request"
     FAILED = "with an error, which may not come again"
     REFUSED = "with an error that would come again"
     HINDERED = "by the system beneath it, a full disk, say"
@@ -69,8 +69,8 @@ class EndKind(enum.Enum):
 class End:
     """The end of a run: how, and why.
 
-    `stop_done` says that the run has answered the job's stop, with `details`, or with an error, when it has stopped but
-    could not do all that it was asked.
+    `stop_done` says that the run has answered the job's stop: with `details`, or with an error when it has stopped but
+    could not do everything requested.
     """
 
     kind: EndKind
@@ -82,7 +82,7 @@ class End:
 
 @dataclass(frozen=True)
 class Driver:
-    """What is seen of a job's newest run. `working` says that its query has begun; `end` is there when it has ended."""
+    """The observed state of a job's newest run. `working`: its query has begun; `end` is set when it has ended."""
 
     state: DriverState
     working: bool = False
@@ -94,7 +94,7 @@ class JobFacts:
     """What is recorded of a job.
 
     `since_ms` is when it got its status, `delay_ms` how long it waits in RESTARTING, `signalled_ms` when its driver was
-    told to terminate. `stop_needs_driver` says that it is to be stopped with a savepoint, or when it is drained.
+    asked to terminate. `stop_needs_driver` says that the stop needs a running job: for a savepoint, or to drain it.
     """
 
     id: str
@@ -109,21 +109,21 @@ class JobFacts:
 
 
 class Effect(enum.Enum):
-    """What is done about a run, after the decision is recorded."""
+    """What to do about a run, after the decision is recorded."""
 
-    LAUNCH = "start its process, unless that was done before"
-    VOID = "see to it that its process is never started"
+    LAUNCH = "start its process, unless it was started before"
+    VOID = "make sure that its process never starts"
     ASK_STOP = "ask its driver to stop between two micro-batches"
-    TERMINATE = "tell its driver to end"
+    TERMINATE = "ask its driver to end at once"
     KILL = "kill all of its processes"
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is recorded, and then done.
+    """What to record, and then to do.
 
-    A status of None leaves the status; STARTING begins a new run. `history` and `delay_ms` go with RESTARTING. With
-    `signals` the time is recorded as that of the signal. `wait_ms` is when to look again, if nothing else happens.
+    A status of None leaves the status; STARTING begins a new run. `history` and `delay_ms` go with RESTARTING.
+    `signals` records the time as that of the signal. `wait_ms` is when to look again, if nothing else happens.
     """
 
     status: JobStatus | None = None
@@ -136,7 +136,7 @@ class Decision:
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to record."""
+        """Whether it has anything to record."""
         return self.status is not None or self.signals
 
 
@@ -144,7 +144,7 @@ _NOTHING: Final = Decision()
 
 
 def decide(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
-    """What becomes of a job, and what is done about it. Defined for all that can be recorded and seen."""
+    """The next status of a job, and what to do about it. Defined for everything that can be recorded and observed."""
     if driver.state is DriverState.UNKNOWN:
         return _NOTHING
     if job.status not in WITH_DRIVER:
@@ -162,21 +162,21 @@ def decide(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
 
 
 def may_want(before: Desired, after: Desired) -> bool:
-    """Whether a user may want something else of a job: a cancel outdoes a stop, and neither is taken back."""
+    """Whether a user may change the desired status: cancel overrides stop, and neither can be undone."""
     if before in (Desired.RUNNING, Desired.PAUSED):
         return True
     return after is Desired.CANCELED and before is Desired.FINISHED
 
 
 def settled(kind: str, status: JobStatus, *, stop_done: bool) -> tuple[bool, str] | None:
-    """Whether an operation on a job is over now that the job has a status: done, or not and why; None while it lasts.
+    """Whether an operation on a job has ended with the job's status: done, or failed and why; None while it lasts.
 
-    `stop_done` says that the job's stop has got what it asked for.
+    `stop_done` says that the job's stop has done everything requested.
     """
     aims = {"cancel": JobStatus.CANCELED, "stop": JobStatus.FINISHED, "pause": JobStatus.PAUSED}
     aim = aims.get(kind, JobStatus.RUNNING)
     if kind == "stop" and status is aim and not stop_done:
-        return False, "The job has FINISHED by itself, before it could be stopped as it was asked to."
+        return False, "The job has FINISHED by itself, before it could be stopped as requested."
     if kind in (*aims, "resume") and status is aim:
         return True, ""
     if kind not in ("savepoint", "dump") and status in ENDED:
@@ -212,7 +212,7 @@ def _with_driver(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
         waits_ms = _left_ms(job.signalled_ms, GRACE_MS, now_ms)
         return Decision(wait_ms=waits_ms) if waits_ms > 0 else Decision(effect=Effect.KILL)
     if job.status is JobStatus.STOPPING:
-        # Also when a user has resumed the job meanwhile: it is started again then.
+        # Also when a user has resumed the job in the meantime: then it starts again.
         return Decision(effect=Effect.ASK_STOP)
     if job.status is JobStatus.STARTING:
         # A driver takes no requests before its query runs.
@@ -233,7 +233,7 @@ def _after_end(job: JobFacts, end: End, now_ms: int) -> Decision:
     if end.kind is EndKind.REFUSED:
         return Decision(JobStatus.FAILED, reason=end.why)
     if end.kind is EndKind.HINDERED and not isinstance(job.strategy, NoRestart):
-        # It is no failure of the job, and as many may come as it takes until there is room, say.
+        # This is not a failure of the job, and may repeat until, say, the disk has room.
         reason = f"{end.why} (it is tried again in {HINDERED_MS / 1000:g} s)"
         return Decision(JobStatus.RESTARTING, reason=reason, history=job.history, delay_ms=HINDERED_MS)
     resumed = job.status is JobStatus.STOPPING and job.desired is Desired.RUNNING
@@ -247,5 +247,5 @@ def _after_end(job: JobFacts, end: End, now_ms: int) -> Decision:
 
 
 def _left_ms(since_ms: int, span_ms: int, now_ms: int) -> int:
-    """How much of a span is left. One that began in the future is over: the clock went back, by nobody knows what."""
+    """How much of a span is left. One that began in the future is over: the clock went back, by an unknown amount."""
     return max(since_ms + span_ms - now_ms, 0) if now_ms >= since_ms else 0

@@ -1,4 +1,4 @@
-"""Restart strategies: whether and when a job that failed is started again."""
+"""Restart strategies: whether and when a failed job restarts."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _LONGEST_MS: Final = 365 * 86_400_000
 
 @dataclass(frozen=True)
 class NoRestart:
-    """A job that fails stays failed."""
+    """A failed job stays failed."""
 
     name: ClassVar[str] = "none"
 
 
 @dataclass(frozen=True)
 class FixedDelay:
-    """A job is started again a number of times, each time after the same delay."""
+    """A job restarts a number of times, each time after the same delay."""
 
     name: ClassVar[str] = "fixed-delay"
     attempts: int = 1
@@ -50,11 +50,11 @@ class FixedDelay:
 
 @dataclass(frozen=True)
 class ExponentialDelay:
-    """A job is started again after a delay that grows with each failure, from `initial_ms` to `max_ms`.
+    """A job restarts after a delay that grows with each failure, from `initial_ms` to `max_ms`.
 
-    The delay is spread by the share `jitter`, so that jobs that failed together do not start together. A job that ran
-    for `stable_ms` begins anew with the first delay. Without `attempts` it never gives up; with them, it does after as
-    many restarts since it was stable.
+    The delay varies by the share `jitter`, so that jobs that failed together do not start together. After a job has run
+    for `stable_ms`, the delay starts over. Without `attempts` it never gives up; else it does after that many restarts
+    since it was stable.
     """
 
     name: ClassVar[str] = "exponential-delay"
@@ -75,7 +75,7 @@ class ExponentialDelay:
 
 @dataclass(frozen=True)
 class FailureRate:
-    """A job is started again after a delay, unless it failed more than `failures` times within an interval."""
+    """A job restarts after a delay, unless it failed more than `failures` times within an interval."""
 
     name: ClassVar[str] = "failure-rate"
     failures: int = 1
@@ -89,7 +89,7 @@ DEFAULT_STRATEGY: Final = ExponentialDelay()
 
 
 class RestartHistory(msgspec.Struct, frozen=True):
-    """What a strategy must remember of a job: its failures.
+    """What a strategy remembers of a job: its failures.
 
     `total` counts all of them, `attempts` those since the job was stable, `recent_ms` are the times that may still
     matter, and `next_ms` the time of the start after the last one.
@@ -105,7 +105,7 @@ NO_FAILURES: Final = RestartHistory()
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """What becomes of a job that failed: a start after a delay, or, with None, none, and the reason."""
+    """What happens to a failed job: a restart after a delay, or none if it is None, and the reason."""
 
     history: RestartHistory
     delay_ms: int | None
@@ -113,7 +113,7 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 def after_failure(strategy: RestartStrategy, history: RestartHistory, job_id: str, now_ms: int) -> Restart:
-    """Decide on a job that has failed just now. The same arguments give the same decision.
+    """Decide on a job that has just failed. The same arguments give the same decision.
 
     >>> after_failure(FixedDelay(attempts=3, delay_ms=10_000), RestartHistory(), "job-1", 0).delay_ms
     10000
@@ -134,12 +134,12 @@ def after_failure(strategy: RestartStrategy, history: RestartHistory, job_id: st
         case ExponentialDelay():
             return _exponential(strategy, history, job_id, now_ms)
         case FailureRate(failures, interval_ms, delay_ms):
-            # A clock that went back makes no failure one of the future, which would count for ever.
+            # When the clock goes back, no failure may lie in the future, where it would count forever.
             times = (*(min(time_ms, now_ms) for time_ms in history.recent_ms), now_ms)
             recent = tuple(time_ms for time_ms in times if now_ms - time_ms < interval_ms)
-            told = f"{len(recent)} failures within {duration_text(interval_ms)}"
+            reason = f"{len(recent)} failures within {duration_text(interval_ms)}"
             after = RestartHistory(total, 0, recent[-failures - 1 :], now_ms + delay_ms)
-            return Restart(after, None if len(recent) > failures else delay_ms, told)
+            return Restart(after, None if len(recent) > failures else delay_ms, reason)
 
 
 def _exponential(strategy: ExponentialDelay, history: RestartHistory, job_id: str, now_ms: int) -> Restart:
@@ -156,7 +156,7 @@ def _exponential(strategy: ExponentialDelay, history: RestartHistory, job_id: st
 
 
 def _grown_ms(strategy: ExponentialDelay, times: int) -> float:
-    """The delay that has grown a number of times. Powers are compared first, for they overflow."""
+    """The delay after a number of increases. Powers are compared first, since they overflow."""
     ratio = strategy.max_ms / strategy.initial_ms
     if times * math.log(strategy.multiplier) >= math.log(ratio):
         return float(strategy.max_ms) if strategy.multiplier > 1 else float(strategy.initial_ms)
@@ -174,7 +174,7 @@ def _jittered(strategy: ExponentialDelay, delay_ms: float, seed: str) -> int:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter of a strategy: the field that takes it, and how it is read and written."""
+    """A parameter of a strategy: its field, and how to read and write it."""
 
     field: str
     read: Callable[[Any, str], Any]
@@ -237,7 +237,7 @@ def parse_strategy(given: str | Mapping[str, Any]) -> RestartStrategy:
     """A restart strategy from text, or from a JSON object with `strategy` and the parameters.
 
     The strategies are `none`; `fixed-delay` with attempts and delay; `exponential-delay` with initial, max, multiplier,
-    jitter, stable and attempts; `failure-rate` with failures, interval and delay. Parameters that are not given have
+    jitter, stable and attempts; `failure-rate` with failures, interval and delay. Parameters left out have
     Flink's defaults. Raises JobDefinitionError, which names what is wrong.
 
     >>> parse_strategy("fixed-delay:attempts=3,delay=10s")

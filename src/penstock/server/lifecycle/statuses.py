@@ -44,19 +44,19 @@ class Desired(enum.StrEnum):
 
     @property
     def status(self) -> JobStatus:
-        """The status that a job has when it is what the user wants."""
+        """The status that fulfils it."""
         return JobStatus(self.value)
 
 
 class IllegalTransitionError(PenstockError):
-    """A job was to become what it cannot become: a mistake in penstock."""
+    """A job got a status that it cannot get: a bug in penstock."""
 
 
 ENDED: Final = frozenset({JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED})
-"""The statuses of jobs that are over: they become nothing else, and another job may take their checkpoint."""
+"""The statuses of jobs that are over: they never change, and another job may take over the checkpoint."""
 
 WITH_DRIVER: Final = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.STOPPING})
-"""The statuses of jobs whose newest run has not been seen to end."""
+"""The statuses of jobs whose newest run has not ended, as far as is known."""
 
 _S = JobStatus
 TRANSITIONS: Final[Mapping[JobStatus, frozenset[JobStatus]]] = MappingProxyType(
@@ -72,15 +72,15 @@ TRANSITIONS: Final[Mapping[JobStatus, frozenset[JobStatus]]] = MappingProxyType(
         _S.CANCELED: frozenset(),
     }
 )
-"""What each status may become. The decisions make all of these transitions and no others."""
+"""The legal transitions. The decisions make all of these and no others."""
 
 
 def check_transition(before: JobStatus, after: JobStatus) -> None:
-    """Raise IllegalTransitionError unless a job may become what it is to become.
+    """Raise IllegalTransitionError unless a transition is legal.
 
     >>> check_transition(JobStatus.CREATED, JobStatus.STARTING)
     """
     if after not in TRANSITIONS[before]:
         raise IllegalTransitionError(
-            f"A job that is {before} cannot become {after}. This is a mistake in penstock; the job stays {before}."
+            f"A job that is {before} cannot become {after}. This is a bug in penstock; the job stays {before}."
         )

@@ -1,6 +1,6 @@
-"""The autoscaler: looks at the figures of jobs that have a scaling policy, decides, and asks for rescales.
+"""The autoscaler: looks at the figures of jobs with a scaling policy, decides, and requests rescales.
 
-What was decided before is read from the store each time, so that the next manager goes on where one was killed.
+It reads past decisions from the store each time, so that the next manager continues where one was killed.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from penstock.server.store.store import Store
 __all__ = ["Autoscaler"]
 
 _log: Final = logging.getLogger(__name__)
-# What is kept of figures, beside what a policy looks back for, so that a rescale before it shows.
+# Figures are kept for longer than a policy looks back, so that an earlier rescale shows.
 _MARGIN_S: Final = 600.0
 _MOST_KEPT: Final = 20_000
 
 
 class Autoscaler:
-    """Carries the scaling policies of jobs out.
+    """Carries out the scaling policies of jobs.
 
-    It works beside the manager's loop, since figures are on the disks of checkpoints, which may be slow.
+    It runs beside the manager's loop, since figures are on the disks of checkpoints, which may be slow.
 
     Args:
         store: where jobs and their rescales are.
@@ -68,14 +68,14 @@ class Autoscaler:
         self._seen: dict[str, _Seen] = {}
 
     def look(self, leader: int) -> bool:
-        """Look at all jobs once; gives whether a rescale was asked for.
+        """Look at all jobs once; returns whether it has requested a rescale.
 
         Raises StoreError, and LeadershipLostError when another manager leads.
         """
         jobs = [job for job in self._store.live_jobs() if job.settings.get("scaling") is not None]
         for job_id in self._seen.keys() - {job.id for job in jobs}:
             del self._seen[job_id]
-        # All of them are looked at, whatever becomes of the first.
+        # All of them, even if the first fails.
         asked = [self._look_at(leader, job) for job in jobs]
         return any(asked)
 
@@ -85,12 +85,12 @@ class Autoscaler:
         try:
             return self._scale(leader, job)
         except (JobChangedError, UnknownIdError):
-            # A user wants something else since.
+            # A user has changed the desired status since.
             return False
         except (LeadershipLostError, StoreError):
             raise
         except (PenstockError, OSError) as e:
-            _log.warning("The figures of the job %s cannot be looked at: %s", job.id, e)
+            _log.warning("The figures of the job %s cannot be read: %s", job.id, e)
         return False
 
     def _scale(self, leader: int, job: JobRow) -> bool:
@@ -98,7 +98,7 @@ class Autoscaler:
         assert policy is not None
         now_ms = self._now_ms()
         seen = self._seen_of(job, policy, now_ms)
-        # A run that has died has left figures as well.
+        # A run that died has left figures too.
         if not seen.figures or seen.figures[-1].ended.timestamp() * 1000 < job.since_ms:
             return False
         events = self._store.events_by(job.id, AUTOSCALER)
@@ -110,9 +110,7 @@ class Autoscaler:
         if asked:
             asks = Asked(AUTOSCALER, "rescale", arguments_of(decision))
             self._store.begin_if_unchanged(leader, job, asks)
-            _log.info(
-                "%s: %d tasks in place of %d: %s", job.id, decision.tasks, decision.before, decision.reason
-            )
+            _log.info("%s: from %d to %d tasks: %s", job.id, decision.before, decision.tasks, decision.reason)
         elif (what := event_of(decision, events)) is not None:
             self._store.add_event_of_leader(leader, job.id, AUTOSCALER, what, arguments_of(decision))
         self._tell(job, ScalingDecision(now_ms, decision))
@@ -126,14 +124,14 @@ class Autoscaler:
         return seen
 
     def _tell(self, job: JobRow, made: ScalingDecision) -> None:
-        """Leave the decision for those who look at the job."""
+        """Write the decision down for those who look at the job."""
         path = self._home.scaling(job.id)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(path, msgspec.json.encode(made), durable=False)
 
 
 class _Seen:
-    """The figures of a job that were read, and its bounds."""
+    """The figures read of a job, and its bounds."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint: Final = checkpoint
@@ -142,15 +140,15 @@ class _Seen:
         self.figures: list[Figures] = []
 
     def look(self, since_s: float) -> None:
-        """Read what is new, and forget what ended before a time."""
+        """Read new figures, and forget those that ended before a time."""
         found = [*self.figures, *self._new.read()][-_MOST_KEPT:]
         since = dt.datetime.fromtimestamp(since_s, dt.UTC)
         self.figures = [figures for figures in found if figures.ended > since]
 
     @property
     def bounds(self) -> Bounds:
-        """The key groups, which a checkpoint has for its life, and the cores of the newest micro-batch."""
+        """The key groups, which are fixed for a checkpoint, and the cores of the newest micro-batch."""
         if self._key_groups is None:
             self._key_groups = Checkpoint(self._checkpoint).known_lineage().key_groups
-        # Figures have 0 where Spark does not tell.
+        # Figures have 0 where Spark does not say.
         return Bounds(self._key_groups, self.figures[-1].cores or None)

@@ -38,13 +38,13 @@ from penstock.server.runs.driver import Launch
 from penstock.server.runs.leases import Lease, LeaseWatch, lease_of, offer, revoke
 from penstock.server.runs.processes import (
     Processes,
-    begun_in,
-    end_unbegun,
+    cancel_launch,
+    fail_unstarted,
     kill_all,
-    look_at,
+    observe,
     refuse,
+    started_process,
     terminate,
-    void,
 )
 from penstock.server.runs.retention import Kept, keep_within
 from penstock.server.store.requests import MANAGER
@@ -55,10 +55,10 @@ __all__ = ["Manager", "ManagerSettings"]
 
 _log: Final = logging.getLogger(__name__)
 _DRIVER: Final = (sys.executable, "-P", "-m", "penstock.server.runs.driver")
-# A job takes a few steps from one status to the next that needs waiting.
+# A job takes a few steps until it has to wait.
 _MOST_STEPS: Final = 8
 _KEEP_S: Final = 10.0
-_ALL: Final = "The manager cannot do all that there is to do"
+_ALL: Final = "The manager cannot finish its work"
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,9 @@ class ManagerSettings:
     """How a manager works.
 
     `poll_s` is how often it looks at the jobs, `scaling_s` how often at the figures of those with a scaling policy. It
-    leads for `lease_s`, and asks for it again in time; another manager waits as long when it has died. A run that
-    another machine started, and of which nothing is heard for `run_lease_s`, has died. What is left of runs and
-    operations is within `kept`. `job_umask` is the umask of jobs, whose outputs are for others too; with -1 that of the
-    manager.
+    leads for `lease_s`, and renews that in time; after its death another manager waits that long. A run on another
+    machine is dead after `run_lease_s` of silence. `kept` bounds what is left of runs and operations. `job_umask` is
+    the umask of jobs, whose outputs are for others too; -1 means that of the manager.
     """
 
     poll_s: float = 0.5
@@ -84,13 +83,13 @@ class Manager:
     """Brings about what users want of jobs.
 
     Args:
-        store: where it stands what they want.
+        store: what users want, and what was decided.
         catalog: the definitions of jobs.
-        home: the folder of this manager. Managers of one machine that share it find each other's drivers by locks,
+        home: the folder of this manager. Managers on one machine that share it find each other's drivers by locks,
             others by leases beside the checkpoints.
-        settings: how it works.
+        settings: see `ManagerSettings`.
         now_ms: the clock.
-        on_lead: called when it comes to lead.
+        on_lead: called when it becomes the leader.
         host: the name of this machine.
 
     """
@@ -114,17 +113,17 @@ class Manager:
         self._host: Final = host or os.uname().nodename
         self.name: Final = f"{self._host}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self._leases: Final = LeaseWatch(settings.run_lease_s)
-        # Which runs this machine has started from this folder.
+        # The runs that this machine has started from this folder.
         self._here: dict[tuple[str, int], bool] = {}
         self._processes: Final = Processes(settings.job_umask)
         self._operator: Final = OperationWorker(store, home, Processes(settings.job_umask))
         self._autoscaler: Final = Autoscaler(store, home, now_ms)
         self._exit_codes: dict[Path, int] = {}
         self._failures: Final = RecurringFailures(_log)
-        # What need not be done twice by one manager, though it would do no harm.
+        # What one manager need not do twice, though it would be harmless.
         self._noted: set[tuple[str, int]] = set()
         self._asked: set[str] = set()
-        # Jobs, and after which run, that are not started while their checkpoint is away.
+        # Jobs, and their last run, that do not start while their checkpoint is unavailable.
         self._waiting: set[tuple[str, int]] = set()
         self._leader: int | None = None
         self._lead_again_s = 0.0
@@ -133,15 +132,15 @@ class Manager:
 
     @property
     def leads(self) -> bool:
-        """Whether this manager led when it looked last."""
+        """Whether this manager was the leader at its last look."""
         return self._leader is not None
 
     def wake(self) -> None:
-        """Look at once: a user wants something."""
+        """Look at once: a user has requested something."""
         self._wakes.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Work until `stop` is set. Jobs go on then; the next manager finds them."""
+        """Work until `stop` is set. Jobs go on; the next manager finds them."""
         scaling = threading.Thread(target=self._scale, args=(stop,), name="penstock-autoscaler", daemon=True)
         scaling.start()
         try:
@@ -154,12 +153,12 @@ class Manager:
                 try:
                     self._store.resign(self.name)
                 except StoreError as e:
-                    _log.warning("The leadership cannot be given back: %s", e)
+                    _log.warning("The leadership cannot be released: %s", e)
 
     def end_job(self, job_id: str, stop: threading.Event, timeout_s: float) -> None:
-        """Look after one job alone until it is over, `stop` is set, or the time is.
+        """Look after one job alone until it is over, `stop` is set, or the time is up.
 
-        Another manager that leads meanwhile does it.
+        If another manager leads in the meantime, that one does it.
         """
         deadline_s = time.monotonic() + timeout_s
         try:
@@ -171,7 +170,7 @@ class Manager:
                 self._store.resign(self.name)
 
     def _scale(self, stop: threading.Event) -> None:
-        """Scale jobs until `stop` is set, beside the looks: figures are on disks that may be slow."""
+        """Scale jobs until `stop` is set, in a thread of its own: figures are on disks that may be slow."""
         while not stop.wait(self._settings.scaling_s):
             leader = self._leader
             if leader is None:
@@ -180,13 +179,13 @@ class Manager:
                 if self._autoscaler.look(leader):
                     self.wake()
             except (LeadershipLostError, StoreError) as e:
-                _log.warning("No job is scaled now: %s", e)
+                _log.warning("Jobs are not scaled now: %s", e)
             except Exception:
                 # Jobs go on as they are.
                 _log.exception("Jobs cannot be scaled")
 
     def look(self) -> float:
-        """Look at all jobs once; gives in how many seconds to look again, at the latest."""
+        """Look at all jobs once; returns the seconds until the next look, at the latest."""
         try:
             if not self._leading():
                 return self._settings.poll_s
@@ -200,18 +199,18 @@ class Manager:
             self._leader = None
             return self._settings.poll_s
         except StoreError as e:
-            # Nothing is decided without the store; jobs go on by themselves.
+            # Without the store nothing is decided; jobs go on by themselves.
             self._failures.failed(_ALL, e)
             return self._settings.poll_s
         except Exception as e:
-            # A full disk, say: it is tried again, and the server goes on to take what users ask for.
+            # A full disk, for example: try again, and keep accepting requests.
             self._failures.failed(_ALL, e)
             return self._settings.poll_s
         self._failures.succeeded(_ALL)
         return min([self._settings.poll_s, *waits])
 
     def _keep(self) -> None:
-        """Now and then, see to it that jobs do not fill the disk."""
+        """Now and then, make sure that jobs do not fill the disk."""
         now_s = time.monotonic()
         if now_s >= self._keep_again_s:
             self._keep_again_s = now_s + _KEEP_S
@@ -222,19 +221,19 @@ class Manager:
     def _reap(self) -> None:
         for folder, code in self._processes.reap().items():
             self._exit_codes[folder] = code
-            # One that ended before it began would be started again and again. That of a deleted job has no folder.
+            # A run that ended before it began would restart forever. A deleted job has no folder.
             if folder.exists():
-                end_unbegun(
+                fail_unstarted(
                     folder, f"Its process ended with code {code} before it began. See the output of the run."
                 )
 
     def _leading(self) -> bool:
-        """Whether this manager leads. The lease is asked for again when a third of it is over."""
+        """Whether this manager leads. It renews the lease after a third of it."""
         now_s = time.monotonic()
         if self._leader is None or now_s >= self._lead_again_s:
             leader = self._store.lead(self.name, int(self._settings.lease_s * 1000))
             if leader is not None and leader != self._leader:
-                # It acts only when that is on record; else it asks for the same lease again.
+                # It acts only once that is recorded; else it requests the same lease again.
                 self._store.add_event(None, "a manager leads", {"manager": self.name, "epoch": leader})
                 self._on_lead()
             if leader is None and self._leader is not None:
@@ -246,7 +245,7 @@ class Manager:
     # One job
 
     def _look_at(self, job: JobRow) -> float:
-        """Take a job as far as it goes now; gives in how many seconds to look again, at the latest."""
+        """Take a job as far as possible now; returns the seconds until the next look, at the latest."""
         what = f"The job {job.id} cannot be looked after"
         try:
             for _ in range(_MOST_STEPS):
@@ -263,23 +262,23 @@ class Manager:
         except (LeadershipLostError, StoreError):
             raise
         except Exception as e:
-            # The others must not wait for it.
+            # Other jobs must not wait for it.
             self._failures.failed(what, e)
             return self._settings.poll_s
         self._failures.succeeded(what)
         return self._settings.poll_s
 
     def _wait_for_checkpoint(self, job: JobRow, error: CheckpointMissingError) -> None:
-        """Tell once that a job is not started, since its checkpoint is away; it is when the checkpoint is back."""
+        """Record once that a job does not start because its checkpoint is unavailable; it starts when that is back."""
         if (job.id, job.epoch) not in self._waiting:
             self._waiting.add((job.id, job.epoch))
             assert self._leader is not None
-            _log.warning("The job %s is not started: %s", job.id, error)
-            told = {"reason": str(error)}
-            self._store.add_event_of_leader(self._leader, job.id, MANAGER, "waits for its checkpoint", told)
+            _log.warning("The job %s does not start: %s", job.id, error)
+            detail = {"reason": str(error)}
+            self._store.add_event_of_leader(self._leader, job.id, MANAGER, "waits for its checkpoint", detail)
 
     def _step(self, job: JobRow) -> tuple[JobRow | None, float]:
-        """Look, decide, record, act. Gives the job when it has changed, and how long to wait otherwise."""
+        """Look, decide, record, act. Returns the job when it has changed, and how long to wait otherwise."""
         folder = self._home.run(job.id, job.epoch)
         driver = self._driver(job, folder)
         decision = decide(job.facts, driver, self._now_ms())
@@ -290,13 +289,13 @@ class Manager:
         return (after if decision.status is not None else None), wait_s
 
     def _driver(self, job: JobRow, folder: Path) -> Driver:
-        """What is seen of a job's newest run."""
+        """Observe a job's newest run."""
         if job.epoch == 0:
             return Driver(DriverState.NONE)
         is_here = self._is_here(job, folder)
-        driver = look_at(folder) if is_here else self._look_elsewhere(job)
+        driver = observe(folder) if is_here else self._look_elsewhere(job)
         if is_here and driver.state is DriverState.ALIVE and (job.id, job.epoch) not in self._noted:
-            begun = begun_in(folder)
+            begun = started_process(folder)
             if begun is not None:
                 assert self._leader is not None
                 run = self._store.run(job.id, job.epoch)
@@ -311,7 +310,7 @@ class Manager:
         return dataclasses.replace(driver, end=end)
 
     def _is_here(self, job: JobRow, folder: Path) -> bool:
-        """Whether the newest run of a job was started by this machine, from this folder."""
+        """Whether this machine, from this folder, has started the newest run of a job."""
         run = (job.id, job.epoch)
         if run not in self._here:
             lease = lease_of(Path(job.checkpoint), *run)
@@ -321,19 +320,19 @@ class Manager:
         return self._here[run]
 
     def _look_elsewhere(self, job: JobRow) -> Driver:
-        """What is seen of a run that another machine has started."""
+        """Observe a run that another machine has started."""
         driver = self._leases.look(Path(job.checkpoint), job.id, job.epoch)
         if driver.state is DriverState.UNKNOWN and (job.id, job.epoch) not in self._noted:
             self._noted.add((job.id, job.epoch))
             _log.warning(
-                "The run %s of the job %s was started on another machine, and its checkpoint %s is not shared with "
+                "Run %s of the job %s was started on another machine, and its checkpoint %s is not shared with "
                 "this one; only a manager there can look after it.",
                 *(job.epoch, job.id, job.checkpoint),
             )
         return driver
 
     def _prepare_run(self, job: JobRow) -> None:
-        """Before the next run of a job is on record: by its folder and its lease all know whose it is."""
+        """Prepare the next run of a job before it is recorded: its folder and its lease show whose it is."""
         if self._store.has_run(job.checkpoint):
             Checkpoint(Path(job.checkpoint)).check_there()
         self._home.run(job.id, job.epoch + 1).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -357,19 +356,19 @@ class Manager:
         return after
 
     def _act(self, effect: Effect, job: JobRow, folder: Path) -> None:
-        # This process may have stood still since it looked.
+        # This process may have been suspended since it looked.
         assert self._leader is not None
         self._store.check_leader(self._leader)
         if effect is Effect.LAUNCH:
             self._launch(job, folder)
         elif effect is Effect.VOID:
-            void(folder)
+            cancel_launch(folder)
         elif effect is Effect.ASK_STOP:
             self._ask_stop(job)
         elif not self._is_here(job, folder):
             revoke(Path(job.checkpoint), job.id, job.epoch, kill=effect is Effect.KILL)
         else:
-            begun = begun_in(folder)
+            begun = started_process(folder)
             if begun is not None:
                 terminate(begun) if effect is Effect.TERMINATE else kill_all(begun)
 
@@ -392,7 +391,7 @@ class Manager:
             entry_point=definition.entry_point,
             settings=settings,
         )
-        # Where the disk is full, or there are too many processes, it is tried again with the next look.
+        # With a full disk or too many processes, the next look tries again.
         self._processes.launch(
             folder, (*_DRIVER, str(folder)), msgspec.json.encode(launch), Path(definition.folder)
         )
@@ -405,7 +404,7 @@ class Manager:
 
 
 def _stop_request(job: JobRow) -> Request:
-    """What is asked of the newest run of a job that is to stop. Each run has an id, and a savepoint, of its own."""
+    """The request to the newest run of a stopping job. Each run gets its own id and savepoint."""
     stop = job.stop
     if stop is None:
         return Request(id=f"pause-{job.epoch}", action="stop", run=job.epoch)

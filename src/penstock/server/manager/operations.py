@@ -1,4 +1,4 @@
-"""Operations: savepoints and dumps of jobs that go on, and rescaling, step by step beside the jobs."""
+"""Operations: savepoints, dumps and rescaling, step by step while the jobs go on."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _LAST_BYTES: Final = 65536
 
 
 class OperationWorker:
-    """Works on what users asked for, a step at each look, so that another manager can go on with it.
+    """Works on what users requested, one step at each look, so that another manager can continue.
 
-    What needs Spark is done by a task, which is a command of the command line in a process of its own; one at a time,
-    since the jobs come first.
+    Tasks do what needs Spark: commands of the command line in their own process, one at a time, since the jobs come
+    first.
     """
 
     def __init__(self, store: Store, home: ServerDirectory, processes: Processes | None = None) -> None:
@@ -43,7 +43,7 @@ class OperationWorker:
         self._asked: set[str] = set()
 
     def work(self, leader: int) -> None:
-        """Take each operation as far as it goes now."""
+        """Take each operation as far as possible now."""
         self._processes.reap()
         pending = self._store.unfinished_operations(["savepoint", "rescale", "dump"])
         busy = any(is_alive(self._home.operation(operation.id)) for operation in pending)
@@ -56,11 +56,11 @@ class OperationWorker:
             except (LeadershipLostError, StoreError):
                 raise
             except Exception as e:
-                # The others must not wait for it.
+                # Other operations must not wait for it.
                 self._failures.failed(f"The operation {operation.id} cannot go on", e)
 
     def _step(self, leader: int, operation: OperationRow, *, busy: bool) -> bool:
-        """Take an operation as far as it goes now; gives whether a task is at work."""
+        """Take an operation as far as possible now; returns whether a task is at work."""
         job = self._store.job(operation.job_id)
         if self._home.operation(operation.id).exists():
             self._look_at_task(leader, operation)
@@ -72,9 +72,9 @@ class OperationWorker:
         return busy
 
     def _has_turn(self, leader: int, operation: OperationRow, rescaled: set[str]) -> bool:
-        """Whether a rescale may go on: one of a job at a time, in the order in which they were asked for.
+        """Whether a rescale may go on: one per job at a time, in the order of the requests.
 
-        One of the autoscaler is ended when a user wants something else since, unless the driver may be at it.
+        One by the autoscaler ends when a user has requested something else since, unless the driver may be at it.
         """
         job = self._store.job(operation.job_id)
         if operation.state != "RUNNING" or job.status is not JobStatus.RUNNING:
@@ -87,7 +87,7 @@ class OperationWorker:
         return has_turn
 
     def _ask_driver(self, leader: int, operation: OperationRow, job: JobRow) -> None:
-        """Ask the driver, when it takes requests. A later run is asked anew, when one has ended without an answer."""
+        """Ask the driver, once it takes requests. When a run ends without an answer, the next one is asked."""
         request = Request(
             id=f"{operation.id}-{job.epoch}",
             action="rescale",
@@ -130,7 +130,7 @@ class OperationWorker:
         if operation.kind == "dump":
             place = self._home.dumps / operation.id
             if result is None:
-                # What is left of a dump is none.
+                # A partial dump is useless.
                 shutil.rmtree(place, ignore_errors=True)
             else:
                 result = {**result, "id": operation.id}
@@ -147,7 +147,7 @@ def _dump(checkpoint: str, place: Path, arguments: dict[str, Any]) -> list[str]:
 
 
 def _outcome(output: Path) -> tuple[dict[str, Any] | None, str]:
-    """What a task has printed last: its result, or its error."""
+    """The last line that a task has printed: its result, or its error."""
     try:
         lines = output.read_bytes()[-_LAST_BYTES:].decode(errors="replace").splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Recurring failures: what goes wrong at every look is told once, until it is another failure or is over."""
+"""Recurring failures: log what fails at every look once, until the failure changes or ends."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ __all__ = ["RecurringFailures"]
 
 
 class RecurringFailures:
-    """Failures by what they are of. An error of the system is told as a sentence, any other with its traceback."""
+    """Failures by their subject. Errors of the system are logged as a sentence, any other with its traceback."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log: Final = log
-        self._told: Final[dict[str, str]] = {}
+        self._logged: Final[dict[str, str]] = {}
 
     def failed(self, what: str, error: Exception) -> None:
-        """Something has failed, such as "The job x cannot be looked after", and is going to be tried again."""
+        """Log that something has failed, such as "The job x cannot be looked after", and will be tried again."""
         reason = f"{type(error).__name__}: {error}"
-        if self._told.get(what) == reason:
+        if self._logged.get(what) == reason:
             return
-        self._told[what] = reason
+        self._logged[what] = reason
         if isinstance(error, OSError | PenstockError):
-            self._log.warning("%s now (%s). It is tried again until it can.", what, error)
+            self._log.warning("%s now (%s). It is retried until it succeeds.", what, error)
         else:
-            self._log.error("%s. It is tried again.", what, exc_info=error)
+            self._log.error("%s. It is retried.", what, exc_info=error)
 
     def succeeded(self, what: str) -> None:
-        """It has not failed this time."""
-        if self._told and self._told.pop(what, None) is not None:
+        """Log that what failed before has succeeded."""
+        if self._logged and self._logged.pop(what, None) is not None:
             self._log.info("What failed before is done: %s.", what)

@@ -1,4 +1,4 @@
-"""Scaling of managed jobs: by which policy, after which rescales, and which decisions are news. Pure."""
+"""Scaling of managed jobs: their policies, past rescales, and which decisions are new. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from penstock.scaling.autoscale_decisions import Decision, Rescale
 from penstock.scaling.policy import ScalingPolicy, policy_of
 from penstock.server.lifecycle.statuses import Desired, JobStatus
-from penstock.server.store.row_types import EventRow, JobRow, OperationRow
+from penstock.server.store.row_types import Event, JobRow, OperationRow
 
 __all__ = [
     "AUTOSCALER",
@@ -27,55 +27,55 @@ __all__ = [
 ]
 
 AUTOSCALER: Final = "autoscaler"
-"""The user in whose name a policy rescales jobs."""
+"""The user name under which policies rescale jobs."""
 
 REFUSED: Final = "no rescale"
-"""The event of a decision not to do what the load wants."""
+"""The event of a decision against what the load requires."""
 WOULD_RESCALE: Final = "would rescale"
 """The event of a decision of a dry run."""
 
 _SECOND: Final = dt.timedelta(seconds=1)
-# Between the end of an operation and the first micro-batch behind it, by which figures show the same rescale.
+# From the end of an operation to the next micro-batch, whose figures show the same rescale.
 _SAME_RESCALE: Final = 120 * _SECOND
 
 
 class ScalingDecision(msgspec.Struct, frozen=True):
-    """What was decided on a job last, and when, in milliseconds since 1970."""
+    """The last decision on a job, and when it was made, in milliseconds since 1970."""
 
     at_ms: int
     decision: Decision
 
 
 def policy_for(settings: Mapping[str, Any]) -> ScalingPolicy | None:
-    """The policy that the settings of a job have; None when it is not to be rescaled by itself."""
+    """The scaling policy in the settings of a job; None without one."""
     scaling = settings.get("scaling")
     return None if scaling is None else policy_of(scaling)
 
 
 def is_scalable(job: JobRow, unfinished: Sequence[OperationRow]) -> bool:
-    """Whether a policy may rescale a job now: it runs, is to run on, and nobody has asked for anything."""
+    """Whether a policy may rescale a job now: it runs, should keep running, and has no pending operation."""
     return job.status is JobStatus.RUNNING and job.desired is Desired.RUNNING and not unfinished
 
 
 def outdone_by_users(operation: OperationRow, job: JobRow, unfinished: Sequence[OperationRow]) -> str | None:
-    """Why a rescale of the autoscaler must give way to what users want; None when it need not."""
+    """Why a rescale by the autoscaler must give way to a user; None when it need not."""
     if operation.created_by != AUTOSCALER:
         return None
     if job.desired is not Desired.RUNNING:
-        return f"A user wants the job to be {job.desired} since."
+        return f"A user has since requested that the job be {job.desired}."
     other = next((found for found in unfinished if found.created_by != AUTOSCALER), None)
-    return None if other is None else f"A user has asked for something else since: {other.kind} ({other.id})."
+    return None if other is None else f"A user has since requested something else: {other.kind} ({other.id})."
 
 
 def past_rescales(
-    operations: Sequence[OperationRow], events: Sequence[EventRow], seen: Sequence[Rescale]
+    operations: Sequence[OperationRow], events: Sequence[Event], seen: Sequence[Rescale]
 ) -> list[Rescale]:
     """The rescales of a job, oldest first, from what is on record.
 
     Args:
-        operations: its rescales, by whomever they were asked for. A failed one changed nothing, and counts.
+        operations: its rescales, whoever requested them. A failed one changed nothing, but counts.
         events: those of the autoscaler; what a dry run would have done counts as done.
-        seen: what its figures show. What is no operation was done beside the manager.
+        seen: the rescales in its figures. Those without an operation were done without the manager.
 
     """
     found = [rescale for operation in operations if (rescale := _of_operation(operation)) is not None]
@@ -104,18 +104,18 @@ def past_rescales(
 
 def arguments_of(decision: Decision) -> dict[str, Any]:
     """A decision as the arguments of an operation or the detail of an event, from which `past_rescales` reads."""
-    told = {
+    arguments = {
         "parallelism": decision.tasks,
         "before": decision.before,
         "cause": decision.cause,
         "reason": decision.reason,
     }
     rates = {"rate": decision.rate, "capacity": decision.capacity}
-    return told | {name: round(rate, 3) for name, rate in rates.items() if rate is not None}
+    return arguments | {name: round(rate, 3) for name, rate in rates.items() if rate is not None}
 
 
-def event_of(decision: Decision, events: Sequence[EventRow]) -> str | None:
-    """The event that tells of a decision which changes nothing; None when there is nothing new to tell.
+def event_of(decision: Decision, events: Sequence[Event]) -> str | None:
+    """The event for a decision that changes nothing; None when it is not new.
 
     Args:
         decision: what was decided.
@@ -136,11 +136,11 @@ def event_of(decision: Decision, events: Sequence[EventRow]) -> str | None:
 
 
 def _of_operation(operation: OperationRow) -> Rescale | None:
-    """An operation that has ended, as a rescale; None while it lasts, and of one that found nothing to do."""
+    """An ended operation as a rescale; None while it lasts, and when it found nothing to do."""
     if operation.ended_ms is None:
         return None
     result = operation.result or {}
-    # Who asks a job anew, since it died behind its answer, is told that nothing was to be done.
+    # A manager that died after the answer asks again, and then hears that nothing was to be done.
     before = operation.arguments.get("before", result.get("before"))
     if before is None:
         return None

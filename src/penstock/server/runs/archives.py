@@ -1,4 +1,4 @@
-"""Archives: files as one zip archive, made while it is sent."""
+"""Archives: a zip archive of files, written while it is sent."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["zipped"]
+__all__ = ["zip_files"]
 
 _CHUNK_BYTES: Final = 1 << 18
-# The first moment that the format knows: the same files give the same archive.
+# The earliest time in the format, so that the same files give the same archive.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
 class _Written(io.RawIOBase):
-    """Keeps what was written until it is taken."""
+    """Keeps written bytes until they are taken."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -34,8 +34,8 @@ class _Written(io.RawIOBase):
         return found
 
 
-def zipped(folder: Path, names: Iterable[str]) -> Iterator[bytes]:
-    """An archive of files by their names in a folder, in pieces. The files must not change meanwhile."""
+def zip_files(folder: Path, names: Iterable[str]) -> Iterator[bytes]:
+    """Zip files, given by their names in a folder, piece by piece. They must not change in the meantime."""
     written = _Written()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name in names:

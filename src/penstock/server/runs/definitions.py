@@ -1,24 +1,36 @@
-"""The catalog: which jobs may be run. Files in allow-listed folders say it; clients name them by their ids."""
+"""The catalog: which jobs may be run, as files in allow-listed folders define them. Clients name them by their ids."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 import pydantic
 import yaml
+from pydantic import AfterValidator, Field, StringConstraints
 
 from penstock.base.durations import milliseconds
 from penstock.errors import JobDefinitionError, PenstockError, UnknownIdError
 from penstock.jobs.settings import RunSettings
 from penstock.scaling.policy import policy_of
 from penstock.server.lifecycle.restarts import DEFAULT_STRATEGY, parse_strategy, strategy_text
+from penstock.server.resource import Resource
 
-__all__ = ["Catalog", "Changes", "Definition", "JobSettings", "Problem", "changed"]
+__all__ = [
+    "Catalog",
+    "Changes",
+    "DefinitionProblem",
+    "JobDefinition",
+    "JobSettings",
+    "Parallelism",
+    "Text",
+    "apply_changes",
+]
 
 _SUFFIXES: Final = (".yaml", ".yml")
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -27,7 +39,7 @@ _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 
 class JobSettings(pydantic.BaseModel):
-    """How a job is run: what a definition may say. The words are those of `penstock run`."""
+    """How to run a job: what a definition may contain, with the words of `penstock run`."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -77,7 +89,7 @@ class JobSettings(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        # What can be known before a run is said before it.
+        # What can be checked before a run is checked here.
         try:
             RunSettings(**self.run_settings(checkpoint=""))
         except JobDefinitionError as e:
@@ -97,23 +109,44 @@ class JobSettings(pydantic.BaseModel):
         }
 
 
+def _storable(text: str) -> str:
+    """Text that every store can keep: no control characters, no lone surrogates."""
+    if not text.isprintable():
+        raise ValueError("must have printable characters only")
+    return text
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_storable)]
+Parallelism = Annotated[int, Field(strict=True, ge=1, le=32768)]
+
+
 class Changes(pydantic.BaseModel):
-    """What a client may set otherwise than the definition: numbers and words, but no places.
+    """What a client may change in a definition: numbers and words, but no places."""
 
-    `scaling` off leaves the job with its tasks, whatever policy the definition has; dry-run only tells what the policy
-    decides.
-    """
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    parallelism: int | None = None
-    batch_interval: str | None = None
-    restart: str | dict[str, Any] | None = None
-    keep_positions: bool | None = None
-    allow_non_restored_state: bool | None = None
-    new_outputs_from: int | None = None
-    replan: int | None = None
-    scaling: Literal["off", "dry-run"] | None = None
+    parallelism: Parallelism | None = None
+    batch_interval: Text | None = Field(
+        default=None, description="The least time between the starts of micro-batches, such as 500ms."
+    )
+    restart: Text | None = Field(
+        default=None, description="The restart strategy, such as fixed-delay:attempts=3,delay=10s."
+    )
+    keep_positions: pydantic.StrictBool | None = None
+    allow_non_restored_state: pydantic.StrictBool | None = None
+    new_outputs_from: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None,
+        description="Restart the outputs with this micro-batch, where sinks are ahead of the checkpoint; once.",
+    )
+    replan: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None,
+        description="Plan this unfinished micro-batch again, with the current bounds of the sources; once.",
+    )
+    scaling: Literal["off", "dry-run"] | None = Field(
+        default=None,
+        description="Leave the job with its tasks, whatever policy the definition has, or only report what the policy "
+        "decides.",
+    )
 
 
 class _File(JobSettings):
@@ -124,8 +157,8 @@ class _File(JobSettings):
     name: str | None = None
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that may be run. `file` is FILE[:ATTR], `folder` is where its relative paths begin."""
+class JobDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that may be run. `file` is FILE[:ATTR], `folder` is the base of its relative paths."""
 
     id: str
     name: str
@@ -135,51 +168,54 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
 
 
-class Problem(msgspec.Struct, frozen=True):
-    """A file in an allow-listed folder that should define a job, and why it does not."""
+@dataclass(frozen=True)
+class DefinitionProblem(Resource):
+    """A file that should define a job, and why it does not."""
 
     path: str
     problem: str
 
 
 class Catalog:
-    """The definitions in some folders, looked for anew each time, so that a file that is added counts at once.
+    """The definitions in some folders. They are read each time, so that a new file counts at once.
 
     A file counts when it ends in .yaml or .yml and has `job` or `entry_point`. The id of its definition is its path in
-    the folder, with dots, without its ending. `built_in` are definitions beside them. No code of a job is run here.
+    the folder, with dots, without its suffix. `built_in` adds definitions. No code of a job runs here.
     """
 
-    def __init__(self, folders: Sequence[Path], built_in: Sequence[Definition] = ()) -> None:
+    def __init__(self, folders: Sequence[Path], built_in: Sequence[JobDefinition] = ()) -> None:
         self._built_in: Final = {definition.id: definition for definition in built_in}
         self._folders: Final = tuple(folder.expanduser().resolve() for folder in folders)
         for folder in self._folders:
             if not folder.is_dir():
-                raise JobDefinitionError(f"There is no folder {folder} with definitions of jobs.")
+                raise JobDefinitionError(f"The folder {folder} with definitions of jobs does not exist.")
 
-    def definitions(self) -> tuple[dict[str, Definition], list[Problem]]:
+    def definitions(self) -> tuple[dict[str, JobDefinition], list[DefinitionProblem]]:
         """The definitions by their ids, and what is wrong with others."""
-        found: dict[str, Definition] = dict(self._built_in)
+        found: dict[str, JobDefinition] = dict(self._built_in)
         twice: set[str] = set()
         problems = []
         for root in self._folders:
             for path in _files(root):
                 try:
-                    definition = _defined(root, path)
+                    definition = _read_definition(root, path)
                 except PenstockError as e:
-                    problems.append(Problem(str(path), str(e)))
+                    problems.append(DefinitionProblem(str(path), str(e)))
                     continue
                 if definition is None:
                     continue
                 if definition.id in found:
                     twice.add(definition.id)
                     problems.append(
-                        Problem(str(path), f"Another file has the id {definition.id!r} too. Rename one.")
+                        DefinitionProblem(
+                            str(path), f"Another file has the id {definition.id!r} too. Rename one."
+                        )
                     )
                 found[definition.id] = definition
         return {name: value for name, value in sorted(found.items()) if name not in twice}, problems
 
-    def definition(self, definition_id: str) -> Definition:
-        """The definition of an id. UnknownIdError when there is none, with the reason if a file is broken."""
+    def definition(self, definition_id: str) -> JobDefinition:
+        """The definition with an id. Raises UnknownIdError, with the reason if a file is broken."""
         found, problems = self.definitions()
         if definition_id not in found:
             broken = [problem for problem in problems if _id_of(problem.path, self._folders) == definition_id]
@@ -188,20 +224,20 @@ class Catalog:
         return found[definition_id]
 
 
-def changed(settings: Mapping[str, Any], changes: Changes) -> JobSettings:
-    """Settings of a definition with the changes of a client. JobDefinitionError when they do not go together."""
-    given = changes.model_dump(exclude_none=True)
+def apply_changes(settings: Mapping[str, Any], changes: Changes) -> JobSettings:
+    """Settings of a definition with the changes of a client. Raises JobDefinitionError when they do not fit."""
+    given = changes.model_dump(include=set(Changes.model_fields), exclude_none=True)
     scaling = given.pop("scaling", None)
     if scaling == "off":
         given["scaling"] = None
     elif scaling == "dry-run":
         given["scaling"] = {**(settings.get("scaling") or {}), "dry_run": True}
-    return _validated(JobSettings, {**settings, **given}, "The settings")
+    return _validate(JobSettings, {**settings, **given}, "The settings")
 
 
 def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*")):
-        # Kubernetes mounts files of a ConfigMap as links to hidden folders, which have them a second time.
+        # Kubernetes mounts the files of a ConfigMap as links into hidden folders, which hold them a second time.
         is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
         if path.suffix in _SUFFIXES and path.is_file() and not is_hidden:
             yield path
@@ -214,7 +250,7 @@ def _id_of(path: str, folders: Sequence[Path]) -> str | None:
     return None
 
 
-def _defined(root: Path, path: Path) -> Definition | None:
+def _read_definition(root: Path, path: Path) -> JobDefinition | None:
     _check_inside(root, path)
     try:
         if path.stat().st_size > _LARGEST_BYTES:
@@ -227,13 +263,14 @@ def _defined(root: Path, path: Path) -> Definition | None:
     definition_id = _id_of(str(path), (root,)) or ""
     if not _ID.fullmatch(definition_id):
         raise JobDefinitionError(
-            f"The path of {path.name} is no id. Use letters, digits, - and _ in the names of folders and files."
+            f"The path of {path.name} is not a valid id. Use letters, digits, - and _ in the names of "
+            "folders and files."
         )
-    found = _validated(_File, content, path.name)
+    found = _validate(_File, content, path.name)
     if (found.job is None) == (found.entry_point is None):
         raise JobDefinitionError(f"{path.name} must have either job or entry_point.")
     settings = found.model_dump(exclude={"job", "entry_point", "name"})
-    return Definition(
+    return JobDefinition(
         id=definition_id,
         name=found.name or definition_id,
         folder=str(path.parent),
@@ -249,30 +286,30 @@ def _job_file(root: Path, path: Path, named: str) -> str:
     file = path.parent / name
     _check_inside(root, file)
     if not file.is_file():
-        raise JobDefinitionError(f"{path.name} names the job file {name}, which is not there.")
+        raise JobDefinitionError(f"{path.name} names the job file {name}, which does not exist.")
     return f"{file.resolve()}{f':{attribute}' if attribute else ''}"
 
 
 def _check_inside(root: Path, path: Path) -> None:
     if not path.resolve().is_relative_to(root):
-        raise JobDefinitionError(f"{path.name} leads out of the folder {root}, which is not allowed.")
+        raise JobDefinitionError(f"{path.name} is outside of the folder {root}, which is not allowed.")
 
 
-def _validated(model: type[_Model], content: Mapping[str, Any], what: str) -> _Model:
+def _validate(model: type[_Model], content: Mapping[str, Any], what: str) -> _Model:
     try:
         return model.model_validate(dict(content))
     except pydantic.ValidationError as e:
-        # Without what was given: it may hold a secret.
-        told = [
-            _told(model, error["type"], ".".join(map(str, error["loc"])), error["msg"])
+        # Without the input, which may hold a secret.
+        errors = [
+            _describe_error(model, error["type"], ".".join(map(str, error["loc"])), error["msg"])
             for error in e.errors(include_input=False, include_url=False)
         ]
-        raise JobDefinitionError(f"{what}: {'; '.join(told)}") from None
+        raise JobDefinitionError(f"{what}: {'; '.join(errors)}") from None
 
 
-def _told(model: type[pydantic.BaseModel], kind: str, field: str, message: str) -> str:
-    """What is wrong with a field, in words for who has written it."""
+def _describe_error(model: type[pydantic.BaseModel], kind: str, field: str, message: str) -> str:
+    """What is wrong with a field, for the author of the file."""
     if kind != "extra_forbidden":
         return f"{field}: {message}".removeprefix(": ")
     near = difflib.get_close_matches(field, model.model_fields, 1)
-    return f"there is no field {field}{f'; perhaps {near[0]} is meant' if near else ''}"
+    return f"{field} is not a field{f'; perhaps you mean {near[0]}' if near else ''}"

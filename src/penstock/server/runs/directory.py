@@ -1,4 +1,4 @@
-"""The manager's folder: where jobs, runs and savepoints are. Paths are made here, from ids that were looked up."""
+"""The manager's folder: where jobs, runs and savepoints are. Only this module makes paths, from known ids."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock.errors import PenstockError
 __all__ = ["ADDRESS_FILE", "HomeError", "ServerDirectory", "make_private"]
 
 ADDRESS_FILE: Final = "server.json"
-"""The file in the manager's folder, for its owner alone, by which the command line finds the server and is let in."""
+"""The file in the manager's folder, for its owner alone, with the server's URL and a token for the command line."""
 
 
 class HomeError(PenstockError):
-    """The manager's folder cannot be made, or others could enter it."""
+    """The manager's folder cannot be created, or others could enter it."""
 
     fault = "user"
 
@@ -25,7 +25,7 @@ class HomeError(PenstockError):
 class ServerDirectory:
     """The folder of a manager.
 
-    With `shared` checkpoints and savepoints are there, for managers on other machines too.
+    `shared` is the folder of checkpoints and savepoints, for managers on other machines too.
     """
 
     root: Path
@@ -33,7 +33,7 @@ class ServerDirectory:
 
     @property
     def store(self) -> Path:
-        """The store, unless it is elsewhere."""
+        """The store, by default."""
         return self.root / "store.db"
 
     @property
@@ -47,24 +47,24 @@ class ServerDirectory:
         return self.root / "dumps"
 
     def checkpoint(self, job_id: str) -> Path:
-        """The checkpoint of a job that has not taken over another's."""
+        """The checkpoint of a job, unless it has taken over another's."""
         return (self.shared or self.root) / "jobs" / job_id / "checkpoint"
 
     def run(self, job_id: str, epoch: int) -> Path:
-        """What is known of a run."""
+        """The folder of a run."""
         return self.root / "jobs" / job_id / "runs" / str(epoch)
 
     def scaling(self, job_id: str) -> Path:
-        """What was decided on the scaling of a job last."""
+        """The last decision on the scaling of a job."""
         return self.root / "jobs" / job_id / "scaling.json"
 
     def operation(self, operation_id: str) -> Path:
-        """What is known of an operation that has a process of its own."""
+        """The folder of an operation with its own process."""
         return self.root / "operations" / operation_id
 
 
 def make_private(root: Path) -> None:
-    """Make a folder that its owner alone may enter, or take the right from others where there is one.
+    """Create a folder that only its owner may enter, or restrict an existing one.
 
     Raises HomeError when it belongs to somebody else and others may enter it.
     """
@@ -73,15 +73,15 @@ def make_private(root: Path) -> None:
         mode = stat.S_IMODE(root.stat().st_mode)
     except OSError as e:
         raise HomeError(
-            f"The home {root} cannot be made ({e.strerror}). Name another folder with --home."
+            f"The home {root} cannot be created ({e.strerror}). Name another folder with --home."
         ) from None
     try:
         if mode & 0o077:
             root.chmod(mode & 0o700)
     except PermissionError:
-        # The volume of a container belongs to root, and to the group of the container.
+        # The volume of a container belongs to root and the group of the container.
         if mode & 0o007:
             raise HomeError(
-                f"The home {root} belongs to another user, and others may enter it; bindings and what jobs hold are in "
-                f"there. Name a folder that the server may make, such as --home {root / 'server'}."
+                f"The home {root} belongs to another user, and others may enter it; it holds bindings and the state of "
+                f"jobs. Name a folder that the server can create, such as --home {root / 'server'}."
             ) from None

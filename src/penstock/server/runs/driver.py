@@ -1,6 +1,6 @@
-"""The driver: the program of one run of a job. It does what its launch file says, and leaves a last word.
+"""The driver: the program of one run of a job. It follows its launch file, and leaves a last word.
 
-Started by the manager as `python -m penstock.server.runs.driver FOLDER`.
+The manager starts it as `python -m penstock.server.runs.driver FOLDER`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from penstock.server.runs.processes import (
 __all__ = ["ENTRY_POINTS", "Launch", "main", "with_variables"]
 
 ENTRY_POINTS: Final = "penstock.jobs"
-"""The group of entry points by which installed packages offer jobs."""
+"""The entry point group under which installed packages offer jobs."""
 
 _PROGRESS_S: Final = 1.0
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver is to do: run the job of a file, `FILE[:ATTR]`, or of an entry point, with settings.
+    """What a driver does: run the job of a file, `FILE[:ATTR]`, or of an entry point, with settings.
 
-    `settings` are the fields of RunSettings. `${NAME}` in a binding is a variable of the environment. `lease` is the
+    `settings` are the fields of RunSettings. `${NAME}` in a binding is an environment variable. `lease` is the
     number of the run's lease on its checkpoint.
     """
 
@@ -67,7 +67,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Run the job."""
     folder = Path(sys.argv[1])
-    # What this process starts must not keep the run alive when this one has died.
+    # The children of this process must not keep the run alive after its death.
     os.set_inheritable(int(os.environ.pop(ALIVE_VARIABLE)), False)
     write_atomically(folder / BEGUN_FILE, msgspec.json.encode(process_of(os.getpid())))
     launch = msgspec.json.decode((folder / LAUNCH_FILE).read_bytes(), type=Launch)
@@ -79,11 +79,11 @@ def main() -> None:
 
 
 def _run(folder: Path, launch: Launch, keeper: LeaseKeeper) -> tuple[int, Ended]:
-    """Run the job to its end; gives the exit code and the last word."""
+    """Run the job to its end; returns the exit code and the last word."""
     try:
         summary = _run_job(folder, launch, keeper)
     except PenstockError as e:
-        # It is in the manager's events as well; but whoever reads the output looks here.
+        # The manager's events have it too, but readers of the output look here.
         _tell(f"Error: {e}")
         return e.exit_code, Ended(_kind_of(e), str(e))
     except Exception as e:
@@ -99,13 +99,13 @@ def _run(folder: Path, launch: Launch, keeper: LeaseKeeper) -> tuple[int, Ended]
 def _kind_of(error: PenstockError) -> EndedKind:
     if system_error_of(error) is not None:
         return "hindered"
-    # Whoever fenced it was a run that should not have been: the newest one may go on.
+    # It was fenced by a run that should not exist: the newest one may go on.
     refused = fault_of(error) == "user" and not is_retryable(error) and not isinstance(error, FencedError)
     return "refused" if refused else "failed"
 
 
 def _tell(text: str) -> None:
-    """Write into the output of the run, which a full disk does not take, and without which the job goes on."""
+    """Write into the output of the run. On a full disk the job goes on without."""
     with contextlib.suppress(OSError):
         print(text, flush=True)  # noqa: T201
 
@@ -114,7 +114,7 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     from penstock.jobs.settings import RunSettings
     from penstock.jobs.worker_output import output_log
 
-    # What functions print reaches people with what the run says.
+    # The output of functions reaches people together with that of the run.
     printed = logging.StreamHandler(sys.stdout)
     printed.setFormatter(logging.Formatter("output: %(message)s"))
     output_log.addHandler(printed)
@@ -123,8 +123,8 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     settings["bindings"] = with_variables(settings.get("bindings", {}), os.environ)
     checked = RunSettings(**settings)
     job, code = _job(launch)
-    # Spark is loaded only now, so that mistakes show at once.
-    from penstock.jobs.runner import JobRunner, Progress
+    # Spark is loaded only now, so that errors show at once.
+    from penstock.jobs.runner import JobRunner, Progress, RunHooks
 
     written_s = -_PROGRESS_S
 
@@ -134,20 +134,20 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
         now_s = time.monotonic()
         if now_s - written_s >= _PROGRESS_S:
             written_s = now_s
-            told = {"at_ms": time.time_ns() // 1_000_000, **vars(progress)}
-            # Whoever looks at it sees that it is old.
+            content = {"at_ms": time.time_ns() // 1_000_000, **vars(progress)}
+            # Readers see that it is old.
             with contextlib.suppress(OSError):
-                write_atomically(folder / PROGRESS_FILE, msgspec.json.encode(told), durable=False)
+                write_atomically(folder / PROGRESS_FILE, msgspec.json.encode(content), durable=False)
 
     runner = JobRunner(job, checked, code, launch.run)
     for note in runner.notes:
         _tell(f"Note: {note}")
-    return runner.run(on_progress=on_progress, on_note=_tell)
+    return runner.run(hooks=RunHooks(on_progress=on_progress, on_note=_tell))
 
 
 def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
     from penstock.jobs.job_loader import load_job
-    from penstock.streams.job import Job
+    from penstock.streams.job_description import JobDescription
 
     if launch.file is not None:
         loaded = load_job(launch.file)
@@ -156,7 +156,7 @@ def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
 
     found = list(importlib.metadata.entry_points(group=ENTRY_POINTS, name=launch.entry_point or ""))
     job = found[0].load() if found else None
-    if not isinstance(job, Job):
+    if not isinstance(job, JobDescription):
         raise JobDefinitionError(
             f"No installed package offers a job as the entry point {launch.entry_point!r} of {ENTRY_POINTS}."
         )
@@ -164,7 +164,7 @@ def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
 
 
 def with_variables(bindings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Bindings with the values of `${NAME}`. BindingError, which names the variable, when one is not set.
+    """Bindings with the values of `${NAME}`. Raises BindingError, with its name, when a variable is not set.
 
     >>> with_variables({"hits": "kafka://${BROKER}/hits"}, {"BROKER": "127.0.0.1:9092"})
     {'hits': 'kafka://127.0.0.1:9092/hits'}

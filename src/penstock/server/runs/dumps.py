@@ -1,31 +1,35 @@
-"""Dumps that the server has taken: in its folder, each by the id of its operation, until they are deleted."""
+"""Dumps that the server has taken. They stay in its folder, by the ids of their operations, until they are deleted."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgspec
 
 from penstock.base.durable import write_atomically
 from penstock.errors import PenstockError, UnknownIdError
 from penstock.savepoints.savepoints import dispose
-from penstock.server.runs.archives import zipped
+from penstock.server.resource import Resource
+from penstock.server.runs.archives import zip_files
 from penstock.server.runs.directory import ServerDirectory
 from penstock.server.store.row_types import OperationRow
 from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
 
-__all__ = ["DumpInfo", "archive_of_dump", "delete_dump", "dump_info", "list_dumps", "note_dump"]
+__all__ = ["Dump", "archive_of_dump", "delete_dump", "list_dumps", "note_dump", "read_dump"]
 
 
-class DumpInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A dump of the state of a job, which may be gone. Its id is that of the operation that made it."""
+@dataclass(frozen=True, kw_only=True)
+class Dump(Resource):
+    """A dump of the state of a job, which may be deleted. Its id is that of the operation that made it."""
 
     id: str
     job: str
+    """The id of the job."""
     job_name: str
     batch: int
     format: str
@@ -36,7 +40,7 @@ class DumpInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What the files of a dump do not say: of which job it is, and who asked for it when."""
+    """What the files of a dump do not say: its job, and who requested it when."""
 
     job: str
     created_ms: int
@@ -49,21 +53,21 @@ def note_dump(home: ServerDirectory, operation: OperationRow) -> None:
     write_atomically(home.dumps / f"{operation.id}.json", msgspec.json.encode(note))
 
 
-def list_dumps(home: ServerDirectory) -> list[DumpInfo]:
-    """The dumps that there are, in the order of their ids."""
+def list_dumps(home: ServerDirectory) -> list[Dump]:
+    """The dumps, in the order of their ids."""
     found = []
     for dump_id in _ids(home):
-        # What is damaged is no dump to take away.
+        # A damaged dump cannot be downloaded.
         with contextlib.suppress(PenstockError):
-            found.append(dump_info(home, dump_id))
+            found.append(read_dump(home, dump_id))
     return found
 
 
-def dump_info(home: ServerDirectory, dump_id: str) -> DumpInfo:
-    """A dump. UnknownIdError when there is none."""
+def read_dump(home: ServerDirectory, dump_id: str) -> Dump:
+    """A dump. Raises UnknownIdError."""
     manifest = _manifest(home, dump_id)
     note = msgspec.json.decode((home.dumps / f"{dump_id}.json").read_bytes(), type=_Note)
-    return DumpInfo(
+    return Dump(
         id=dump_id,
         job=note.job,
         job_name=manifest.job,
@@ -80,7 +84,7 @@ def archive_of_dump(home: ServerDirectory, dump_id: str) -> Iterator[bytes]:
     """The files of a dump as a zip archive, in pieces."""
     manifest = _manifest(home, dump_id)
     tables = [file.path for table in manifest.tables for file in (table.schema_file, *table.files)]
-    return zipped(home.dumps / dump_id, [MANIFEST, *tables])
+    return zip_files(home.dumps / dump_id, [MANIFEST, *tables])
 
 
 def delete_dump(home: ServerDirectory, dump_id: str) -> None:
@@ -98,7 +102,7 @@ def _ids(home: ServerDirectory) -> list[str]:
 
 
 def _manifest(home: ServerDirectory, dump_id: str) -> Manifest:
-    # An id is looked up among those that there are, and no path is made of another text.
+    # Ids are looked up, so that no path is made of anything else.
     if dump_id not in _ids(home) or not (home.dumps / dump_id / MANIFEST).exists():
         raise UnknownIdError(f"There is no dump {dump_id!r}.")
     return read_manifest(open_store(str(home.dumps / dump_id)))

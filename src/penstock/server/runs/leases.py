@@ -1,8 +1,8 @@
-"""Leases: a run tells beside its checkpoint that it lives, so that managers on other machines can judge it.
+"""Leases: a run shows beside its checkpoint that it is alive, so that managers on other machines can judge it.
 
-Each run on a checkpoint has a lease, a file with a number in the folder beside it. Numbers only grow: a run whose lease
-is not the newest has lost the checkpoint, and ends. No clock is compared with another machine's: whoever judges a run
-waits by its own clock for the lease to change.
+Each run on a checkpoint has a lease, a numbered file in the folder beside it. Numbers only grow: a run whose lease is
+not the newest has lost the checkpoint, and ends. Clocks of different machines are never compared: a manager waits by
+its own clock for the lease to change.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["Lease", "LeaseKeeper", "LeaseWatch", "lease_of", "offer", "revoke"]
 _log: Final = logging.getLogger(__name__)
 _SUFFIX: Final = ".lease"
 _BEAT_S: Final = 1.0
-# Far more than can be asked for at once: a number must not be free again while somebody is about to take it.
+# Far more than can be requested at once: a number must not become free while a run is about to take it.
 _KEPT: Final = 100
 _TERMINATE: Final = "terminate"
 _KILL: Final = "kill"
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """What a run tells of itself: `beats` counts how often it did, `ended` is its last word.
+    """What a run says about itself: `beats` counts how often it did, `ended` is its last word.
 
     It belongs to the managers of one folder, `home`, on one host.
     """
@@ -74,7 +74,7 @@ def _read(checkpoint: Path, number: int) -> Lease | None:
     try:
         return msgspec.json.decode(_path(checkpoint, number).read_bytes(), type=Lease)
     except (FileNotFoundError, msgspec.MsgspecError):
-        # It has gone since, or a disk was full when it was made.
+        # It was deleted since, or the disk was full when it was written.
         return None
 
 
@@ -89,23 +89,23 @@ def _find(checkpoint: Path, job: str, run: int) -> tuple[int, Lease, bool] | Non
 
 
 def lease_of(checkpoint: Path, job: str, run: int) -> Lease | None:
-    """The lease of a run. None when it has none that can be seen from here."""
+    """The lease of a run; None when it has none that is visible here."""
     found = _find(checkpoint, job, run)
     return None if found is None else found[1]
 
 
 def offer(checkpoint: Path, lease: Lease) -> int:
-    """Make the lease of a run, the newest one; gives its number. One that a run has is not made again.
+    """Make the lease of a run, the newest one, and return its number. A run that has one keeps it.
 
-    From then on runs with older leases have lost the checkpoint. Raises OSError when it cannot be made. Only the first
-    run of a job makes the folder; where a later one does not find it, it would count anew: CheckpointMissingError.
+    From then on, runs with older leases have lost the checkpoint. Raises OSError when it cannot be written. Only the
+    first run of a job makes the folder; a later one would count from 1 without it, and raises CheckpointMissingError.
     """
     folder = _folder(checkpoint)
     if lease.run <= 1:
         folder.mkdir(parents=True, exist_ok=True)
     elif not folder.is_dir():
         raise CheckpointMissingError(
-            f"The job has run with the checkpoint {checkpoint}, and {folder.name} beside it is not there. Mount the "
+            f"The job has run with the checkpoint {checkpoint}, and {folder.name} beside it is missing. Mount the "
             "disk or share that holds them."
         )
     while True:
@@ -117,7 +117,7 @@ def offer(checkpoint: Path, lease: Lease) -> int:
         hidden = _folder(checkpoint) / f".{number}-{os.getpid()}-{threading.get_ident()}"
         try:
             hidden.write_bytes(msgspec.json.encode(lease))
-            # Only one gets the number.
+            # Only one run gets the number.
             os.link(hidden, _path(checkpoint, number))
         except FileExistsError:
             continue
@@ -130,7 +130,7 @@ def offer(checkpoint: Path, lease: Lease) -> int:
 
 
 def revoke(checkpoint: Path, job: str, run: int, *, kill: bool) -> None:
-    """Tell a run that is elsewhere to end: in order, or at once. It looks for that with each beat."""
+    """Ask a run on another machine to end: in order, or at once. It checks for that with each beat."""
     found = _find(checkpoint, job, run)
     if found is not None:
         terminate, at_once = _words(checkpoint, found[0])
@@ -149,14 +149,14 @@ def _terminate_self() -> None:
 
 
 class LeaseKeeper:
-    """Keeps the lease of a run that works in this process, and ends the process when it has lost it; a context manager.
+    """Keeps the lease of the run in this process, and ends the process when the lease is lost; a context manager.
 
     Args:
         checkpoint: the checkpoint of the run.
         number: that of its lease.
-        terminate: tells this process to end in order.
-        kill: ends this process and all others of its session.
-        beat_s: how often it tells that it lives.
+        terminate: makes this process end in order.
+        kill: ends this process and all others in its session.
+        beat_s: how often it shows that it is alive.
 
     """
 
@@ -177,7 +177,7 @@ class LeaseKeeper:
         self._told_s: float | None = None
         self._stop: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._keep, name="penstock-lease", daemon=True)
-        # Set when the query of the run has begun.
+        # Set once the query of the run has begun.
         self.working = False
 
     def __enter__(self) -> Self:
@@ -190,20 +190,20 @@ class LeaseKeeper:
         self._thread.join()
 
     def end(self, ended: Ended) -> None:
-        """Tell the last word of the run."""
+        """Write the last word of the run."""
         self._stop.set()
         self._thread.join()
         with contextlib.suppress(OSError):
-            # Who cannot read it waits for the lease to run out.
+            # Without it, managers wait for the lease to run out.
             self._write(ended)
 
     def beat(self) -> None:
-        """Tell once that the run lives, unless its lease is lost or revoked: then end it."""
+        """Show once that the run is alive, or end it when its lease is lost or revoked."""
         newest = _numbers(self._checkpoint)[-1:]
         terminate, kill = _words(self._checkpoint, self._number)
         lost = newest != [self._number]
         if kill.exists() or (self._told_s is not None and time.monotonic() - self._told_s > GRACE_MS / 1000):
-            self._write(Ended("failed", "It was killed, as it was told to end and did not."))
+            self._write(Ended("failed", "It was killed, since it did not end when asked to."))
             self._kill()
         elif (lost or terminate.exists()) and self._told_s is None:
             self._told_s = time.monotonic()
@@ -216,7 +216,7 @@ class LeaseKeeper:
             try:
                 self.beat()
             except OSError as e:
-                # Whoever judges the run waits for many beats.
+                # Managers wait for many beats before they judge the run.
                 _log.warning("The lease of the run cannot be kept now: %s", e)
 
     def _write(self, ended: Ended | None) -> None:
@@ -233,9 +233,9 @@ class LeaseKeeper:
 
 
 class LeaseWatch:
-    """Judges runs that other machines started, by their leases.
+    """Judges runs on other machines by their leases.
 
-    A run has died when its lease does not change for `patience_s` by the clock of who looks.
+    A run is dead when its lease has not changed for `patience_s` by this machine's clock.
     """
 
     def __init__(self, patience_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -244,7 +244,7 @@ class LeaseWatch:
         self._seen: dict[tuple[str, int], tuple[int, float]] = {}
 
     def look(self, checkpoint: Path, job: str, run: int) -> Driver:
-        """What is seen of a run. Without a lease nothing is known: this machine does not share the checkpoint."""
+        """Observe a run. Without a lease nothing is known: this machine does not share the checkpoint."""
         found = _find(checkpoint, job, run)
         if found is None:
             return Driver(DriverState.UNKNOWN)
@@ -258,6 +258,6 @@ class LeaseWatch:
         self._seen[job, run] = (lease.beats, since_s)
         if is_newest and now_s - since_s < self._patience_s:
             return Driver(DriverState.ALIVE, working=lease.working)
-        why = f"Nothing was heard of it on {lease.host} for {self._patience_s:g} s."
+        why = f"Its lease on {lease.host} has not changed for {self._patience_s:g} s."
         kind = EndKind.KILLED if lease.beats else EndKind.VOIDED
         return Driver(DriverState.ENDED, end=End(kind, why))

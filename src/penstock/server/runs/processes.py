@@ -1,7 +1,7 @@
-"""Processes of runs: started once, found again by whoever comes next, and ended.
+"""Processes of runs: start them once, find them again after a restart of the manager, and end them.
 
-The life of a run is a lock. Whoever starts its process takes the lock of a file in the run's folder, and the process
-inherits the open file: the kernel holds the lock for as long as the process lives, whatever becomes of who started it.
+A run lives while its lock is held. The manager locks a file in the run's folder, and the process inherits the open
+file: the kernel holds the lock for as long as the process lives, whatever happens to the manager.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ __all__ = [
     "Ended",
     "EndedKind",
     "Processes",
-    "begun_in",
+    "cancel_launch",
     "end_session",
-    "end_unbegun",
+    "fail_unstarted",
     "is_alive",
     "job_environment",
     "kill_all",
     "launchable",
-    "look_at",
+    "observe",
     "process_of",
     "refuse",
+    "started_process",
     "terminate",
-    "void",
 ]
 
 LAUNCH_FILE: Final = "launch.json"
-"""What the process is to do."""
+"""What the process should do."""
 BEGUN_FILE: Final = "driver.json"
 """The first thing that the process writes."""
 PROGRESS_FILE: Final = "progress.json"
-"""How the job is going; there when its query has begun."""
+"""The progress of the job; written once its query has begun."""
 ENDED_FILE: Final = "ended.json"
 """The last thing that the process writes."""
 OUTPUT_FILE: Final = "output.log"
 """What the process prints."""
 
 ALIVE_VARIABLE: Final = "PENSTOCK_ALIVE_FILE"
-"""The variable with the number of the open file by whose lock a process is known to live."""
+"""The environment variable with the number of the open file whose lock shows that a process lives."""
 
 _LOCK_FILE: Final = "alive.lock"
-_VOID_FILE: Final = "void"
+_VOID_FILE: Final = "cancel_launch"
 _OWN_VARIABLES: Final = "PENSTOCK_SERVER_"
 _EXITS_WITHIN_S: Final = 1.0
 _SESSION_FIELD: Final = 3
@@ -68,7 +68,7 @@ _START_FIELD: Final = 19
 
 
 class DriverStarted(msgspec.Struct, frozen=True):
-    """A process, known for sure: by its id, its start in ticks since the boot of that name, and its host."""
+    """A process without ambiguity: its id, its start in ticks since the boot with that id, and its host."""
 
     pid: int
     started_ticks: int
@@ -91,7 +91,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def _lock(folder: Path, how: int) -> Iterator[int | None]:
-    """The open file of a run's lock while it is held; None when somebody else holds it."""
+    """The open file of a run's lock while it is held; None when another process holds it."""
     file = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -102,36 +102,36 @@ def _lock(folder: Path, how: int) -> Iterator[int | None]:
     try:
         yield file
     finally:
-        # The lock stays with a process that has inherited the file.
+        # A process that has inherited the file keeps the lock.
         os.close(file)
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether the process of a run lives, for those who may look at its folder."""
+    """Whether the process of a run is alive."""
     if not (folder / _LOCK_FILE).exists():
         return False
-    # Shared, so that two who look do not take each other for a process.
+    # Shared, so that two observers do not take each other for the process.
     with _lock(folder, fcntl.LOCK_SH) as file:
         return file is None
 
 
 def launchable(folder: Path) -> bool:
-    """Whether the process of a run was never started, and may be."""
+    """Whether the process of a run has never started, and may start."""
     return not any((folder / name).exists() for name in (BEGUN_FILE, ENDED_FILE, _VOID_FILE))
 
 
-def void(folder: Path) -> None:
-    """See to it that the process of a run is never started, unless it was."""
+def cancel_launch(folder: Path) -> None:
+    """Make sure that the process of a run never starts, unless it has."""
     _instead_of_launch(folder, _VOID_FILE, b"")
 
 
 def refuse(folder: Path, why: str) -> None:
-    """End a run whose process was not started, since it cannot be."""
+    """End a run whose process cannot be started."""
     _instead_of_launch(folder, ENDED_FILE, msgspec.json.encode(Ended("refused", why)))
 
 
-def end_unbegun(folder: Path, why: str) -> None:
-    """End a run whose process has ended before it made itself known; nothing is done about others."""
+def fail_unstarted(folder: Path, why: str) -> None:
+    """End a run whose process ended before it made itself known; leave others alone."""
     _instead_of_launch(folder, ENDED_FILE, msgspec.json.encode(Ended("failed", why)))
 
 
@@ -146,9 +146,9 @@ def _instead_of_launch(folder: Path, name: str, content: bytes) -> None:
 
 
 class Processes:
-    """The processes that this one has started, which it must await.
+    """The processes that this one has started, and must await.
 
-    `umask` is the one that they have; with -1 it is that of this process.
+    `umask` is theirs; -1 means that of this process.
     """
 
     def __init__(self, umask: int = -1) -> None:
@@ -156,16 +156,16 @@ class Processes:
         self._started: dict[Path, subprocess.Popen[bytes]] = {}
 
     def launch(self, folder: Path, command: Sequence[str], launch: bytes, cwd: Path | None = None) -> bool:
-        """Start the process of a run in a session of its own, unless that was done before; gives whether it did.
+        """Start the process of a run in its own session, unless it was started before; returns whether it did.
 
-        The number of the inherited file is in the environment. `launch` is what it is to do, as a file in the folder.
-        Raises OSError when it cannot be started.
+        The number of the inherited file is in the environment. `launch` becomes a file in the folder that says what to
+        do. Raises OSError when it cannot be started.
         """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _lock(folder, fcntl.LOCK_EX) as file:
             if file is None or not launchable(folder):
                 return False
-            # Bindings may hold secrets, and so may what the job prints.
+            # Bindings may hold secrets, and so may the job's output.
             with _private(folder / LAUNCH_FILE) as given:
                 given.write(launch)
             with _private(folder / OUTPUT_FILE) as output:
@@ -183,16 +183,16 @@ class Processes:
         return True
 
     def await_exit(self, folder: Path) -> None:
-        """Wait until the process of a run that is seen to have ended can be reaped; nothing is done about others.
+        """Wait until the ended process of a run can be reaped; leave others alone.
 
-        The kernel lets go of its lock a moment before.
+        The kernel releases its lock a moment before.
         """
         if folder in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._started[folder].wait(_EXITS_WITHIN_S)
 
     def reap(self) -> dict[Path, int]:
-        """The exit codes of the processes that have ended since, by the folders of their runs."""
+        """The exit codes of processes that have ended since the last call, by the folders of their runs."""
         found = {
             folder: code for folder, started in self._started.items() if (code := started.poll()) is not None
         }
@@ -202,12 +202,12 @@ class Processes:
 
 
 def _environment(file: int) -> dict[str, str]:
-    """The environment of a process: the manager's, without what is the manager's own."""
+    """The environment of a process: the manager's, without the manager's own variables."""
     return {**job_environment(), ALIVE_VARIABLE: str(file)}
 
 
 def job_environment() -> dict[str, str]:
-    """What jobs may see of the manager's environment."""
+    """The part of the manager's environment that jobs may see."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
 
 
@@ -218,11 +218,11 @@ def _private(path: Path) -> Iterator[BinaryIO]:
         yield opened
 
 
-# Looking
+# Observing
 
 
-def look_at(folder: Path) -> Driver:
-    """What is seen of a run that has a folder."""
+def observe(folder: Path) -> Driver:
+    """Observe a run that has a folder."""
     if is_alive(folder):
         return Driver(DriverState.ALIVE, working=(folder / PROGRESS_FILE).exists())
     if (folder / ENDED_FILE).exists():
@@ -232,12 +232,14 @@ def look_at(folder: Path) -> Driver:
         why = "Its process ended without a last word; it was killed, or the machine was restarted."
         return Driver(DriverState.ENDED, end=End(EndKind.KILLED, why))
     if (folder / _VOID_FILE).exists():
-        return Driver(DriverState.ENDED, end=End(EndKind.VOIDED, "Its process was not started any more."))
+        return Driver(
+            DriverState.ENDED, end=End(EndKind.VOIDED, "Its process was canceled before it started.")
+        )
     return Driver(DriverState.UNLAUNCHED)
 
 
-def begun_in(folder: Path) -> DriverStarted | None:
-    """The process of a run, as it has made itself known; None when it has not."""
+def started_process(folder: Path) -> DriverStarted | None:
+    """The process of a run, once it has made itself known."""
     try:
         return msgspec.json.decode((folder / BEGUN_FILE).read_bytes(), type=DriverStarted)
     except FileNotFoundError:
@@ -245,7 +247,7 @@ def begun_in(folder: Path) -> DriverStarted | None:
 
 
 def process_of(pid: int) -> DriverStarted | None:
-    """A process that lives now, None when there is none of the id."""
+    """The living process with an id, if any."""
     fields = _stat(pid)
     if fields is None:
         return None
@@ -254,7 +256,7 @@ def process_of(pid: int) -> DriverStarted | None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What the kernel tells of a process behind its name, which may hold anything. None for one that has ended."""
+    """The fields of the kernel's record of a process after its name, which may hold anything. None for an ended one."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -266,22 +268,22 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def terminate(begun: DriverStarted) -> None:
-    """Tell a process to end, if it is still the same one."""
+    """Ask a process to end, if it is still the same one."""
     _signal(begun, signal.SIGTERM)
 
 
 def kill_all(begun: DriverStarted) -> None:
-    """Kill a process and all others of its session: Spark's JVM, and the workers."""
+    """Kill a process and all others in its session: Spark's JVM and the workers."""
     _signal(begun, signal.SIGKILL)
     leader = process_of(begun.pid)
     if leader is not None and leader.started_ticks != begun.started_ticks:
-        # The id is in use again, which it cannot be while anybody of the session lives.
+        # The id is in use again, which is impossible while any process of the session lives.
         return
     _kill_session(begun)
 
 
 def end_session() -> None:
-    """Kill all other processes of this one's session, and then this one."""
+    """Kill all other processes in this session, and then this one."""
     begun = process_of(os.getpid())
     assert begun is not None
     if os.getsid(0) == begun.pid:
@@ -303,7 +305,7 @@ def _is_of_session(leader: DriverStarted, fields: list[str]) -> bool:
 
 
 def _signal(begun: DriverStarted, number: signal.Signals) -> None:
-    """Send a signal. The handle is opened first, so that the id cannot change hands behind the comparison."""
+    """Send a signal. The handle is opened first, so that the id cannot change its process after the comparison."""
     try:
         handle = os.pidfd_open(begun.pid)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Retention: what is left on disk of runs and operations, within bounds, so that no job fills it."""
+"""Retention: bounds for what runs and operations leave on disk, so that no job fills it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Kept:
     """How much is kept.
 
     Args:
-        runs: of each job, the newest ones.
-        operations: of all jobs, the newest ones that had a process of their own.
-        output_bytes: of what each run has printed; half of it goes when it is more.
+        runs: the newest ones of each job.
+        operations: the newest ones with their own process, of all jobs.
+        output_bytes: of the output of each run; beyond that, half of it is deleted.
 
     """
 
@@ -41,7 +41,7 @@ class Kept:
 def keep_within(
     home: ServerDirectory, kept: Kept, runs: Iterable[tuple[str, int]], unfinished: Collection[str]
 ) -> None:
-    """Delete what is beyond the bounds: of jobs, named with their newest runs, and of operations that are done."""
+    """Delete what exceeds the bounds: of jobs, given with their newest runs, and of finished operations."""
     for job_id, newest in runs:
         limit_output(home.run(job_id, newest) / OUTPUT_FILE, kept.output_bytes)
         prune_runs(home, job_id, newest, kept.runs)
@@ -49,9 +49,9 @@ def keep_within(
 
 
 def limit_output(path: Path, most_bytes: int) -> None:
-    """Give back the disk space of the beginning of a file that somebody writes, when it takes more than it may.
+    """Free the disk space of the beginning of a file that is being written, when it exceeds its limit.
 
-    The file keeps its length, with a hole, so that whoever writes or follows it is not disturbed.
+    The file keeps its length, with a hole, so that its writer and its readers are not disturbed.
     """
     try:
         found = path.stat()
@@ -74,14 +74,14 @@ def _punch_hole(file: int, end: int) -> None:
 
 
 def prune_runs(home: ServerDirectory, job_id: str, newest: int, kept: int) -> None:
-    """Delete the folders of old runs of a job, but for those whose process lives still."""
+    """Delete the folders of old runs of a job, except those whose process is still alive."""
     for folder in _folders(home.run(job_id, newest).parent):
         if folder.name.isdigit() and int(folder.name) <= newest - kept and not is_alive(folder):
             shutil.rmtree(folder)
 
 
 def prune_operations(home: ServerDirectory, unfinished: Collection[str], kept: int) -> None:
-    """Delete the folders of old operations that are done."""
+    """Delete the folders of old finished operations."""
     folders = sorted(_folders(home.operation("any").parent), key=lambda folder: folder.stat().st_mtime_ns)
     for folder in folders[: max(len(folders) - kept, 0)]:
         if folder.name not in unfinished and not is_alive(folder):
@@ -89,9 +89,9 @@ def prune_operations(home: ServerDirectory, unfinished: Collection[str], kept: i
 
 
 def delete_job_files(home: ServerDirectory, job_id: str, newest: int, checkpoint: Path | None) -> None:
-    """Delete what is kept of a job that is over, and its checkpoint if one is named. OSError when that fails."""
+    """Delete the files of a job that is over, and its checkpoint if one is given. Raises OSError."""
     runs = home.run(job_id, newest).parent
-    # The checkpoint may be that of a job of before, so that its folder stays when it is not named.
+    # The checkpoint may come from an earlier job, so its folder stays when it is not given.
     found = (
         [runs]
         if checkpoint is None

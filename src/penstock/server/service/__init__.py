@@ -1,1 +1,1 @@
-"""Service: what REST, the dashboard and the command line may ask of the server."""
+"""Service: what REST, the dashboard and the command line use of the server."""

@@ -1,8 +1,9 @@
-"""The service: what REST, the dashboard and the command line ask of the job manager. Clients send ids, and no paths."""
+"""The service: the interface of the job manager for REST, dashboard and command line. Clients send ids, no paths."""
 
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import datetime as dt
 import os
 import re
@@ -20,34 +21,39 @@ from penstock.errors import JobDefinitionError, JobStateError, StoreError, Unkno
 from penstock.savepoints.savepoints import dispose, new_id, savepoints
 from penstock.server.lifecycle.restarts import parse_strategy, strategy_text
 from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus
-from penstock.server.runs.definitions import Catalog, Problem, changed
+from penstock.server.runs.definitions import Catalog, apply_changes
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.dumps import DumpInfo, archive_of_dump, delete_dump, dump_info, list_dumps
+from penstock.server.runs.dumps import Dump, archive_of_dump, delete_dump, list_dumps, read_dump
 from penstock.server.runs.processes import OUTPUT_FILE, PROGRESS_FILE, is_alive
 from penstock.server.runs.retention import delete_job_files
-from penstock.server.service.job_info import (
-    DefinitionInfo,
-    JobInfo,
-    OperationInfo,
-    Printed,
+from penstock.server.service.job_resources import (
+    Definition,
+    Definitions,
+    Job,
+    Log,
+    Operation,
+    Run,
+    Savepoint,
     SavepointDetails,
-    SavepointInfo,
+    SnapshotTable,
     Submission,
-    TableInfo,
-    job_info,
-    operation_info,
+    job_of,
+    mask_bindings,
+    mask_settings,
+    operation_of,
+    run_of,
     with_last_decision,
 )
-from penstock.server.service.job_views import JobViews, bound_place, shown_bindings, shown_settings
+from penstock.server.service.job_views import JobViews, bound_place
 from penstock.server.store.requests import Asked, new_operation_id
-from penstock.server.store.row_types import EventRow, NewJob, RunRow, Stop
+from penstock.server.store.row_types import Event, NewJob, Stop
 from penstock.server.store.store import Store
 from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
 from penstock.snapshots.table_formats import SnapshotFormat
 from penstock.streams.graph import COMMANDS
 
-__all__ = ["DumpInfo", "EventRow", "JobService", "RunRow"]
+__all__ = ["Dump", "Event", "JobService"]
 
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -56,11 +62,11 @@ _LONGEST_TARGET: Final = 1000
 
 
 class JobService:
-    """What users can do with jobs. `reader` tells what is inside of them.
+    """What users can do with jobs. `reader` reads the inside of jobs.
 
-    `who` is the user, for the events. With a `key` a repeated request is done once. Raises UnknownIdError for an id
-    that there is not, JobStateError for what does not go with what the job is, IdempotencyError, JobDefinitionError for
-    settings that cannot be, StoreError.
+    `who` is the user, for the audit log. With a `key`, a repeated request is done once. Raises UnknownIdError for an
+    unknown id, JobStateError for what the status of the job does not allow, IdempotencyError, JobDefinitionError for
+    invalid settings, StoreError.
     """
 
     def __init__(self, store: Store, catalog: Catalog, home: ServerDirectory) -> None:
@@ -69,31 +75,32 @@ class JobService:
         self._home: Final = home
         self.reader: Final = JobViews(store, home)
 
-    # Looking
+    # Reading
 
-    def definitions(self) -> tuple[list[DefinitionInfo], list[Problem]]:
-        """The jobs that may be submitted, and files that should define one and do not."""
+    def definitions(self) -> Definitions:
+        """The jobs that may be submitted, and files that fail to define one."""
         found, problems = self._catalog.definitions()
-        return [
-            DefinitionInfo(
-                id=d.id, name=d.name, bindings=shown_bindings(d.settings), settings=shown_settings(d.settings)
+        items = (
+            Definition(
+                id=d.id, name=d.name, bindings=mask_bindings(d.settings), settings=mask_settings(d.settings)
             )
             for d in found.values()
-        ], problems
+        )
+        return Definitions(items=tuple(items), problems=tuple(problems))
 
     def list_jobs(
         self,
         statuses: Collection[JobStatus] = tuple(JobStatus),
-        most: int = 1000,
-        behind: tuple[int, str] | None = None,
-    ) -> list[JobInfo]:
+        limit: int = 1000,
+        after: tuple[int, str] | None = None,
+    ) -> list[Job]:
         """The jobs with one of the statuses, newest first, without their progress.
 
-        With `behind` those that come behind one, which is told by when it was created, and its id.
+        `after` is the creation time and the id of a job: only those that follow it.
         """
-        return [job_info(job) for job in self._store.jobs(statuses, most, behind)]
+        return [job_of(job) for job in self._store.jobs(statuses, limit, after)]
 
-    def get(self, job_id: str) -> JobInfo:
+    def get(self, job_id: str) -> Job:
         """A job, with its progress."""
         job = self._store.job(job_id)
         path = self._home.run(job.id, job.epoch) / PROGRESS_FILE
@@ -101,63 +108,59 @@ class JobService:
             progress = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             progress = None
-        info = job_info(job)
-        scaling = (
-            None if info.scaling is None else with_last_decision(info.scaling, self._home.scaling(job.id))
-        )
-        return msgspec.structs.replace(info, progress=progress, scaling=scaling)
+        found = job_of(job)
+        scaling = found.scaling and with_last_decision(found.scaling, self._home.scaling(job.id))
+        return dataclasses.replace(found, progress=progress, scaling=scaling)
 
     def checkpoint(self, job_id: str) -> Path:
-        """The checkpoint of a job: for the parts of penstock that read what is in it."""
+        """The checkpoint of a job, for the parts of penstock that read it."""
         return Path(self._store.job(job_id).checkpoint)
 
-    def runs(self, job_id: str) -> list[RunRow]:
+    def runs(self, job_id: str) -> list[Run]:
         """The runs of a job, newest first."""
         self._store.job(job_id)
-        return self._store.runs(job_id)
+        return [run_of(row) for row in self._store.runs(job_id)]
 
-    def output(self, job_id: str, run: int | None = None, most_bytes: int = 65536) -> str:
-        """The end of what a run has printed; of the newest one, unless a number is given."""
-        return self.printed(job_id, run, most_bytes).text
-
-    def printed(
+    def log(
         self, job_id: str, run: int | None = None, most_bytes: int = 65536, begin: int | None = None
-    ) -> Printed:
-        """What a run has printed from a place on; without one, its end."""
+    ) -> Log:
+        """What a run, by default the newest one, has printed: from byte `begin` on, else the end."""
         job = self._store.job(job_id)
-        found = self._store.run(job.id, job.epoch if run is None else run)
+        if run is None and job.epoch == 0:
+            return Log(run=0, text="", end=0)
+        number = self._store.run(job.id, job.epoch if run is None else run).epoch
         try:
-            with (self._home.run(job.id, found.epoch) / OUTPUT_FILE).open("rb") as file:
+            with (self._home.run(job.id, number) / OUTPUT_FILE).open("rb") as file:
                 size = file.seek(0, 2)
                 most = min(most_bytes, _MOST_OUTPUT_BYTES)
                 place = file.seek(max(0, size - most) if begin is None else min(begin, size))
                 if place < size:
-                    # The beginning of much output is not kept.
+                    # The beginning of long output is not kept.
                     place = file.seek(place, os.SEEK_DATA)
                 content = file.read(most)
         except FileNotFoundError:
-            return Printed("", 0)
-        # A character that is not there whole is left for the next look.
+            return Log(run=number, text="", end=0)
+        # An incomplete character is left for the next call.
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         text = decoder.decode(content)
-        return Printed(text, place + len(content) - len(decoder.getstate()[0]))
+        return Log(run=number, text=text, end=place + len(content) - len(decoder.getstate()[0]))
 
-    def operation(self, operation_id: str) -> OperationInfo:
+    def operation(self, operation_id: str) -> Operation:
         """An operation."""
-        return operation_info(self._store.operation(operation_id))
+        return operation_of(self._store.operation(operation_id))
 
-    def events(self, job_id: str | None = None, after: int = 0, most: int = 1000) -> list[EventRow]:
-        """What happened behind an event, to one job or all, oldest first."""
+    def events(self, job_id: str | None = None, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The events after one, of one job or all, oldest first."""
         if job_id is not None:
             self._store.job(job_id)
-        return self._store.events(job_id, after, most)
+        return self._store.events(job_id, after, limit)
 
-    def savepoints(self) -> list[SavepointInfo]:
+    def savepoints(self) -> list[Savepoint]:
         """The savepoints that jobs may begin with, oldest first."""
         if not self._home.savepoints.exists():
             return []
         return [
-            SavepointInfo(id=m.id or "", job_name=m.job, batch=m.batch, created_at=m.created_at, uri=place)
+            Savepoint(id=m.id or "", job_name=m.job, batch=m.batch, created_at=m.created_at, uri=place)
             for place, m in savepoints(str(self._home.savepoints))
         ]
 
@@ -166,7 +169,7 @@ class JobService:
         found = self._savepoint(savepoint_id)
         manifest = read_manifest(open_store(found.uri))
         tables = tuple(
-            TableInfo(
+            SnapshotTable(
                 name=table.name,
                 step=table.step,
                 kind=table.kind,
@@ -178,7 +181,7 @@ class JobService:
         )
         files = [*manifest.files, *(file for table in manifest.tables for file in table.files)]
         return SavepointDetails(
-            **msgspec.structs.asdict(found),
+            **dataclasses.asdict(found),
             key_groups=manifest.key_groups,
             rows=sum(table.rows for table in tables),
             bytes=sum(file.bytes for file in files),
@@ -187,25 +190,25 @@ class JobService:
             used_by=self._jobs_from(found),
         )
 
-    def dumps(self) -> list[DumpInfo]:
-        """The dumps that there are, in the order of their ids."""
+    def dumps(self) -> list[Dump]:
+        """The dumps, in the order of their ids."""
         return list_dumps(self._home)
 
     def dump_archive(self, dump_id: str) -> Iterator[bytes]:
         """The files of a dump as a zip archive, in pieces."""
         return archive_of_dump(self._home, dump_id)
 
-    # Doing
+    # Changing
 
-    def submit(self, submission: Submission, who: str, key: str | None = None) -> OperationInfo:
+    def submit(self, submission: Submission, who: str, key: str | None = None) -> Operation:
         """Run a job. The operation is done at once; its result has the id of the job."""
         if submission.continues is not None and submission.from_savepoint is not None:
             raise JobDefinitionError(
-                f"A job that continues {submission.continues} goes on from its checkpoint, and cannot begin with a "
+                f"A job that continues {submission.continues} begins with its checkpoint, and cannot begin with a "
                 "savepoint too. Leave one of them out."
             )
         definition = self._catalog.definition(submission.definition)
-        settings = changed(definition.settings, submission.changes)
+        settings = apply_changes(definition.settings, submission)
         if submission.from_savepoint is not None:
             place = self._savepoint(submission.from_savepoint).uri
             settings = settings.model_copy(update={"from_savepoint": place, "from_dump": None})
@@ -219,26 +222,19 @@ class JobService:
             checkpoint=str(self._checkpoint_for(job_id, submission)),
             restart=strategy_text(parse_strategy(settings.restart)),
         )
-        arguments = {
-            "definition": definition.id,
-            "name": submission.name,
-            **submission.changes.model_dump(exclude_none=True),
-            "from_savepoint": submission.from_savepoint,
-            "continues": submission.continues,
-        }
-        told = {name: value for name, value in arguments.items() if value is not None}
-        return operation_info(self._store.submit(job, Asked(who, "submit", told, key)))
+        asked = Asked(who, "submit", submission.model_dump(exclude_none=True), key)
+        return operation_of(self._store.submit(job, asked))
 
-    def cancel(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
-        """End a job now, in the midst of a micro-batch if need be; a later start does that one again."""
-        return operation_info(self._store.want(job_id, Desired.CANCELED, Asked(who, "cancel", {}, key)))
+    def cancel(self, job_id: str, who: str, key: str | None = None) -> Operation:
+        """End a job now, even within a micro-batch; a later start processes that one again."""
+        return operation_of(self._store.set_desired(job_id, Desired.CANCELED, Asked(who, "cancel", {}, key)))
 
     def stop(
         self, job_id: str, who: str, key: str | None = None, *, savepoint: bool = False, drain: bool = False
-    ) -> OperationInfo:
-        """End a job between two micro-batches, perhaps with a savepoint, and when all that is there is processed.
+    ) -> Operation:
+        """End a job between two micro-batches, optionally with a savepoint, or after everything that has arrived.
 
-        The result has the micro-batch, and with a savepoint its id and place.
+        The result has the micro-batch, and the id and place of the savepoint, if any.
         """
         operation_id = new_operation_id()
         stop = Stop(operation_id, drain=drain)
@@ -246,101 +242,101 @@ class JobService:
             name = new_id(dt.datetime.now(dt.UTC))
             stop = Stop(operation_id, name, str(self._home.savepoints / name), drain)
         asked = Asked(who, "stop", {"savepoint": savepoint, "drain": drain}, key)
-        return operation_info(self._store.want(job_id, Desired.FINISHED, asked, stop))
+        return operation_of(self._store.set_desired(job_id, Desired.FINISHED, asked, stop))
 
-    def pause(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
-        """Let a job have no driver until it is resumed."""
-        return operation_info(self._store.want(job_id, Desired.PAUSED, Asked(who, "pause", {}, key)))
+    def pause(self, job_id: str, who: str, key: str | None = None) -> Operation:
+        """End the driver of a job until it is resumed."""
+        return operation_of(self._store.set_desired(job_id, Desired.PAUSED, Asked(who, "pause", {}, key)))
 
-    def resume(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
-        """Let a paused job go on from its checkpoint."""
-        return operation_info(self._store.want(job_id, Desired.RUNNING, Asked(who, "resume", {}, key)))
+    def resume(self, job_id: str, who: str, key: str | None = None) -> Operation:
+        """Continue a paused job from its checkpoint."""
+        return operation_of(self._store.set_desired(job_id, Desired.RUNNING, Asked(who, "resume", {}, key)))
 
     def delete(self, job_id: str, who: str, *, checkpoint: bool = False) -> None:
-        """Delete a job that is over, perhaps with its checkpoint; its events and savepoints stay.
+        """Delete a job that is over, optionally with its checkpoint; its events and savepoints stay.
 
-        JobStateError when it is not over, its driver lives still, or another job has the checkpoint.
+        Raises JobStateError when it is not over, its driver is still alive, or another job has the checkpoint.
         """
         found = self._store.job(job_id)
         if is_alive(self._home.run(job_id, found.epoch)):
-            raise JobStateError(f"The driver of the job {job_id} is only ending. Try again in a moment.")
+            raise JobStateError(f"The driver of the job {job_id} is still ending. Try again in a moment.")
         job = self._store.delete(job_id, who, checkpoint=checkpoint)
         try:
             delete_job_files(self._home, job.id, job.epoch, Path(job.checkpoint) if checkpoint else None)
         except OSError as e:
             raise StoreError(
-                f"The job {job_id} is deleted, and not all of its files are ({e.strerror}). Delete the rest of them in "
+                f"The job {job_id} is deleted, but some of its files are not ({e.strerror}). Delete the rest in "
                 "the manager's folder."
             ) from e
 
-    def savepoint(self, job_id: str, who: str, key: str | None = None) -> OperationInfo:
-        """Take a savepoint of a job, which goes on meanwhile, or of the checkpoint that it left.
+    def savepoint(self, job_id: str, who: str, key: str | None = None) -> Operation:
+        """Take a savepoint while the job goes on, or of the checkpoint that it has left.
 
         The result has the savepoint's id and place.
         """
         if self._store.job(job_id).epoch == 0:
             raise JobStateError(f"The job {job_id} was never started, and has no state.")
-        return operation_info(self._store.begin_operation(job_id, Asked(who, "savepoint", {}, key)))
+        return operation_of(self._store.begin_operation(job_id, Asked(who, "savepoint", {}, key)))
 
     def dump(
         self, job_id: str, who: str, key: str | None = None, *, form: SnapshotFormat, batch: int | None = None
-    ) -> OperationInfo:
-        """Dump the state of a job, which goes on meanwhile, or of the checkpoint that it left.
+    ) -> Operation:
+        """Dump the state while the job goes on, or of the checkpoint that it has left.
 
         The result has the dump's id.
         """
         if self._store.job(job_id).epoch == 0:
             raise JobStateError(f"The job {job_id} was never started, and has no state.")
         asked = Asked(who, "dump", {"format": form, "batch": batch}, key)
-        return operation_info(self._store.begin_operation(job_id, asked))
+        return operation_of(self._store.begin_operation(job_id, asked))
 
     def delete_dump(self, dump_id: str, who: str) -> None:
-        """Delete a dump for good."""
-        found = dump_info(self._home, dump_id)
+        """Delete a dump permanently."""
+        found = read_dump(self._home, dump_id)
         self._store.add_event(found.job, "asked for: delete dump", {"dump": found.id}, who)
         delete_dump(self._home, found.id)
 
     def delete_savepoint(self, savepoint_id: str, who: str) -> None:
-        """Delete a savepoint for good. JobStateError while a job that is not over has begun with it."""
+        """Delete a savepoint permanently. Raises JobStateError while a job that began with it is not over."""
         found = self._savepoint(savepoint_id)
         users = self._jobs_from(found)
         if users:
             raise JobStateError(
-                f"The savepoint {found.id} is what the job {users[0]} began with, which is not over. Stop or cancel "
+                f"The job {users[0]} began with the savepoint {found.id}, and is not over. Stop or cancel "
                 "the job first."
             )
         self._store.add_event(None, "asked for: delete savepoint", {"savepoint": found.id}, who)
         dispose(found.uri)
 
     def send_command(self, job_id: str, command: Command, entry: CommandCatalog) -> None:
-        """Send a command to a job, in the name of who issued it; `entry` is what the job takes.
+        """Send a command to a job on behalf of its issuer; `entry` is the catalog of what the job takes.
 
-        The audit log has the command without its payload, which may hold a secret. Raises BindingError and
+        The audit log gets the command without its payload, which may hold a secret. Raises BindingError and
         ExternalSystemError when it cannot be sent.
         """
         job = self._store.job(job_id)
         place = bound_place(job, COMMANDS, entry.commands)
         binding = command_binding(entry, None if place == entry.commands else place)
-        told = {
+        detail = {
             "command": command.id,
             "kind": command.kind,
             "target": str(command.target)[:_LONGEST_TARGET],
             "version": command.version,
         }
-        self._store.add_event(job_id, "asked for: command", told, command.issued_by)
+        self._store.add_event(job_id, "asked for: command", detail, command.issued_by)
         send_command(command, binding)
 
-    def rescale(self, job_id: str, parallelism: int, who: str, key: str | None = None) -> OperationInfo:
-        """Give a job another number of tasks. The result says how long it stood still."""
+    def rescale(self, job_id: str, parallelism: int, who: str, key: str | None = None) -> Operation:
+        """Change the number of tasks of a job. The result says how long the job was interrupted."""
         if not 1 <= parallelism <= 32768:
             raise JobDefinitionError(f"The parallelism is {parallelism}; it must be from 1 to 32768.")
         job = self._store.job(job_id)
         if job.status in ENDED:
             raise JobStateError(f"The job {job_id} is {job.status}. Rescale one that is not over.")
         asked = Asked(who, "rescale", {"parallelism": parallelism}, key)
-        return operation_info(self._store.begin_operation(job_id, asked))
+        return operation_of(self._store.begin_operation(job_id, asked))
 
-    def _savepoint(self, savepoint_id: str) -> SavepointInfo:
+    def _savepoint(self, savepoint_id: str) -> Savepoint:
         found = {savepoint.id: savepoint for savepoint in self.savepoints()}
         if savepoint_id not in found:
             raise UnknownIdError(
@@ -348,7 +344,7 @@ class JobService:
             )
         return found[savepoint_id]
 
-    def _jobs_from(self, savepoint: SavepointInfo) -> tuple[str, ...]:
+    def _jobs_from(self, savepoint: Savepoint) -> tuple[str, ...]:
         """The jobs that are not over and began with a savepoint."""
         live = self._store.live_jobs()
         return tuple(job.id for job in live if job.settings.get("from_savepoint") == savepoint.uri)

@@ -1,4 +1,4 @@
-"""State reader client: asks the state reader, a process with a Spark of its own, so that the server needs none."""
+"""State reader client: asks the state reader, a process with its own Spark, so that the server needs none."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _PATIENCE_FOR_THE_SAME: Final = 30
 
 
 class StateReader:
-    """Asks a state reader, which is started when somebody asks, one question at a time.
+    """Starts a state reader when it is needed, and asks it one question at a time.
 
     Args:
-        home: the folder of the manager, which gets a log of what the reader prints.
+        home: the folder of the manager, for the log of the reader's output.
         program: the command that starts it.
-        patience_s: how long to wait for an answer before whoever asks is told to ask again.
-        longest_s: after how long a reader that does not answer is killed when something else is asked; for the same
-            question it may take much longer, for a large state does.
+        patience_s: how long to wait for an answer before asking the caller to try again.
+        longest_s: how long a reader may take before another question kills it; for the same question it may take much
+            longer, as a large state does.
 
     """
 
@@ -56,7 +56,7 @@ class StateReader:
         self._reader: _Reader | None = None
 
     def ask(self, question: Question) -> KeyPage:
-        """The answer to a question. Raises UnknownIdError, CheckpointError, and ExternalSystemError to ask again."""
+        """The answer to a question. Raises UnknownIdError, CheckpointError, or ExternalSystemError to try again."""
         deadline_s = time.monotonic() + self._patience_s
         if not self._turn.acquire(timeout=self._patience_s):
             raise _busy("others are reading state")
@@ -76,10 +76,10 @@ class StateReader:
         if reader is None or reader.is_overdue(line) or not reader.lives():
             self.close()
             reader = self._reader = _Reader(self._program, self._output, self._longest_s)
-        told = reader.ask(line, deadline_s)
-        if told is None:
+        reply = reader.ask(line, deadline_s)
+        if reply is None:
             raise self._no_answer(reader)
-        answer = msgspec.json.decode(told, type=Answer)
+        answer = msgspec.json.decode(reply, type=Answer)
         if answer.page is not None:
             return answer.page
         raise (UnknownIdError if answer.unknown else CheckpointError)(answer.error)
@@ -90,15 +90,15 @@ class StateReader:
                 "the state is being read" if reader.has_started else "the process that reads it starts"
             )
         if reader.has_started:
-            return CheckpointError(f"The process that reads state has died; {self._output} says why.")
+            return CheckpointError(f"The process that reads state has died; see {self._output}.")
         return CheckpointError(
-            f"The process that reads state cannot start; {self._output} says why. penstock doctor looks for the cause."
+            f"The process that reads state cannot start; see {self._output}, or run penstock doctor."
         )
 
 
 def _busy(why: str) -> ExternalSystemError:
     return ExternalSystemError(
-        f"The state cannot be shown yet: {why}. Ask again in some seconds, or take a dump."
+        f"The state cannot be shown yet: {why}. Try again in a few seconds, or take a dump."
     )
 
 
@@ -120,7 +120,7 @@ class _Reader:
         self._begun: Final = process_of(self._process.pid)
         self._lines: Final[queue.Queue[bytes]] = queue.Queue()
         self._longest_s: Final = longest_s
-        # What is being waited for, and since when: a question, or before the first one the start.
+        # What it waits for, and since when: a question, or the start before the first one.
         self._line: bytes | None = None
         self._since_s: float | None = time.monotonic()
         assert self._process.stdout is not None
@@ -133,7 +133,7 @@ class _Reader:
         return self._process.poll() is None
 
     def is_overdue(self, line: bytes) -> bool:
-        """Whether it has been silent for too long. Who asks the same again gains nothing by a new start."""
+        """Whether it has been silent for too long. Repeating the same question is no reason for a restart."""
         if self._since_s is None:
             return False
         most_s = self._longest_s * (_PATIENCE_FOR_THE_SAME if line == self._line else 1)
@@ -145,9 +145,9 @@ class _Reader:
         return self._line is not None
 
     def ask(self, line: bytes, deadline_s: float) -> bytes | None:
-        """The answer, None when it did not come in time, or never will.
+        """The answer; None when it did not arrive in time, or never will.
 
-        Whoever asks the same again gets the answer that came too late before.
+        Repeating the question returns an answer that arrived too late before.
         """
         if self._since_s is not None:
             late = self._next(deadline_s)
@@ -175,13 +175,13 @@ class _Reader:
                     pipe.close()
 
     def _next(self, deadline_s: float) -> bytes | None:
-        """The line that is waited for."""
+        """The next line."""
         try:
             line = self._lines.get(timeout=max(0.0, deadline_s - time.monotonic()))
         except queue.Empty:
             return None
         if not line:
-            # It has ended; whoever looks for the next line is to learn that, too.
+            # It has ended, which the next caller must learn too.
             self._lines.put(line)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1)

@@ -42,10 +42,10 @@ jobs: Final = sa.Table(
     sa.Column("delay_ms", sa.BigInteger, nullable=False),
     sa.Column("signalled_ms", sa.BigInteger),
     sa.Column("history", sa.JSON, nullable=False),
-    # The number of the newest run, and of all changes of the row.
+    # The number of the newest run, and the number of changes to the row.
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
-    # Two jobs that are not over never write to one checkpoint.
+    # Two jobs that are not over never share a checkpoint.
     sa.Index(
         "ix_jobs_live_checkpoint", "checkpoint", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
     ),
@@ -59,7 +59,7 @@ runs: Final = sa.Table(
     sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("host", sa.Text, nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
-    # The process, once it was seen: its id, and its start in ticks since the boot of that name.
+    # The process, once it is known: its id, and its start in ticks since the boot with that id.
     sa.Column("pid", sa.BigInteger),
     sa.Column("started_ticks", sa.BigInteger),
     sa.Column("boot", sa.Text),
@@ -79,7 +79,7 @@ operations: Final = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("result", sa.JSON(none_as_null=True)),
     sa.Column("error", sa.Text),
-    # Whoever repeats a request with the same key gets the same operation, and with another request an error.
+    # Repeating a request with its key returns the same operation; another request with that key is an error.
     sa.Column("idempotency_key", sa.Text),
     sa.Column("request_digest", sa.Text, nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
@@ -92,10 +92,10 @@ operations: Final = sa.Table(
 events: Final = sa.Table(
     "events",
     METADATA,
-    # SQLite numbers rows by itself only in a column of this type.
+    # SQLite numbers rows only in a column of this type.
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
     sa.Column("at_ms", sa.BigInteger, nullable=False),
-    # No reference: an event outlives what it tells of.
+    # Not a reference: an event outlives its job.
     sa.Column("job_id", sa.Text),
     sa.Column("who", sa.Text, nullable=False),
     sa.Column("what", sa.Text, nullable=False),

@@ -1,4 +1,4 @@
-"""Engine: a store by its URL, with tables of this version."""
+"""Engine: opens a store by its URL, and migrates its tables to this version."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["connect", "reading", "sqlite_url", "writing"]
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _BUSY_MS: Final = 10_000
 _CONNECT_S: Final = 10
-# A manager that stands still, or whose machine is gone, must not keep the others waiting for what it has locked.
+# A suspended manager, or one whose machine is gone, must not hold locks forever.
 _POSTGRESQL_SETTINGS: Final = {"idle_in_transaction_session_timeout": "4s", "lock_timeout": "10s"}
-# A database that is gone without a word is noticed.
+# A database that vanishes silently is noticed.
 _CONNECTION_OPTIONS: Final = {
     "connect_timeout": _CONNECT_S,
     "keepalives_idle": 5,
@@ -41,10 +41,10 @@ def sqlite_url(path: Path) -> str:
 
 
 def connect(url: str) -> sa.Engine:
-    """An engine for a store, whose tables are made or migrated first. Safe for several processes at once.
+    """An engine for a store, after its tables are created or migrated. Safe for several processes at once.
 
     The URL is `sqlite:///PATH`, or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`. Raises JobDefinitionError for any
-    other, StoreError when the store cannot be used.
+    other URL, StoreError when the store cannot be used.
     """
     engine = _engine(url)
     try:
@@ -57,8 +57,8 @@ def connect(url: str) -> sa.Engine:
             command.upgrade(config, "head")
     except CommandError as e:
         raise StoreError(
-            f"The store {_shown(engine)} was made by another version of penstock ({e}). Use the newest version that "
-            "has used it, or another store."
+            f"The store {_masked_url(engine)} was made by another version of penstock ({e}). Use the newest version "
+            "that has used it, or another store."
         ) from e
     except BaseException:
         engine.dispose()
@@ -68,9 +68,9 @@ def connect(url: str) -> sa.Engine:
 
 @contextlib.contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that may write; on SQLite it waits for others that do. StoreError when the store cannot do it."""
+    """A transaction that may write; on SQLite it waits for other writers. Raises StoreError."""
     with (
-        _told(engine),
+        _raise_as_store_errors(engine),
         engine.connect().execution_options(**{_WRITES: True}) as connection,
         connection.begin(),
     ):
@@ -79,8 +79,8 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextlib.contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that only reads. StoreError when the store cannot do it."""
-    with _told(engine), engine.begin() as connection:
+    """A transaction that only reads. Raises StoreError."""
+    with _raise_as_store_errors(engine), engine.begin() as connection:
         yield connection
 
 
@@ -102,7 +102,7 @@ def _sqlite(url: sa.URL) -> sa.Engine:
     path = Path(str(url.database))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Bindings are in the store, and they may hold secrets; SQLite gives its other files the same rights.
+        # The store holds bindings, which may have secrets; SQLite gives its other files the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as e:
         raise StoreError(
@@ -113,19 +113,19 @@ def _sqlite(url: sa.URL) -> sa.Engine:
     )
 
     def prepare(connection: Any, _: Any) -> None:
-        # Transactions are begun below, for Python's module would begin them late.
+        # Transactions begin below, since Python's module would begin them late.
         connection.isolation_level = None
         for pragma in (
             f"busy_timeout = {_BUSY_MS}",
             "journal_mode = WAL",
-            # A change that was told must not be lost with the power.
+            # An acknowledged change must survive a power loss.
             "synchronous = FULL",
             "foreign_keys = ON",
         ):
             connection.execute(f"PRAGMA {pragma}")
 
     def begin(connection: sa.Connection) -> None:
-        # One that read first and wrote then could fail when another has written meanwhile.
+        # A transaction that reads first and then writes could fail when another one has written in between.
         writes = connection.get_execution_options().get(_WRITES)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -153,20 +153,21 @@ def _postgresql(url: sa.URL) -> sa.Engine:
     return engine
 
 
-def _shown(engine: sa.Engine) -> str:
+def _masked_url(engine: sa.Engine) -> str:
     return engine.url.set(drivername=engine.dialect.name).render_as_string(hide_password=True)
 
 
 @contextlib.contextmanager
-def _told(engine: sa.Engine) -> Iterator[None]:
-    """Errors of the database as sentences. A broken constraint is for the caller, who knows what it means."""
+def _raise_as_store_errors(engine: sa.Engine) -> Iterator[None]:
+    """Raise errors of the database as StoreError. A violated constraint is for the caller, who knows what it means."""
     try:
         yield
     except sa.exc.IntegrityError:
         raise
     except sa.exc.DBAPIError as e:
         raise StoreError(
-            f"The store {_shown(engine)} cannot be used: {str(e.orig).strip()}. See what there is before you try again."
+            f"The store {_masked_url(engine)} cannot be used: {str(e.orig).strip()}. Check what was "
+            "done before you try again."
         ) from e
     except sa.exc.TimeoutError as e:
-        raise StoreError(f"The store {_shown(engine)} is too busy: {e}. Try again.") from e
+        raise StoreError(f"The store {_masked_url(engine)} is too busy: {e}. Try again.") from e

@@ -1,4 +1,4 @@
-"""Requests: what users ask for becomes operations and events, in the transactions of the store."""
+"""Requests: what users request becomes operations and events, within the transactions of the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MANAGER: Final = "manager"
-"""Who did what users did not."""
+"""Who did what no user did."""
 
 UNFINISHED: Final = ("PENDING", "RUNNING")
 
@@ -43,7 +43,7 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user asks for: who, what, and the key by which a repeated request is known."""
+    """What a user requests: who, what, and the key that identifies a repeated request."""
 
     who: str
     kind: OperationKind
@@ -51,7 +51,7 @@ class Asked:
     key: str | None = None
 
     def digest(self, job_id: str | None) -> str:
-        """What requests with the same key must have in common."""
+        """What requests with the same key must share."""
         return hashlib.sha256(
             msgspec.json.encode((self.kind, job_id, self.arguments), order="deterministic")
         ).hexdigest()
@@ -63,12 +63,12 @@ def new_operation_id() -> str:
 
 
 def as_id(text: str) -> str:
-    """A text as an id to look for. PostgreSQL refuses a NUL, which no id has, and which a client may send."""
+    """A text as an id to look for. PostgreSQL refuses NUL, which no id has but a client may send."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def same_request(connection: sa.Connection, asked: Asked, job_id: str | None) -> OperationRow | None:
-    """The operation of a request that was made before. IdempotencyError when its key was that of another one."""
+    """The operation of an earlier request with the same key. Raises IdempotencyError if that one was different."""
     if asked.key is None:
         return None
     mine = (operations.c.created_by == asked.who, operations.c.idempotency_key == asked.key)
@@ -121,14 +121,14 @@ def end_operation(
     result: dict[str, Any] | None = None,
     error: str | None = None,
 ) -> OperationRow:
-    """End an operation: with a result, or with an error. One that has ended stays as it is."""
+    """End an operation with a result or an error. An ended one stays as it is."""
     state = "DONE" if error is None else "FAILED"
     values = {"state": state, "result": result, "error": error, "ended_ms": now_ms}
     mine = (operations.c.id == operation.id, operations.c.state.in_(UNFINISHED))
     if connection.execute(operations.update().where(*mine).values(values)).rowcount == 1:
         detail = {"operation": operation.id} | ({"error": error} if error else {})
         if operation.kind == "rescale":
-            # How long the job stood still is asked for long after the operation is forgotten.
+            # How long the job was interrupted is needed long after the operation is forgotten.
             detail |= {name: (result or {})[name] for name in _TOLD_OF_RESCALES if name in (result or {})}
         add_event(
             connection, now_ms, operation.job_id, MANAGER, f"{operation.kind} is {state.lower()}", detail
@@ -137,7 +137,7 @@ def end_operation(
 
 
 def settle(connection: sa.Connection, now_ms: int, job: JobRow, end: End | None) -> None:
-    """End the operations that are over now that a job has its status; `end` is how its run has ended."""
+    """End the operations that the job's new status completes; `end` is how its run has ended."""
     needs_driver = job.stop is not None and job.stop.needs_driver
     done = not needs_driver or (end is not None and end.stop_done)
     mine = (operations.c.job_id == job.id, operations.c.state.in_(UNFINISHED))
@@ -145,18 +145,18 @@ def settle(connection: sa.Connection, now_ms: int, job: JobRow, end: End | None)
         outcome = settled(operation.kind, job.status, stop_done=done)
         if outcome is None:
             continue
-        told = end if operation.kind == "stop" else None
+        answer = end if operation.kind == "stop" else None
         ok, error = outcome
-        if ok and not (told is not None and told.stop_error):
-            end_operation(connection, now_ms, operation, result=dict(told.details) if told else {})
+        if ok and not (answer is not None and answer.stop_error):
+            end_operation(connection, now_ms, operation, result=dict(answer.details) if answer else {})
         else:
-            end_operation(connection, now_ms, operation, error=error or (told.stop_error if told else ""))
+            end_operation(connection, now_ms, operation, error=error or (answer.stop_error if answer else ""))
 
 
 def add_event(
     connection: sa.Connection, now_ms: int, job_id: str | None, who: str, what: str, detail: dict[str, Any]
 ) -> None:
-    """Tell who did what."""
+    """Record who did what."""
     row = {"at_ms": now_ms, "job_id": job_id, "who": who, "what": what, "detail": detail}
     connection.execute(events.insert().values(row))
 
@@ -169,7 +169,7 @@ def find_operations(connection: sa.Connection, *conditions: sa.ColumnElement[boo
 
 def rows_of(result: sa.CursorResult[Any], kind: type[_Row]) -> list[_Row]:
     """Rows as a type whose fields are the columns."""
-    # SQLAlchemy has its own kind of text for names, which msgspec does not take.
+    # SQLAlchemy has its own type for names, which msgspec does not accept.
     return [
         msgspec.convert({str(name): value for name, value in row.items()}, kind) for row in result.mappings()
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -9,9 +10,10 @@ import msgspec
 from penstock.server.lifecycle.decisions import JobFacts
 from penstock.server.lifecycle.restarts import RestartHistory, parse_strategy
 from penstock.server.lifecycle.statuses import Desired, JobStatus
+from penstock.server.resource import Resource
 
 __all__ = [
-    "EventRow",
+    "Event",
     "JobRow",
     "NewJob",
     "OperationKind",
@@ -28,7 +30,7 @@ OperationState: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "FAILED"]
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """How a job is to be stopped: for which operation, with which savepoint at which place, and whether drained."""
+    """How to stop a job: for which operation, with which savepoint at which place, and whether drained."""
 
     operation: str
     savepoint: str | None = None
@@ -37,7 +39,7 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def needs_driver(self) -> bool:
-        """Whether only a running job can be stopped so."""
+        """Whether only a running job can be stopped like this."""
         return self.savepoint is not None or self.drain
 
 
@@ -85,7 +87,7 @@ class JobRow(NewJob, frozen=True, kw_only=True):
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of a job: its process, by id and start in ticks since a boot, and its end."""
+    """A run of a job: its process, by its id and its start in ticks since a boot, and its end."""
 
     job_id: str
     epoch: int
@@ -101,7 +103,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asked for, and what came of it."""
+    """What a user requested, and the outcome."""
 
     id: str
     kind: OperationKind
@@ -117,7 +119,8 @@ class OperationRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int | None
 
 
-class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Event(Resource):
     """Who did what, when, to which job."""
 
     id: int

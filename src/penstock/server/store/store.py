@@ -1,4 +1,4 @@
-"""The store: every change of a job is one transaction, compares before it sets, and leaves an event."""
+"""The store: every change of a job is one transaction that compares before it sets, and leaves an event."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.server.store.requests import (
     settle,
 )
 from penstock.server.store.row_types import (
-    EventRow,
+    Event,
     JobRow,
     NewJob,
     OperationKind,
@@ -45,7 +45,7 @@ _WISHES: Final = ("cancel", "stop", "pause", "resume")
 
 
 class Store:
-    """A store that is open. Safe to use from several threads.
+    """An open store. Safe to use from several threads.
 
     Args:
         engine: from `connect`.
@@ -59,35 +59,35 @@ class Store:
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """The store at a URL, made or migrated when need be. Raises StoreError when it cannot be used."""
+        """The store at a URL, created or migrated if necessary. Raises StoreError when it cannot be used."""
         return cls(connect(url))
 
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
 
-    # Looking
+    # Reading
 
     def job(self, job_id: str) -> JobRow:
-        """A job. UnknownIdError when there is none."""
+        """A job. Raises UnknownIdError."""
         with reading(self._engine) as connection:
             return _job(connection, job_id)
 
     def jobs(
         self,
         statuses: Collection[JobStatus] = tuple(JobStatus),
-        most: int = 1000,
-        behind: tuple[int, str] | None = None,
+        limit: int = 1000,
+        after: tuple[int, str] | None = None,
     ) -> list[JobRow]:
-        """The jobs with one of the statuses, newest first; those `behind` one, by when it was created, and its id."""
+        """The jobs with one of the statuses, newest first; only those after a creation time and an id, if given."""
         query = (
             sa.select(jobs)
             .where(jobs.c.status.in_(sorted(statuses)))
             .order_by(jobs.c.created_ms.desc(), jobs.c.id)
-            .limit(most)
+            .limit(limit)
         )
-        if behind is not None:
-            created_ms, job_id = behind
+        if after is not None:
+            created_ms, job_id = after
             same = sa.and_(jobs.c.created_ms == created_ms, jobs.c.id > as_id(job_id))
             query = query.where(sa.or_(jobs.c.created_ms < created_ms, same))
         with reading(self._engine) as connection:
@@ -95,10 +95,10 @@ class Store:
 
     def live_jobs(self) -> list[JobRow]:
         """The jobs that are not over."""
-        return self.jobs(set(JobStatus) - ENDED, most=100_000)
+        return self.jobs(set(JobStatus) - ENDED, limit=100_000)
 
     def run(self, job_id: str, epoch: int) -> RunRow:
-        """A run of a job. UnknownIdError when there is none."""
+        """A run of a job. Raises UnknownIdError."""
         query = sa.select(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
         with reading(self._engine) as connection:
             found = rows_of(connection.execute(query), RunRow)
@@ -113,7 +113,7 @@ class Store:
             return rows_of(connection.execute(query), RunRow)
 
     def operation(self, operation_id: str) -> OperationRow:
-        """An operation. UnknownIdError when there is none."""
+        """An operation. Raises UnknownIdError."""
         with reading(self._engine) as connection:
             found = find_operations(connection, operations.c.id == as_id(operation_id))
         if not found:
@@ -121,21 +121,21 @@ class Store:
         return found[0]
 
     def unfinished_operations(self, kinds: Collection[OperationKind]) -> list[OperationRow]:
-        """The operations of some kinds that last, oldest first."""
+        """The unfinished operations of some kinds, oldest first."""
         with reading(self._engine) as connection:
             return find_operations(
                 connection, operations.c.kind.in_(kinds), operations.c.state.in_(UNFINISHED)
             )
 
     def unfinished_of(self, job_id: str) -> list[OperationRow]:
-        """The operations on a job that last, oldest first."""
+        """The unfinished operations on a job, oldest first."""
         with reading(self._engine) as connection:
             return find_operations(
                 connection, operations.c.job_id == job_id, operations.c.state.in_(UNFINISHED)
             )
 
     def has_run(self, checkpoint: str) -> bool:
-        """Whether a job with a checkpoint has ever been RUNNING, so that the checkpoint must be there."""
+        """Whether a job with a checkpoint has ever been RUNNING, so that the checkpoint must exist."""
         query = (
             sa.select(events.c.id)
             .join(jobs, jobs.c.id == events.c.job_id)
@@ -149,40 +149,40 @@ class Store:
         with reading(self._engine) as connection:
             return connection.execute(query).first() is not None
 
-    def rescales(self, job_id: str, most: int = 100) -> list[OperationRow]:
+    def rescales(self, job_id: str, limit: int = 100) -> list[OperationRow]:
         """The newest operations that rescale a job, oldest first."""
         query = (
             sa.select(operations)
             .where(operations.c.job_id == job_id, operations.c.kind == "rescale")
             .order_by(operations.c.created_ms.desc(), operations.c.id.desc())
-            .limit(most)
+            .limit(limit)
         )
         with reading(self._engine) as connection:
             return rows_of(connection.execute(query), OperationRow)[::-1]
 
-    def events_by(self, job_id: str, who: str, most: int = 100) -> list[EventRow]:
-        """The newest events by somebody on a job, oldest first."""
+    def events_by(self, job_id: str, who: str, limit: int = 100) -> list[Event]:
+        """The newest events by one user on a job, oldest first."""
         query = (
             sa.select(events)
             .where(events.c.job_id == job_id, events.c.who == who)
             .order_by(events.c.id.desc())
-            .limit(most)
+            .limit(limit)
         )
         with reading(self._engine) as connection:
-            return rows_of(connection.execute(query), EventRow)[::-1]
+            return rows_of(connection.execute(query), Event)[::-1]
 
-    def events(self, job_id: str | None = None, after: int = 0, most: int = 1000) -> list[EventRow]:
-        """Events behind one, of one job or all, oldest first."""
-        query = sa.select(events).where(events.c.id > after).order_by(events.c.id).limit(most)
+    def events(self, job_id: str | None = None, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The events after one, of one job or all, oldest first."""
+        query = sa.select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
         if job_id is not None:
             query = query.where(events.c.job_id == job_id)
         with reading(self._engine) as connection:
-            return rows_of(connection.execute(query), EventRow)
+            return rows_of(connection.execute(query), Event)
 
     # What users do
 
     def submit(self, job: NewJob, asked: Asked) -> OperationRow:
-        """Add a job that is to run. JobStateError when a job that is not over has its checkpoint."""
+        """Add a job to run. Raises JobStateError when a job that is not over has its checkpoint."""
         now_ms = self._now_ms()
         row = {
             **msgspec.to_builtins(job),
@@ -200,7 +200,7 @@ class Store:
 
         def add(connection: sa.Connection) -> OperationRow:
             try:
-                # Within its own savepoint, since PostgreSQL goes on with a transaction only behind one.
+                # In its own savepoint: after an error, PostgreSQL continues a transaction only from one.
                 with connection.begin_nested():
                     connection.execute(jobs.insert().values(row))
             except sa.exc.IntegrityError:
@@ -209,22 +209,24 @@ class Store:
                 )
                 other = connection.execute(live).scalar_one_or_none()
                 raise JobStateError(
-                    f"The checkpoint is that of the job {other}, which is not over. Stop or cancel that one first."
+                    f"The job {other} has this checkpoint, and is not over. Stop or cancel it first."
                 ) from None
             return add_operation(connection, self._now_ms(), job.id, asked, result={"job": job.id})
 
         return self._asked(asked, None, add)
 
-    def want(self, job_id: str, desired: Desired, asked: Asked, stop: Stop | None = None) -> OperationRow:
-        """Change what is wanted of a job. JobStateError when it is over, or its end was asked for already."""
+    def set_desired(
+        self, job_id: str, desired: Desired, asked: Asked, stop: Stop | None = None
+    ) -> OperationRow:
+        """Set the desired status of a job. Raises JobStateError when it is over, or its end was already requested."""
 
         def change(connection: sa.Connection) -> OperationRow:
             job = _job(connection, job_id, lock=True)
             if job.status in ENDED:
-                raise JobStateError(f"The job {job_id} is {job.status}, and stays so. Submit it anew.")
+                raise JobStateError(f"The job {job_id} is {job.status}, which is final. Submit it again.")
             if not may_want(job.desired, desired):
                 raise JobStateError(
-                    f"The job {job_id} is already to be {job.desired}, which is not taken back."
+                    f"{job.desired} is already requested for the job {job_id}, and cannot be undone."
                 )
             connection.execute(
                 jobs.update()
@@ -242,7 +244,7 @@ class Store:
                 operations.c.state.in_(UNFINISHED),
             ):
                 end_operation(
-                    connection, self._now_ms(), before, error=f"A user wants it to be {desired} since."
+                    connection, self._now_ms(), before, error=f"A user has since requested {desired}."
                 )
             operation_id = None if stop is None else stop.operation
             added = add_operation(connection, self._now_ms(), job_id, asked, operation_id=operation_id)
@@ -253,7 +255,7 @@ class Store:
         return self._asked(asked, job_id, change)
 
     def begin_operation(self, job_id: str, asked: Asked, operation_id: str | None = None) -> OperationRow:
-        """Ask for something that leaves what is wanted of a job. UnknownIdError when there is no such job."""
+        """Request an operation that does not change the desired status. Raises UnknownIdError."""
 
         def add(connection: sa.Connection) -> OperationRow:
             _job(connection, job_id)
@@ -262,22 +264,22 @@ class Store:
         return self._asked(asked, job_id, add)
 
     def delete(self, job_id: str, who: str, *, checkpoint: bool) -> JobRow:
-        """Delete a job that is over; gives what it was. Its events stay.
+        """Delete a job that is over, and return it. Its events stay.
 
-        With `checkpoint` its checkpoint is to be deleted too. JobStateError when the job is not over, or the checkpoint
-        is that of another job.
+        `checkpoint` says that its checkpoint will be deleted too. Raises JobStateError when the job is not over, or
+        another job has the checkpoint.
         """
         with writing(self._engine) as connection:
             job = _job(connection, job_id, lock=True)
             if job.status not in ENDED:
                 raise JobStateError(
-                    f"The job {job_id} is {job.status}. Cancel it first; only one that is over goes."
+                    f"The job {job_id} is {job.status}. Cancel it first; only a job that is over can be deleted."
                 )
             if checkpoint:
                 others = sa.select(jobs.c.id).where(jobs.c.checkpoint == job.checkpoint, jobs.c.id != job_id)
                 for other in connection.execute(others).scalars():
                     raise JobStateError(
-                        f"The checkpoint is that of the job {other} as well. Delete {job_id} without its checkpoint, "
+                        f"The job {other} has the checkpoint too. Delete {job_id} without its checkpoint, "
                         f"or {other} first."
                     )
             for table in (operations, runs):
@@ -290,12 +292,12 @@ class Store:
     def _asked(
         self, asked: Asked, job_id: str | None, act: Callable[[sa.Connection], OperationRow]
     ) -> OperationRow:
-        """Do what is asked, unless the same was asked with the same key before."""
+        """Do what is requested, unless the same request with the same key was done before."""
         try:
             with writing(self._engine) as connection:
                 return same_request(connection, asked, job_id) or act(connection)
         except sa.exc.IntegrityError:
-            # Somebody has used the key since it was looked for.
+            # The key was used after the look-up.
             with reading(self._engine) as connection:
                 found = same_request(connection, asked, job_id)
             if found is None:
@@ -305,12 +307,12 @@ class Store:
     # What the manager does
 
     def lead(self, holder: str, lease_ms: int) -> int | None:
-        """The epoch with which a manager leads from now until the lease ends; None while another leads."""
+        """The epoch with which a manager leads from now until the lease ends; None while another one leads."""
         try:
             with writing(self._engine) as connection:
                 return try_to_lead(connection, holder, lease_ms, self._now_ms())
         except sa.exc.IntegrityError:
-            # Another was the first of all at the same moment.
+            # Another manager was the very first at the same moment.
             return None
 
     def resign(self, holder: str) -> None:
@@ -326,10 +328,10 @@ class Store:
     def record(
         self, leader: int, job: JobRow, decision: Decision, *, host: str = "", end: End | None = None
     ) -> JobRow:
-        """Record a decision on a job as it was looked at, before it is carried out.
+        """Record a decision on a job as observed, before it is carried out.
 
-        `end` is how its run has ended. Raises JobChangedError when the job is no longer as it was, LeadershipLostError
-        when another manager leads.
+        `end` is how its run has ended. Raises JobChangedError when the job has changed since, LeadershipLostError when
+        another manager leads.
         """
         now_ms = self._now_ms()
         changes: dict[str, Any] = {"version": job.version + 1}
@@ -352,7 +354,7 @@ class Store:
             check_leader(connection, leader)
             as_it_was = (jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.version == job.version)
             if connection.execute(jobs.update().where(*as_it_was).values(changes)).rowcount != 1:
-                raise JobChangedError(f"The job {job.id} was changed meanwhile. Look at it again.")
+                raise JobChangedError(f"The job {job.id} has changed in the meantime. Look at it again.")
             after = _job(connection, job.id)
             if starts:
                 connection.execute(
@@ -375,7 +377,7 @@ class Store:
         self._note(leader, run, {"pid": pid, "started_ticks": started_ticks, "boot": boot})
 
     def note_end(self, leader: int, run: RunRow, end: End, exit_code: int | None) -> None:
-        """Note how a run ended, the first time that it is seen."""
+        """Note how a run ended, the first time that this is observed."""
         if run.ended_ms is None:
             ended = {
                 "ended_ms": self._now_ms(),
@@ -399,15 +401,15 @@ class Store:
         result: dict[str, Any] | None = None,
         error: str | None = None,
     ) -> None:
-        """End an operation: with a result, or with an error."""
+        """End an operation with a result or an error."""
         with writing(self._engine) as connection:
             check_leader(connection, leader)
             end_operation(connection, self._now_ms(), operation, result=result, error=error)
 
     def begin_if_unchanged(self, leader: int, job: JobRow, asked: Asked) -> OperationRow:
-        """Ask for something as the leader, of a job as it was looked at.
+        """Request an operation as the leader, on a job as observed.
 
-        Raises JobChangedError when the job has another status or run since, or a user asked for anything.
+        Raises JobChangedError when the job has another status or run since, or a user has requested anything.
         """
         with writing(self._engine) as connection:
             check_leader(connection, leader)
@@ -415,19 +417,19 @@ class Store:
             mine = (operations.c.job_id == job.id, operations.c.state.in_(UNFINISHED))
             as_it_was = (now.status, now.desired, now.epoch) == (job.status, job.desired, job.epoch)
             if not as_it_was or find_operations(connection, *mine):
-                raise JobChangedError(f"The job {job.id} was changed meanwhile. Look at it again.")
+                raise JobChangedError(f"The job {job.id} has changed in the meantime. Look at it again.")
             return add_operation(connection, self._now_ms(), job.id, asked)
 
     def add_event_of_leader(
         self, leader: int, job_id: str, who: str, what: str, detail: dict[str, Any]
     ) -> None:
-        """Tell that something has happened, unless another manager leads."""
+        """Record that something has happened, unless another manager leads."""
         with writing(self._engine) as connection:
             check_leader(connection, leader)
             add_event(connection, self._now_ms(), job_id, who, what, detail)
 
     def operation_runs(self, leader: int, operation: OperationRow) -> None:
-        """Note that an operation was begun."""
+        """Note that an operation has begun."""
         with writing(self._engine) as connection:
             check_leader(connection, leader)
             mine = (operations.c.id == operation.id, operations.c.state == "PENDING")
@@ -436,7 +438,7 @@ class Store:
     def add_event(
         self, job_id: str | None, what: str, detail: dict[str, Any] | None = None, who: str = MANAGER
     ) -> None:
-        """Tell that something has happened."""
+        """Record that something has happened."""
         with writing(self._engine) as connection:
             add_event(connection, self._now_ms(), job_id, who, what, detail or {})
 

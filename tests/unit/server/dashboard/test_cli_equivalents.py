@@ -18,8 +18,7 @@ SHOWN = {
     cli_equivalents.show_job("rooms-1"): {"job": "rooms-1"},
     cli_equivalents.show_metrics("rooms-1"): {"job": "rooms-1", "watch": True},
     cli_equivalents.submit_job("rooms", {"name": "my rooms", "parallelism": 4}): {
-        "job_file": "rooms",
-        "detached": True,
+        "definition": "rooms",
         "name": "my rooms",
         "parallelism": 4,
     },

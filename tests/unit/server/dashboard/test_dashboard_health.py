@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from penstock.server.api.models import Command
-from penstock.server.dashboard.forms import WrongInputError, checked
+from penstock.server.dashboard.forms import WrongInputError, check_form
 from penstock.server.dashboard.health import ATTENTION, Level, health_of, lag_of, throughput_of
 from penstock.server.dashboard.jobs_page import job_row
 from penstock.server.lifecycle.statuses import Desired, JobStatus
-from penstock.server.service.job_info import JobInfo
+from penstock.server.service.job_resources import Job
 
 NOW_MS = 1_800_000_000_000
 
@@ -21,8 +21,8 @@ def job(
     progress: dict[str, Any] | None = None,
     restarts: int = 0,
     since_s: int = 3600,
-) -> JobInfo:
-    return JobInfo(
+) -> Job:
+    return Job(
         id="rooms-1",
         name="rooms",
         definition="rooms",
@@ -39,6 +39,7 @@ def job(
         bindings={},
         settings={},
         progress=progress,
+        scaling=None,
     )
 
 
@@ -71,7 +72,7 @@ def test_each_status_has_a_word_and_an_icon(status: JobStatus) -> None:
         (job(JobStatus.CANCELED, {"dead_letters": 3}), "Canceled", Level.IDLE),
     ],
 )
-def test_health_follows_from_status_and_progress(made: JobInfo, word: str, level: Level) -> None:
+def test_health_follows_from_status_and_progress(made: Job, word: str, level: Level) -> None:
     """Who has to look is told by the level."""
     health = health_of(made, NOW_MS)
     assert (health.word, health.level) == (word, level)
@@ -107,6 +108,6 @@ def test_a_job_that_is_behind_counts_as_running_too() -> None:
 def test_a_form_says_what_to_fill_in() -> None:
     """In words for who fills it in, not for who wrote the models."""
     with pytest.raises(WrongInputError, match=r"^Fill in kind\.$"):
-        checked(Command, {"kind": "", "target": "*"})
+        check_form(Command, {"kind": "", "target": "*"})
     with pytest.raises(WrongInputError, match=r"^Version cannot be -1: "):
-        checked(Command, {"kind": "pause", "target": "*", "version": -1})
+        check_form(Command, {"kind": "pause", "target": "*", "version": -1})

@@ -7,12 +7,13 @@ from penstock.operators.record_blocks import DeadLetter
 from penstock.savepoints.state_pages import StoredKey
 from penstock.server.dashboard.failures_page import letter_rows, reason_rows
 from penstock.server.dashboard.savepoints_page import savepoint_row
-from penstock.server.dashboard.state_page import key_rows, shown_states
-from penstock.server.service.job_info import SavepointInfo
+from penstock.server.dashboard.state_page import key_rows, list_state_names
+from penstock.server.service.job_resources import Savepoint
+from penstock.server.service.view_resources import dead_letters_of
 
 
-def stored(key: object, values: dict[str, object] | None, **more: object) -> StoredKey:
-    return StoredKey(key=key, key_group=3, bytes=2048, values=values, **more)  # type: ignore[arg-type]
+def stored(key: object, values: dict[str, object] | None, timers: object = None) -> StoredKey:
+    return StoredKey(key=key, key_group=3, bytes=2048, values=values, timers=timers, windows=None)
 
 
 def test_keys_show_what_they_hold() -> None:
@@ -22,7 +23,7 @@ def test_keys_show_what_they_hold() -> None:
         stored([1, "b"], {"limit": 7, ":x": "y" * 500}),
         stored("c", None),
     )
-    names = shown_states(found)
+    names = list_state_names(found)
     assert names == ["limit", ":x", "timers"]
     first, second, third = key_rows(found, names)
     assert first == {
@@ -40,7 +41,7 @@ def test_keys_show_what_they_hold() -> None:
         "",
     )
     assert third["s0"] == "too much to show"
-    assert shown_states(()) == []
+    assert list_state_names(()) == []
 
 
 def letter(reason: str, offset: int, raw: bytes = b"{}", step: str = "") -> FoundLetter:
@@ -49,7 +50,9 @@ def letter(reason: str, offset: int, raw: bytes = b"{}", step: str = "") -> Foun
 
 def test_dead_letters_are_shown_newest_first() -> None:
     """With a sample, as text where it is some; and the reasons by how many have them."""
-    found = [letter("late", 1), letter("late", 2, b"\xff"), letter("boom", 3, b"x" * 300, "count")]
+    found = dead_letters_of(
+        [letter("late", 1), letter("late", 2, b"\xff"), letter("boom", 3, b"x" * 300, "count")]
+    )
     rows = letter_rows(found)
     assert [row["place"] for row in rows] == ["hits 00000 3", "hits 00000 2", "hits 00000 1"]
     assert [row["sample"] for row in rows] == ["x" * 200, "/w==", "{}"]
@@ -59,7 +62,5 @@ def test_dead_letters_are_shown_newest_first() -> None:
 
 def test_a_savepoint_is_a_row() -> None:
     """With the time as people read it."""
-    found = SavepointInfo(
-        id="sp-1", job_name="rooms", batch=4, created_at="2026-12-01T12:00:00+00:00", uri="/x"
-    )
+    found = Savepoint(id="sp-1", job_name="rooms", batch=4, created_at="2026-12-01T12:00:00+00:00", uri="/x")
     assert savepoint_row(found) == {"id": "sp-1", "job": "rooms", "batch": 4, "taken": "2026-12-01 12:00:00"}

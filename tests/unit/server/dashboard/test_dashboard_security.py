@@ -203,7 +203,7 @@ def test_the_login_page_takes_a_token(place: DashboardPlace) -> None:
     own = {"Origin": f"http://{HOST}"}
     wrong = place.ask("POST", "/login", None, own, data={"token": "wrong"})
     assert wrong.status_code == 403
-    assert "Nobody is known" in wrong.text
+    assert "This token is unknown" in wrong.text
     right = place.ask("POST", "/login", None, own, data={"token": f" {TOKENS[Role.VIEWER]} "})
     assert (right.status_code, right.headers["Location"]) == (303, "/dashboard/jobs")
     assert "HttpOnly" in right.headers["Set-Cookie"]

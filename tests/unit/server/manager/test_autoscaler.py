@@ -25,9 +25,9 @@ from penstock.server.lifecycle.decisions import Decision
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager.autoscaler import Autoscaler
 from penstock.server.manager.scaling_state import AUTOSCALER
-from penstock.server.runs.definitions import Catalog, Changes
+from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.service.job_info import Submission
+from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import connect, sqlite_url
 from penstock.server.store.row_types import OperationRow
@@ -50,7 +50,7 @@ class World:
         self.store = Store(connect(sqlite_url(self.home.store)), self.now_ms)
         self.service = JobService(self.store, Catalog([definitions]), self.home)
         self.start_manager("first")
-        submission = Submission(definition="shop", changes=Changes(scaling=mode))
+        submission = Submission(definition="shop", scaling=mode)
         result = self.service.submit(submission, "ann").result
         assert result is not None
         self.id: str = result["job"]
@@ -300,7 +300,7 @@ def test_damaged_figures_hold_up_nobody(worlds: Any, caplog: pytest.LogCaptureFi
         file.write(b"{}\n")
     world.carry_out()
     assert not world.look()
-    assert "cannot be looked at" in caplog.text
+    assert "cannot be read" in caplog.text
 
 
 def test_a_policy_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
@@ -320,8 +320,7 @@ def test_a_definition_without_a_policy_can_be_run_dry(tmp_path: Path) -> None:
     service = JobService(
         Store.open(sqlite_url(tmp_path / "s.db")), catalog, ServerDirectory(tmp_path / "home")
     )
-    changes = Changes(scaling="dry-run")
-    result = service.submit(Submission(definition="shop", changes=changes), "ann").result
+    result = service.submit(Submission(definition="shop", scaling="dry-run"), "ann").result
     assert result is not None
     scaling = service.get(result["job"]).scaling
     assert scaling is not None

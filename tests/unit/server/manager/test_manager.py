@@ -26,10 +26,17 @@ from penstock.server.manager import manager as manager_module
 from penstock.server.manager import operations
 from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.manager.operations import OperationWorker
-from penstock.server.runs.definitions import Catalog, Changes
+from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import BEGUN_FILE, Processes, begun_in, is_alive, kill_all, process_of
-from penstock.server.service.job_info import JobInfo, Submission
+from penstock.server.runs.processes import (
+    BEGUN_FILE,
+    Processes,
+    is_alive,
+    kill_all,
+    process_of,
+    started_process,
+)
+from penstock.server.service.job_resources import Job, Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
@@ -63,7 +70,7 @@ class Place:
         job_id: str = operation.result["job"]
         return job_id
 
-    def until(self, job_id: str, status: JobStatus, manager: Manager | None = None) -> JobInfo:
+    def until(self, job_id: str, status: JobStatus, manager: Manager | None = None) -> Job:
         """Let the manager work until a job has a status."""
         self.work(lambda: self.service.get(job_id).status is status, lambda: self.story(job_id), manager)
         return self.service.get(job_id)
@@ -87,13 +94,13 @@ class Place:
         return (self.service.checkpoint(job_id) / "runs").read_text().split()
 
     def pid(self, job_id: str) -> int:
-        begun = begun_in(self.home.run(job_id, self.service.get(job_id).run))
+        begun = started_process(self.home.run(job_id, self.service.get(job_id).run))
         assert begun is not None
         return begun.pid
 
     def close(self) -> None:
         for path in self.home.root.rglob(BEGUN_FILE):
-            begun = begun_in(path.parent)
+            begun = started_process(path.parent)
             if begun is not None:
                 kill_all(begun)
         self.store.close()
@@ -114,7 +121,7 @@ def test_a_job_runs_to_its_end(place: Place) -> None:
     assert info.reason == "all is done"
     assert place.statuses(job_id)[0] == "STARTING"
     run = place.service.runs(job_id)[0]
-    assert (run.epoch, run.end_kind, run.why) == (1, "FINISHED", "all is done")
+    assert (run.run, run.end_kind, run.why) == (1, "FINISHED", "all is done")
     assert run.pid is None or run.pid > 0
     modes = {path.name: path.stat().st_mode & 0o77 for path in place.home.run(job_id, 1).iterdir()}
     assert modes["launch.json"] == modes["output.log"] == 0
@@ -201,14 +208,14 @@ def test_a_process_that_breaks_before_it_begins_has_failed(place: Place) -> None
     info = place.until(job_id, JobStatus.FAILED)
     assert "ended with code 1 before it began" in info.reason
     assert place.service.get(job_id).run == 2
-    assert "it broke" in place.service.output(job_id)
+    assert "it broke" in place.service.log(job_id).text
 
 
 def test_a_definition_that_is_gone_fails_its_job(place: Place) -> None:
     """With the name of what is missing."""
     job_id = place.submit("works")
     (place.definitions / "small.py").unlink()
-    assert "job file small.py, which is not there" in place.until(job_id, JobStatus.FAILED).reason
+    assert "job file small.py, which does not exist" in place.until(job_id, JobStatus.FAILED).reason
 
 
 def test_a_cancel_ends_a_driver_that_is_stuck(place: Place) -> None:
@@ -361,7 +368,7 @@ def test_a_job_that_is_over_can_be_continued(place: Place) -> None:
     with pytest.raises(JobStateError, match="Only a job that is over can be continued"):
         place.submit("fails", continues=first)
     place.until(first, JobStatus.FAILED)
-    second = place.submit("works", continues=first, changes=Changes(parallelism=2))
+    second = place.submit("works", continues=first, parallelism=2)
     assert place.service.checkpoint(second) == place.service.checkpoint(first)
     place.until(second, JobStatus.RUNNING)
     assert place.service.get(second).progress == {"batch_id": 7}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import doctest
 from pathlib import Path
 
+import pydantic
 import pytest
 
 from penstock.errors import BindingError, JobDefinitionError, UnknownIdError
 from penstock.server.runs import driver
-from penstock.server.runs.definitions import Catalog, Changes, JobSettings, changed
+from penstock.server.runs.definitions import Catalog, Changes, JobSettings, apply_changes
 from penstock.server.runs.driver import with_variables
 
 
@@ -50,12 +51,12 @@ def test_files_define_jobs(root: Path) -> None:
     ("text", "problem"),
     [
         ("job: [", "bad.yaml cannot be read"),
-        ("job: missing.py", "names the job file missing.py, which is not there"),
-        ("job: ../outside.py", "outside.py leads out of the folder"),
-        ("job: /etc/passwd", "passwd leads out of the folder"),
-        ("job: link.py", "link.py leads out of the folder"),
+        ("job: missing.py", "names the job file missing.py, which does not exist"),
+        ("job: ../outside.py", "outside.py is outside of the folder"),
+        ("job: /etc/passwd", "passwd is outside of the folder"),
+        ("job: link.py", "link.py is outside of the folder"),
         ("job: job.py\nentry_point: x", "either job or entry_point"),
-        ("job: job.py\nparalellism: 2", "there is no field paralellism; perhaps parallelism is meant"),
+        ("job: job.py\nparalellism: 2", "paralellism is not a field; perhaps you mean parallelism"),
         ("job: job.py\nparallelism: 0", "parallelism is 0; it must be from 1"),
         ("job: job.py\nparallelism: '2'", "parallelism: Input should be a valid integer"),
         ("job: job.py\nrestart: sometimes", "restart strategy 'sometimes' is not known"),
@@ -86,7 +87,7 @@ def test_files_that_lead_out_define_nothing(root: Path) -> None:
     (root / "linked.yaml").symlink_to(root.parent / "secret.yaml")
     found, problems = Catalog([root]).definitions()
     assert found == {}
-    assert "leads out of the folder" in problems[0].problem
+    assert "is outside of the folder" in problems[0].problem
 
 
 @pytest.mark.parametrize(
@@ -123,12 +124,12 @@ def test_a_mounted_config_map_defines_each_job_once(root: Path) -> None:
 def test_names_that_are_no_ids_are_told(root: Path) -> None:
     """So that an id needs no escape anywhere."""
     write(root / "my job.yaml", "job: job.py")
-    assert "is no id" in Catalog([root]).definitions()[1][0].problem
+    assert "is not a valid id" in Catalog([root]).definitions()[1][0].problem
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """By its name."""
-    with pytest.raises(JobDefinitionError, match=r"There is no folder .*nowhere"):
+    with pytest.raises(JobDefinitionError, match=r"The folder .*nowhere .* does not exist"):
         Catalog([tmp_path / "nowhere"])
 
 
@@ -143,11 +144,13 @@ def test_problems_do_not_tell_secrets(root: Path) -> None:
 def test_clients_change_numbers_and_no_places() -> None:
     """What they may not set is refused by name; what does not go together as in a definition."""
     settings = JobSettings(bindings={"hits": "jsonl:in"}).model_dump()
-    after = changed(settings, Changes(parallelism=3, batch_interval="1s", restart={"strategy": "none"}))
+    after = apply_changes(settings, Changes(parallelism=3, batch_interval="1s", restart="none"))
     assert (after.parallelism, after.batch_interval, after.restart) == (3, "1s", "none")
     assert after.bindings == {"hits": "jsonl:in"}
-    with pytest.raises(JobDefinitionError, match="parallelism is 0"):
-        changed(settings, Changes(parallelism=0))
+    with pytest.raises(pydantic.ValidationError, match="parallelism"):
+        Changes(parallelism=0)
+    with pytest.raises(JobDefinitionError, match="batch_interval"):
+        apply_changes(settings, Changes(batch_interval="soon"))
     assert set(Changes.model_fields).isdisjoint(
         {"bindings", "master", "spark", "from_dump", "from_savepoint", "job", "entry_point"}
     )

@@ -23,15 +23,15 @@ from penstock.server.runs.processes import (
     DriverStarted,
     Ended,
     Processes,
-    begun_in,
-    end_unbegun,
+    cancel_launch,
+    fail_unstarted,
     is_alive,
     kill_all,
-    look_at,
+    observe,
     process_of,
     refuse,
+    started_process,
     terminate,
-    void,
 )
 
 SLEEPS = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
@@ -79,7 +79,7 @@ def begun(processes: Processes, folder: Path) -> DriverStarted:
     found = process_of(processes._started[folder].pid)
     assert found is not None
     write_atomically(folder / BEGUN_FILE, msgspec.json.encode(found))
-    assert begun_in(folder) == found
+    assert started_process(folder) == found
     return found
 
 
@@ -101,14 +101,14 @@ def test_a_run_is_alive_exactly_while_its_process_is(processes: Processes, folde
     """Also when nobody awaits it, and it is a zombie."""
     assert processes.launch(folder, SLEEPS, b"{}")
     assert is_alive(folder)
-    assert look_at(folder).state is DriverState.ALIVE
+    assert observe(folder).state is DriverState.ALIVE
     process = begun(processes, folder)
     terminate(process)
     until(lambda: not is_alive(folder))
     until(lambda: process_of(process.pid) is None)
     # Nobody has awaited it.
     assert Path(f"/proc/{process.pid}").exists()
-    driver = look_at(folder)
+    driver = observe(folder)
     assert driver.state is DriverState.ENDED
     assert driver.end is not None
     assert driver.end.kind is EndKind.KILLED
@@ -149,7 +149,7 @@ def test_a_launch_that_did_not_get_far_is_made_again(processes: Processes, folde
     processes.launch(folder, SLEEPS, b"{}")
     processes._started[folder].kill()
     until(lambda: not is_alive(folder))
-    assert look_at(folder).state is DriverState.UNLAUNCHED
+    assert observe(folder).state is DriverState.UNLAUNCHED
     assert Processes().launch(folder, ("true",), b"{}")
 
 
@@ -157,21 +157,21 @@ def test_who_started_a_process_that_never_began_ends_the_run(processes: Processe
     """One that began is left as it is."""
     processes.launch(folder, ("false",), b"{}")
     until(lambda: processes.reap() == {folder: 1})
-    end_unbegun(folder, "it broke")
-    end = look_at(folder).end
+    fail_unstarted(folder, "it broke")
+    end = observe(folder).end
     assert end is not None
     assert (end.kind, end.why) == (EndKind.FAILED, "it broke")
-    end_unbegun(folder, "again")
-    assert look_at(folder).end == end
+    fail_unstarted(folder, "again")
+    assert observe(folder).end == end
 
 
-@pytest.mark.parametrize("ending", [void, lambda folder: refuse(folder, "it is gone")])
+@pytest.mark.parametrize("ending", [cancel_launch, lambda folder: refuse(folder, "it is gone")])
 def test_a_run_that_is_ended_before_it_began_stays_so(
     processes: Processes, folder: Path, ending: Callable[[Path], None]
 ) -> None:
     """A launch that comes late starts nothing."""
     ending(folder)
-    assert look_at(folder).state is DriverState.ENDED
+    assert observe(folder).state is DriverState.ENDED
     assert not processes.launch(folder, SLEEPS, b"{}")
     assert not is_alive(folder)
 
@@ -179,12 +179,12 @@ def test_a_run_that_is_ended_before_it_began_stays_so(
 def test_a_run_that_lives_is_not_voided(processes: Processes, folder: Path) -> None:
     """It is what it is, before and after it is known by its file."""
     processes.launch(folder, SLEEPS, b"{}")
-    void(folder)
-    assert look_at(folder).state is DriverState.ALIVE
+    cancel_launch(folder)
+    assert observe(folder).state is DriverState.ALIVE
     kill_all(begun(processes, folder))
     until(lambda: not is_alive(folder))
-    void(folder)
-    end = look_at(folder).end
+    cancel_launch(folder)
+    end = observe(folder).end
     assert end is not None
     assert end.kind is EndKind.KILLED
 
@@ -192,9 +192,9 @@ def test_a_run_that_lives_is_not_voided(processes: Processes, folder: Path) -> N
 @pytest.mark.parametrize("kind", ["finished", "stopped", "failed", "refused"])
 def test_the_last_word_of_a_run_counts(folder: Path, kind: str) -> None:
     """Once its process has ended."""
-    void(folder)
+    cancel_launch(folder)
     write_atomically(folder / ENDED_FILE, msgspec.json.encode(Ended(kind, "so it is")))  # type: ignore[arg-type]
-    end = look_at(folder).end
+    end = observe(folder).end
     assert end is not None
     assert (end.kind.name, end.why) == (kind.upper(), "so it is")
 

@@ -1,4 +1,4 @@
-"""Orders: commands that were read and checked, on their way to the slots of the steps."""
+"""Admitted commands: read and validated, on their way to the slots of the steps."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = [
     "CommandIdNotice",
     "PlainSet",
     "PlainSets",
-    "Steered",
-    "decode_orders",
-    "encode_orders",
+    "SlotCommand",
+    "decode_commands",
+    "encode_commands",
     "seen_by_slot",
 ]
 
 
 class AdmittedCommand(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="_", tag="o", gc=False):
-    """A command with its place. `refusal` says why it must not be carried out; `key_groups` are those of its keys.
+    """A command with its position. `refusal` says why it is refused; `key_groups` are those of its keys.
 
-    `judge` is the step that keeps its id when it is refused.
+    `judge` is the step that remembers its id if it is refused.
     """
 
     place: RecordPosition
@@ -37,7 +37,7 @@ class AdmittedCommand(msgspec.Struct, frozen=True, omit_defaults=True, tag_field
 
 
 class CommandIdNotice(msgspec.Struct, frozen=True, tag_field="_", tag="g", gc=False):
-    """What a slot sees of a command that others carry out: its id, so that all slots know the same ids."""
+    """The id of a command that other slots execute, so that all slots know the same ids."""
 
     place: RecordPosition
     judge: str
@@ -45,7 +45,7 @@ class CommandIdNotice(msgspec.Struct, frozen=True, tag_field="_", tag="g", gc=Fa
 
 
 class PlainSet(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A command `set` to a single key on which neither a version nor a time decides."""
+    """A command `set` to a single key, without version, expiry and `effective_at`."""
 
     offset: int
     id: str
@@ -57,18 +57,17 @@ class PlainSet(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PlainSets(msgspec.Struct, frozen=True, tag_field="_", tag="s", gc=False):
-    """Such commands to one step that follow each other in their stream; of those that other slots carry out, the ids.
+    """Consecutive plain sets to one step; those that other slots execute are present as ids.
 
-    Thousands of them may come in a second, which is why they travel and are carried out together. `place` is that of
-    the first.
+    Thousands may arrive in a second, so they travel and are executed together. `place` is that of the first.
     """
 
     place: RecordPosition
     step: str
     commands: list[PlainSet | str]
 
-    def order(self, one: PlainSet) -> AdmittedCommand:
-        """The order of one of the commands."""
+    def admit(self, one: PlainSet) -> AdmittedCommand:
+        """One of the commands by itself."""
         command = Command(
             id=one.id,
             kind="set",
@@ -80,40 +79,44 @@ class PlainSets(msgspec.Struct, frozen=True, tag_field="_", tag="s", gc=False):
         place = RecordPosition(self.place.stream, self.place.partition, one.offset)
         return AdmittedCommand(place, command, self.step, "", [one.key_group])
 
-    def orders(self) -> list[AdmittedCommand | CommandIdNotice]:
-        """What the slot would have been given one by one."""
+    def separate(self) -> list[AdmittedCommand | CommandIdNotice]:
+        """The same commands one by one."""
         return [
-            CommandIdNotice(self.place, self.step, one) if isinstance(one, str) else self.order(one)
+            CommandIdNotice(self.place, self.step, one) if isinstance(one, str) else self.admit(one)
             for one in self.commands
         ]
 
 
-Steered: TypeAlias = AdmittedCommand | CommandIdNotice | PlainSets
-"""What a slot is given to carry out or to take note of."""
+SlotCommand: TypeAlias = AdmittedCommand | CommandIdNotice | PlainSets
+"""What a slot executes or takes note of."""
 
 
 def seen_by_slot(
-    orders: Iterable[AdmittedCommand], own: frozenset[int], concerns: Callable[[AdmittedCommand], bool]
-) -> list[Steered]:
-    """Orders in the order of their places as the slot with the key groups `own` sees them.
+    commands: Iterable[AdmittedCommand], own: frozenset[int], concerns: Callable[[AdmittedCommand], bool]
+) -> list[SlotCommand]:
+    """The commands, sorted by position, as the slot with the key groups `own` gets them.
 
-    Whole are those that the slot has to do with: of plain sets those to its own keys, of others what `concerns` says.
+    The slot gets plain sets to its own keys, other commands that `concerns` selects, and the ids of the rest.
     """
-    found: list[Steered] = []
+    found: list[SlotCommand] = []
     sets: list[PlainSet | str] = []
     step = ""
-    for order in orders:
-        command = order.command
-        if order.refusal or not _is_plain(command):
-            found.append(order if concerns(order) else CommandIdNotice(order.place, order.judge, command.id))
+    for admitted in commands:
+        command = admitted.command
+        if admitted.refusal or not _is_plain(command):
+            found.append(
+                admitted
+                if concerns(admitted)
+                else CommandIdNotice(admitted.place, admitted.judge, command.id)
+            )
             step = ""
             continue
         if command.target.step != step:
             step, sets = command.target.step, []
-            found.append(PlainSets(order.place, step, sets))
-        (group,) = order.key_groups
+            found.append(PlainSets(admitted.place, step, sets))
+        (group,) = admitted.key_groups
         if group in own:
-            offset, key = order.place.offset, command.target.key
+            offset, key = admitted.place.offset, command.target.key
             one = PlainSet(
                 offset, command.id, key, group, command.payload, command.issued_by, command.issued_at
             )
@@ -134,14 +137,14 @@ def _is_plain(command: Command) -> bool:
 
 
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(list[Steered])
+_decoder: Final = msgspec.json.Decoder(list[SlotCommand])
 
 
-def encode_orders(orders: Sequence[Steered]) -> bytes:
-    """Orders as bytes, in JSON because the payloads are."""
-    return _encoder.encode(orders)
+def encode_commands(commands: Sequence[SlotCommand]) -> bytes:
+    """Encode commands as JSON, since their payloads are JSON."""
+    return _encoder.encode(commands)
 
 
-def decode_orders(data: bytes) -> list[Steered]:
-    """The orders that `encode_orders` was given."""
+def decode_commands(data: bytes) -> list[SlotCommand]:
+    """Decode what `encode_commands` returned."""
     return _decoder.decode(data)

@@ -1,4 +1,4 @@
-"""Stories: one for each command, whatever order its reports come in, and the same whoever puts it together."""
+"""Encoded receipts: the same in any order of the reports, whoever encodes them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
+from penstock.control.encoded_receipts import (
+    Applied,
+    Batch,
+    BatchReceipts,
+    ReceiptColumns,
+    encode_receipts,
+    id_hash,
+    receipt_columns,
+)
 from penstock.control.receipts import Outcome, Receipt, RecordPosition, Report
-from penstock.control.stories import Applied, Batch, BatchStories, StoryRun, id_hash, runs_of, stories
 
 BATCH = Batch(8, dt.datetime(2026, 11, 21, tzinfo=dt.UTC))
 
@@ -23,7 +31,7 @@ def report(offset: int, outcome: Outcome, **more: object) -> Report:
 
 
 def told(reports: list[Report]) -> list[Receipt]:
-    return [receipt for story in stories(reports, BATCH) for receipt in story.receipts]
+    return [receipt for command in encode_receipts(reports, BATCH) for receipt in command.receipts]
 
 
 REPORTS = [
@@ -39,7 +47,7 @@ REPORTS = [
 ]
 
 
-def test_each_command_has_its_story() -> None:
+def test_each_command_has_its_receipts() -> None:
     """Counts are summed over the slots; the worst outcome counts; a duplicate is no news."""
     random.Random(1).shuffle(REPORTS)
     receipts = told(REPORTS)
@@ -52,11 +60,11 @@ def test_each_command_has_its_story() -> None:
         "id-4": ["ACCEPTED", "VALIDATED", "DEGRADED"],
         "id-5": ["ACCEPTED", "VALIDATED", "APPLIED"],
     }
-    by_story = {(receipt.id, receipt.status): receipt for receipt in receipts}
-    applied = by_story["id-1", "APPLIED"]
+    by_status = {(receipt.id, receipt.status): receipt for receipt in receipts}
+    applied = by_status["id-1", "APPLIED"]
     assert (applied.key_groups, applied.keys, applied.batch) == (3, 15, 8)
-    assert by_story["id-2", "REJECTED"].reason == "version 3 is stale: version 4 has been applied"
-    degraded = by_story["id-4", "DEGRADED"]
+    assert by_status["id-2", "REJECTED"].reason == "version 3 is stale: version 4 has been applied"
+    degraded = by_status["id-4", "DEGRADED"]
     assert (degraded.degraded, degraded.reason, degraded.key_groups, degraded.keys) == (
         [4, 6],
         "ValueError: no",
@@ -95,19 +103,21 @@ ALONE = st.builds(
 
 @examples(200)
 @given(st.lists(ALONE, max_size=12, unique_by=lambda one: one.place), st.randoms(use_true_random=False))
-def test_commands_that_stand_alone_have_the_same_stories(reports: list[Report], order: random.Random) -> None:
+def test_commands_of_a_single_slot_have_the_same_receipts(
+    reports: list[Report], order: random.Random
+) -> None:
     """As columns, in any order and by any number of tasks; whatever stands in the values."""
-    plain = stories(reports, BATCH)
+    plain = encode_receipts(reports, BATCH)
     parts: list[list[Report]] = [[], []]
     for one in reports:
         parts[order.randrange(2)].append(one)
-    runs = [run for part in parts for run in runs_of(part, [], BATCH)]
+    runs = [run for part in parts for run in receipt_columns(part, [], BATCH)]
     order.shuffle(runs)
-    sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(run), type=StoryRun) for run in runs]
-    found = BatchStories.of(sent)
-    assert found.lines == b"".join(story.lines for story in plain)
-    assert found.hashes.tolist() == [id_hash(story.id) for story in plain]
-    assert found.outcomes == collections.Counter(story.outcome for story in plain)
+    sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(run), type=ReceiptColumns) for run in runs]
+    found = BatchReceipts.of(sent)
+    assert found.lines == b"".join(command.lines for command in plain)
+    assert found.hashes.tolist() == [id_hash(command.id) for command in plain]
+    assert found.outcomes == collections.Counter(command.outcome for command in plain)
     assert len(found) == len(plain)
 
 
@@ -115,10 +125,10 @@ def test_what_is_told_alone_and_together_is_in_one_order() -> None:
     """The receipts of a micro-batch follow the places of the commands."""
     alone = [report(offset, "applied", keys=1, alone=True) for offset in (1, 3, 5)]
     together = [report(offset, "applied", keys=2) for offset in (2, 4)]
-    found = BatchStories.of(runs_of(alone, [], BATCH), stories(together, BATCH))
-    assert found.lines == b"".join(story.lines for story in stories([*alone, *together], BATCH))
-    assert [story.id for story in found.together] == ["id-2", "id-4"]
-    assert not BatchStories.of([])
+    found = BatchReceipts.of(receipt_columns(alone, [], BATCH), encode_receipts(together, BATCH))
+    assert found.lines == b"".join(command.lines for command in encode_receipts([*alone, *together], BATCH))
+    assert [command.id for command in found.together] == ["id-2", "id-4"]
+    assert not BatchReceipts.of([])
 
 
 def test_many_commands_come_in_parts() -> None:
@@ -126,6 +136,6 @@ def test_many_commands_come_in_parts() -> None:
     applied = Applied("commands", "00000")
     for offset in range(120_000):
         applied.add_sets([offset], [f"c{offset}"], ["rules/1"], [""])
-    runs = runs_of([], [applied], BATCH)
+    runs = receipt_columns([], [applied], BATCH)
     assert [len(run.lines) for run in runs] == [50_000, 50_000, 20_000]
-    assert len(BatchStories.of(runs)) == 120_000
+    assert len(BatchReceipts.of(runs)) == 120_000

@@ -1,7 +1,7 @@
-"""Stories: the receipts of each command in a micro-batch, one after the other, in the order of the commands.
+"""Encoded receipts: what tasks make of slots' reports, and what the driver puts in the order of the commands.
 
-Thousands of commands a second are applied by one slot each. Their stories are made by the tasks, many at a time and
-as columns, and come together in the driver, which puts them in order without looking into them.
+Thousands of commands a second are applied by one slot each. Tasks encode their receipts as columns, many at a time;
+the driver sorts them without decoding.
 """
 
 from __future__ import annotations
@@ -21,10 +21,19 @@ import xxhash
 
 from penstock.control.receipts import Receipt, RecordPosition, Report, Trace, slowest_time
 
-__all__ = ["Applied", "Batch", "BatchStories", "EncodedHistory", "StoryRun", "id_hash", "runs_of", "stories"]
+__all__ = [
+    "Applied",
+    "Batch",
+    "BatchReceipts",
+    "EncodedReceipts",
+    "ReceiptColumns",
+    "encode_receipts",
+    "id_hash",
+    "receipt_columns",
+]
 
 _MOST_REPLIES: Final = 1000
-# The lines of this many stories stay far below the 2 GiB that a column of Arrow can hold.
+# The receipts of this many commands stay far below the 2 GiB that a column of Arrow can hold.
 _MOST_AT_ONCE: Final = 50_000
 _encoder: Final = msgspec.json.Encoder()
 _receipts_decoder: Final = msgspec.json.Decoder(Receipt)
@@ -91,8 +100,8 @@ class Applied(msgspec.Struct, array_like=True, gc=False):
             yield Applied(self.stream, self.partition, *(column[start : start + size] for column in columns))
 
 
-class EncodedHistory(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of one command in a micro-batch: its receipts as JSON Lines, and its place, by which stories sort."""
+class EncodedReceipts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The receipts of one command in a micro-batch as JSON Lines, and its position, the sort key."""
 
     place: RecordPosition
     id: str
@@ -105,11 +114,11 @@ class EncodedHistory(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return _receipts_decoder.decode_lines(self.lines)
 
 
-class StoryRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The stories of some commands of one source partition.
+class ReceiptColumns(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The receipts of some commands of one source partition, as columns.
 
-    `offsets` (int64), the hashes of the ids (uint64) and the sizes of the stories in bytes (int32) are columns;
-    `packed` has their lines, `size` bytes, compressed. `outcomes` counts the stories by their last status.
+    `offsets` (int64), the hashes of the ids (uint64) and the bytes of each command's receipts (int32) are columns;
+    `packed` has all receipts, `size` bytes, compressed. `outcomes` counts the commands by their last status.
     """
 
     stream: str
@@ -123,7 +132,7 @@ class StoryRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def lines(self) -> pa.Array:
-        """The lines of each story."""
+        """The receipts of each command."""
         sizes = np.frombuffer(self.sizes, "<i4")
         ends = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=ends[1:])
@@ -134,16 +143,17 @@ class StoryRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 @dataclass(frozen=True)
-class BatchStories:
-    """All stories of a micro-batch: their lines in the order of the commands, and the hash of each one's id.
+class BatchReceipts:
+    """All receipts of a micro-batch in the order of the commands, and the hash of each command's id.
 
-    `outcomes` counts them by their last status. `together` are those of commands that more than one slot has heard.
+    `outcomes` counts the commands by their last status. `together` are those of commands that
+    several slots report.
     """
 
     lines: bytes = b""
     hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    together: Sequence[EncodedHistory] = ()
+    together: Sequence[EncodedReceipts] = ()
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -154,13 +164,13 @@ class BatchStories:
         return _receipts_decoder.decode_lines(self.lines)
 
     @classmethod
-    def of(cls, runs: Iterable[StoryRun], together: Sequence[EncodedHistory] = ()) -> BatchStories:
-        """The stories that tasks have told, and others, in order."""
-        by_place: dict[tuple[str, str], list[StoryRun]] = {}
+    def of(cls, columns: Iterable[ReceiptColumns], together: Sequence[EncodedReceipts] = ()) -> BatchReceipts:
+        """Sort the receipts that tasks have encoded, and others."""
+        by_place: dict[tuple[str, str], list[ReceiptColumns]] = {}
         outcomes: Counter[str] = Counter()
-        for run in [*runs, *_runs_of_stories(together)]:
-            by_place.setdefault((run.stream, run.partition), []).append(run)
-            outcomes.update(run.outcomes)
+        for some in [*columns, *_columns_of(together)]:
+            by_place.setdefault((some.stream, some.partition), []).append(some)
+            outcomes.update(some.outcomes)
         found = [_in_order(by_place[place]) for place in sorted(by_place)]
         hashes = [hashes for _, hashes in found] or [np.empty(0, np.uint64)]
         lines = b"".join(lines for lines, _ in found)
@@ -172,8 +182,10 @@ def id_hash(command_id: str) -> int:
     return int(xxhash.xxh3_64_intdigest(command_id.encode()))
 
 
-def runs_of(reports: Iterable[Report], applied: Iterable[Applied], batch: Batch) -> list[StoryRun]:
-    """The stories of commands of which no other slot reports, in any order."""
+def receipt_columns(
+    reports: Iterable[Report], applied: Iterable[Applied], batch: Batch
+) -> list[ReceiptColumns]:
+    """Encode the receipts of commands that a single slot reports, in any order."""
     found: dict[tuple[str, str], Applied] = {}
     others: list[Report] = []
     for report in reports:
@@ -182,71 +194,71 @@ def runs_of(reports: Iterable[Report], applied: Iterable[Applied], batch: Batch)
             found.setdefault(place, Applied(*place)).add(report)
         else:
             others.append(report)
-    runs = [
-        _applied_run(part, batch)
+    columns = [
+        _applied_columns(part, batch)
         for some in [*applied, *found.values()]
         for part in some.parts(_MOST_AT_ONCE)
     ]
-    return [*runs, *_runs_of_stories(stories(others, batch))]
+    return [*columns, *_columns_of(encode_receipts(others, batch))]
 
 
-def stories(reports: Iterable[Report], batch: Batch) -> list[EncodedHistory]:
-    """The stories of a micro-batch, in the order of the commands; the same for any order of the reports.
+def encode_receipts(reports: Iterable[Report], batch: Batch) -> list[EncodedReceipts]:
+    """Encode the receipts of a micro-batch in the order of the commands, whatever the order of the reports.
 
-    A command that only duplicates an earlier one has none: the earlier one has its own. What could not be admitted is
-    ACCEPTED, that is read, and REJECTED; the rest is ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
+    A command that repeats an earlier one has no receipts. One that was not admitted is ACCEPTED (it was read) and
+    REJECTED; the others are ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
     """
     commands: dict[RecordPosition, list[Report]] = {}
     for report in reports:
         commands.setdefault(report.place, []).append(report)
-    told = [(place, _receipts(commands[place], batch)) for place in sorted(commands)]
+    by_place = [(place, _receipts(commands[place], batch)) for place in sorted(commands)]
     return [
-        EncodedHistory(place, receipts[0].id, receipts[-1].status, _encoder.encode_lines(receipts))
-        for place, receipts in told
+        EncodedReceipts(place, receipts[0].id, receipts[-1].status, _encoder.encode_lines(receipts))
+        for place, receipts in by_place
         if receipts
     ]
 
 
-def _in_order(runs: Sequence[StoryRun]) -> tuple[bytes, npt.NDArray[np.uint64]]:
-    """The lines and the hashes of the stories of one source partition."""
-    offsets = np.concatenate([np.frombuffer(run.offsets, "<i8") for run in runs])
-    hashes = np.concatenate([np.frombuffer(run.hashes, "<u8") for run in runs])
+def _in_order(parts: Sequence[ReceiptColumns]) -> tuple[bytes, npt.NDArray[np.uint64]]:
+    """Sort the receipts of one source partition, and the hashes of their commands, by offset."""
+    offsets = np.concatenate([np.frombuffer(part.offsets, "<i8") for part in parts])
+    hashes = np.concatenate([np.frombuffer(part.hashes, "<u8") for part in parts])
     order = np.argsort(offsets, kind="stable")
-    lines = pa.concat_arrays([run.lines for run in runs]).take(pa.array(order))
+    lines = pa.concat_arrays([part.lines for part in parts]).take(pa.array(order))
     return _content(lines).to_pybytes(), hashes[order]
 
 
 def _content(lines: pa.Array) -> pa.Buffer:
-    """The bytes of all lines, one behind the other."""
+    """The bytes of all lines, concatenated."""
     sizes = pc.binary_length(lines)
     return lines.buffers()[2].slice(0, pc.sum(sizes, min_count=0).as_py())
 
 
-def _runs_of_stories(some: Iterable[EncodedHistory]) -> list[StoryRun]:
-    by_place: dict[tuple[str, str], list[EncodedHistory]] = {}
-    for story in some:
-        by_place.setdefault((story.place.stream, story.place.partition), []).append(story)
+def _columns_of(some: Iterable[EncodedReceipts]) -> list[ReceiptColumns]:
+    by_place: dict[tuple[str, str], list[EncodedReceipts]] = {}
+    for one in some:
+        by_place.setdefault((one.place.stream, one.place.partition), []).append(one)
     return [
-        _run(
+        _columns(
             place,
-            [story.place.offset for story in found],
-            [story.id for story in found],
-            pa.array([story.lines for story in found], pa.binary()),
-            Counter(story.outcome for story in found),
+            [one.place.offset for one in found],
+            [one.id for one in found],
+            pa.array([one.lines for one in found], pa.binary()),
+            Counter(one.outcome for one in found),
         )
         for place, found in by_place.items()
     ]
 
 
-def _run(
+def _columns(
     place: tuple[str, str],
     offsets: Sequence[int],
     ids: Sequence[str],
     lines: pa.Array,
     outcomes: Mapping[str, int],
-) -> StoryRun:
+) -> ReceiptColumns:
     content = _content(lines)
-    return StoryRun(
+    return ReceiptColumns(
         *place,
         np.array(offsets, "<i8").tobytes(),
         np.array([id_hash(one) for one in ids], "<u8").tobytes(),
@@ -257,8 +269,8 @@ def _run(
     )
 
 
-def _applied_run(applied: Applied, batch: Batch) -> StoryRun:
-    """The stories of commands that one slot has applied, the same that `_receipts` tells."""
+def _applied_columns(applied: Applied, batch: Batch) -> ReceiptColumns:
+    """Encode the receipts of commands that one slot has applied, as `_receipts` would."""
     known = [
         ',"kind":"',
         _texts(applied.kinds),
@@ -284,7 +296,7 @@ def _applied_run(applied: Applied, batch: Batch) -> StoryRun:
     ]
     lines = pc.binary_join_element_wise(*_joined(parts), "")
     outcomes = {"APPLIED": len(applied.ids)}
-    return _run((applied.stream, applied.partition), applied.offsets, applied.ids, lines, outcomes)
+    return _columns((applied.stream, applied.partition), applied.offsets, applied.ids, lines, outcomes)
 
 
 def _joined(parts: Iterable[Any]) -> list[Any]:

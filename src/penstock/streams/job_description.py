@@ -14,6 +14,8 @@ from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
+from penstock.streams.described_stream import DescribedStream
+from penstock.streams.function_types import RecordT
 from penstock.streams.graph import (
     EventTimeNode,
     Graph,
@@ -24,10 +26,11 @@ from penstock.streams.graph import (
     check_name,
     described_type,
 )
-from penstock.streams.stream import DataStream, Origin, is_time, protobuf_source
+from penstock.streams.origin import Origin, is_time, protobuf_source
+from penstock.streams.stream import DataStream
 from penstock.streams.watermark_strategies import Watermarks
 
-__all__ = ["Job"]
+__all__ = ["JobDescription"]
 
 
 @dataclass(frozen=True)
@@ -133,10 +136,10 @@ def _check_time(who: str, event_time: Any, watermarks: Any) -> None:
         )
 
 
-class Job:
-    """A streaming job: data streams, control streams, and what happens to them.
+class JobDescription:
+    """What a job is: data streams, control streams, and what happens to them.
 
-    >>> job = Job("temperature-control")
+    >>> job = JobDescription("temperature-control")
     >>> readings = job.data_stream("readings", schema="sensor_id INT, temperature DOUBLE")
 
     Args:
@@ -171,17 +174,18 @@ class Job:
         self,
         name: str,
         *,
-        schema: Any,
+        schema: type[RecordT] | str,
         protobuf: Any = None,
         allow_nan: bool = False,
         event_time: str | UnsetType | None = UNSET,
         watermarks: Watermarks | UnsetType | None = UNSET,
-    ) -> DataStream:
+    ) -> DataStream[RecordT]:
         """Declare a stream of records to process.
 
         Args:
             name: the stream's name, to which a binding gives a place (`-D name=URI`).
-            schema: a dataclass, a msgspec Struct, a generated protobuf message class, or a DDL string.
+            schema: a dataclass, a msgspec Struct, a generated protobuf message class, or a DDL string. To type
+                checkers a class is the type of the records; those of a DDL string are `Any`.
             protobuf: the message class for bindings with `format=protobuf`, beside another schema. Fields meet by
                 name, ignoring case and underscores.
             allow_nan: let NaN pass in float fields. By default such a record goes to the dead letters, since NaN
@@ -205,12 +209,12 @@ class Job:
         self,
         name: str,
         *,
-        schema: Any,
+        schema: type[RecordT] | str,
         protobuf: Any = None,
         allow_nan: bool = False,
         effective_at: str | None = None,
         version: str | None = None,
-    ) -> DataStream:
+    ) -> DataStream[RecordT]:
         """Declare a stream of records that steer. Within a micro-batch all of them take effect before any data record.
 
         Args:
@@ -236,7 +240,7 @@ class Job:
         allow_nan: bool,
         timing: Timing,
         watermarks: Watermarks | None = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         timing.check(name, kind)
         time = None if timing.is_control else timing.time
         node = SourceNode(
@@ -244,7 +248,7 @@ class Job:
         )
         self.graph.add(node)
         origin = Origin(name, timing.is_control, source, timing.time, timing.version)
-        return DataStream(self.graph, Port(node.id), kind, origin)
+        return DataStream(DescribedStream(self.graph, Port(node.id), kind, origin))
 
     def check(self) -> None:
         """Raise JobDefinitionError when the job cannot run: no stream, nothing that leaves it, or a loose end."""

@@ -1,4 +1,4 @@
-"""Orders on their way to slots: each slot learns of every command, whole where it has to do with it, in one order."""
+"""Admitted commands: each slot learns of every command, in one order, and gets those that concern it in full."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from penstock.control.commands import Command, Target
-from penstock.control.orders import (
+from penstock.control.admitted_commands import (
     AdmittedCommand,
     CommandIdNotice,
     PlainSets,
-    decode_orders,
-    encode_orders,
+    decode_commands,
+    encode_commands,
     seen_by_slot,
 )
+from penstock.control.commands import Command, Target
 from penstock.control.receipts import RecordPosition
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -71,8 +71,8 @@ def test_what_travels_together_is_what_would_travel_one_by_one(given: list[tuple
     for own in (frozenset({0, 1}), frozenset({2, 3})):
         seen = seen_by_slot(orders, own, lambda one, own=own: concerns(one, own))
         found: list[AdmittedCommand | CommandIdNotice] = []
-        for some in decode_orders(encode_orders(seen)):
-            found += some.orders() if isinstance(some, PlainSets) else [some]
+        for some in decode_commands(encode_commands(seen)):
+            found += some.separate() if isinstance(some, PlainSets) else [some]
         assert [_plain(one) for one in found] == [_plain(one) for one in one_by_one(orders, own)]
         places = [some.place for some in seen]
         assert places == sorted(places)

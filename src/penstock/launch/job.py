@@ -1,0 +1,155 @@
+"""The job that users describe, and run from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import BindingError, JobDefinitionError
+from penstock.streams.graph import DEAD_LETTERS, ProcessNode, TransformNode
+from penstock.streams.job_description import JobDescription
+
+if TYPE_CHECKING:
+    from penstock.jobs.settings import RunSettings
+    from penstock.launch.job_run import Bound, JobRun, RunResult
+
+__all__ = ["Job"]
+
+_OWN: Final = ("bindings", "checkpoint", "bounded")
+
+
+class Job(JobDescription):
+    """A streaming job: data streams, control streams, what happens to them, and how to run it.
+
+    >>> job = Job("temperature-control")
+    >>> readings = job.data_stream("readings", schema="sensor_id INT, temperature DOUBLE")
+
+    Args:
+        name: what people call the job; letters, digits, dots, dashes and underscores.
+        key_groups: the number of key groups over which keyed state is spread, 1 to 32768. Fixed for the life of
+            the state. It bounds the useful parallelism.
+        event_time: the event time of the data streams that do not say their own: that of those whose schema has the
+            field of this name, or `ps.INGESTION_TIME` for all.
+        watermarks: the watermarks of the data streams with an event time field that do not say their own.
+
+    """
+
+    def run(
+        self,
+        bindings: Mapping[str, Any] | None = None,
+        *,
+        checkpoint: str | Path | None = None,
+        bounded: bool = True,
+        **settings: Any,
+    ) -> RunResult:
+        """Run the job until its input ends, and give what came of it.
+
+        Args:
+            bindings: by name what each stream and sink is bound to. A stream: a URI, a list of records (objects of its
+                class, or dicts), a pandas, Polars or Arrow table, or an iterator. A sink: a URI; one that is left out
+                is collected, and `RunResult.output` has its records.
+            checkpoint: the folder that keeps progress and state; None is a temporary one, which goes with the result. A
+                list or table is the stream from its beginning, so that a run that was broken off goes on where it was.
+            bounded: process what is there and finish.
+            settings: further ones of `RunSettings`, such as `parallelism=4` or `strict=True`.
+
+        Raises:
+            PenstockError: when the run is refused or fails; its class says which of both.
+
+        """
+        with self.start(bindings, checkpoint=checkpoint, bounded=bounded, **settings) as run:
+            return run.wait()
+
+    def start(
+        self,
+        bindings: Mapping[str, Any] | None = None,
+        *,
+        checkpoint: str | Path | None = None,
+        bounded: bool = False,
+        **settings: Any,
+    ) -> JobRun:
+        """Start the job in this process, and give the run when its first micro-batch may begin.
+
+        Streams that `bindings` leaves out take what `run.send` sends. Leave the run with `with`, or stop it. The
+        arguments are those of `run`.
+        """
+        from penstock.jobs.runner import JobRunner
+        from penstock.launch.job_run import JobRun
+
+        temporary: tempfile.TemporaryDirectory[str] | None = None
+        if checkpoint is None:
+            temporary = tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True)
+            checkpoint = Path(temporary.name) / "checkpoint"
+        folder = Path(checkpoint).expanduser().absolute()
+        bound, uris = self._bind(bindings or {}, folder, temporary, bounded=bounded)
+        checked = _settings({**settings, "bindings": uris, "checkpoint": str(folder), "bounded": bounded})
+        run = JobRun(JobRunner(self, checked, self._code()), bound)
+        run.begin()
+        return run
+
+    def _code(self) -> tuple[Path, ...]:
+        """The user's modules that the workers need."""
+        from penstock.launch.job_code import loaded_modules
+
+        nodes = self.graph.nodes.values()
+        return loaded_modules(
+            node.function for node in nodes if isinstance(node, ProcessNode | TransformNode)
+        )
+
+    def _bind(
+        self, given: Mapping[str, Any], checkpoint: Path, temporary: object, *, bounded: bool
+    ) -> tuple[Bound, dict[str, str]]:
+        """What the run gets from Python, and the URI of each stream and sink."""
+        from penstock.launch.collected_outputs import CollectedOutputs
+        from penstock.launch.job_run import Bound
+        from penstock.launch.stream_inputs import IteratorFeed, StreamInput, is_sequence
+
+        uris = {name: uri for name, uri in given.items() if isinstance(uri, str)}
+        collected = {s.name: s.record_type for s in self.graph.sinks() if given.get(s.name) is None}
+        dead_letters = None if DEAD_LETTERS in given else checkpoint / DEAD_LETTERS
+        outputs = CollectedOutputs(collected, checkpoint, dead_letters, temporary)
+        bound = Bound(checkpoint, {}, {}, {}, [], outputs)
+        for source in self.graph.sources():
+            records = given.get(source.name)
+            if isinstance(records, str):
+                continue
+            if records is None and bounded and not source.is_control:
+                raise BindingError(
+                    f"The data stream {source.name!r} has no binding, and a bounded run would end at once. Give "
+                    f"bindings={{{source.name!r}: ...}} a URI, records, a table or an iterator."
+                )
+            one = bound.inputs[source.name] = StreamInput(source.name, source.record_type, checkpoint)
+            if is_sequence(records):
+                bound.sequences[source.name] = records
+            elif isinstance(records, Iterable) and bounded:
+                bound.iterators[source.name] = records
+            elif isinstance(records, Iterable):
+                bound.feeds.append(IteratorFeed(one, records, source.name))
+            elif records is not None:
+                raise BindingError(
+                    f"The stream {source.name!r} is bound to a {type(records).__name__}. Give a URI, a list of "
+                    "records, a table, or an iterator."
+                )
+        uris |= {name: one.uri for name, one in bound.inputs.items()}
+        uris |= {name: outputs.uri(name) for name in collected}
+        not_uris = sorted(name for name in given if name not in uris)
+        if not_uris:
+            raise BindingError(
+                f"{not_uris[0]!r} is not a stream of the job {self.name!r}, so it can only be bound to a URI; its "
+                f"streams are {', '.join(source.name for source in self.graph.sources())}."
+            )
+        return bound, uris
+
+
+def _settings(values: dict[str, Any]) -> RunSettings:
+    from penstock.jobs.settings import RunSettings
+
+    known = [field.name for field in dataclasses.fields(RunSettings)]
+    for name in values:
+        if name not in known:
+            more = ", ".join(one for one in known if one not in _OWN)
+            raise JobDefinitionError(f"There is no setting {name!r}. Settings of a run are {more}.")
+    return RunSettings(**values)

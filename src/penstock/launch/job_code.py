@@ -1,0 +1,45 @@
+"""Job code: the user's modules that are loaded in this process, which the workers need too."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+__all__ = ["loaded_modules"]
+
+_INSTALLED: Final = tuple(
+    str(Path(path).resolve()) for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}
+)
+_OWN: Final = str(Path(__file__).resolve().parents[1])
+
+
+def loaded_modules(functions: Iterable[Any]) -> tuple[Path, ...]:
+    """The files of the modules that are loaded from where the program, or one of the functions, comes from.
+
+    What is installed is not among them, and what stands in `__main__` travels by value and needs no file.
+    """
+    roots = {Path(sys.path[0] or ".").resolve()}
+    for function in functions:
+        name = getattr(function, "__module__", None) or type(function).__module__
+        module = sys.modules.get(name)
+        if module is not None and (file := _file(module)) is not None:
+            roots.add(file.parents[name.count(".") + (file.name == "__init__.py")])
+    found = set()
+    for module in list(sys.modules.values()):
+        file = _file(module)
+        if file is not None and any(file.is_relative_to(root) for root in roots):
+            found.add(file)
+    return tuple(sorted(found))
+
+
+def _file(module: ModuleType) -> Path | None:
+    """The file of a module of the user's; None for others."""
+    file = getattr(module, "__file__", None)
+    if module.__name__ == "__main__" or file is None or not file.endswith(".py"):
+        return None
+    path = Path(file).resolve()
+    return None if str(path).startswith((*_INSTALLED, _OWN)) else path

@@ -1,0 +1,327 @@
+"""Job runs: a job at work in this process, to send to and to look at, and what came of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+import pyarrow as pa
+
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.described_state import read_described
+from penstock.commands.command_catalog import read_command_catalog
+from penstock.commands.command_sender import command_binding, send_command
+from penstock.commands.command_target import check_known, parse_target
+from penstock.commands.receipt_history import NewReceipts, await_end, newest_stories, story_of
+from penstock.control.commands import Command
+from penstock.control.receipts import Receipt
+from penstock.errors import BindingError, JobFailedError
+from penstock.jobs.events import user_name
+from penstock.jobs.job_log import job_log
+from penstock.jobs.requests import ask, new_request
+from penstock.launch.collected_outputs import CollectedOutputs
+from penstock.launch.stream_inputs import IteratorFeed, StreamInput, is_sequence, unread_files
+from penstock.operators.record_blocks import DeadLetter
+from penstock.savepoints.state_pages import KeysWanted, key_page
+from penstock.streams.graph import COMMANDS
+
+if TYPE_CHECKING:
+    from penstock.jobs.runner import JobRunner, RunSummary
+    from penstock.spark.types import SparkSession
+
+__all__ = ["Bound", "JobRun", "RunResult"]
+
+_POLL_S: Final = 0.02
+_MOST_RECEIPTS: Final = 1 << 31
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a run is bound to in Python.
+
+    `inputs` are the streams that take records from Python, `sequences` the lists and frames that they begin with,
+    `iterators` what is read to its end before the job begins, and `feeds` what is read while it runs.
+    """
+
+    checkpoint: Path
+    inputs: dict[str, StreamInput]
+    sequences: dict[str, Any]
+    iterators: dict[str, Any]
+    feeds: list[IteratorFeed]
+    outputs: CollectedOutputs
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came of a run that has ended.
+
+    Args:
+        summary: its status, and what it counted.
+        outputs: what left through the sinks that are collected.
+
+    """
+
+    summary: RunSummary
+    outputs: CollectedOutputs
+
+    def output(self, sink: str) -> list[Any]:
+        """The records that left through a sink, as objects of the stream's class."""
+        return self.outputs.records(sink)
+
+    def output_table(self, sink: str) -> pa.Table:
+        """The same as an Arrow table; `.to_pandas()` or `polars.from_arrow` make a frame of it."""
+        return self.outputs.table(sink)
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """The records that were set aside, each with the reason."""
+        return self.outputs.dead_letters()
+
+
+class JobRun:
+    """A job at work; a context manager, which stops it in the end and raises what has made it fail.
+
+    Made by `Job.start`. Outputs and receipts are those of the whole checkpoint.
+    """
+
+    def __init__(self, runner: JobRunner, bound: Bound) -> None:
+        self._runner: Final = runner
+        self._bound: Final = bound
+        self._stop: Final = threading.Event()
+        self._is_up: Final = threading.Event()
+        self._session: SparkSession | None = None
+        self._summary: RunSummary | None = None
+        self._error: BaseException | None = None
+        self._thread: Final = threading.Thread(target=self._work, name="penstock-run", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+            return
+        self._end()
+
+    @property
+    def job_id(self) -> str:
+        """The id of the run, as events and metrics name it."""
+        return self._runner.job_id
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder with the run's progress and state, which the command line takes too."""
+        return self._bound.checkpoint
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the run has not ended."""
+        return self._thread.is_alive()
+
+    def begin(self) -> None:
+        """Start the run, and return when its first micro-batch may begin. Raises what has refused it."""
+        self._thread.start()
+        self._await(self._is_up.is_set, None)
+        for feed in self._bound.feeds:
+            feed.start()
+
+    def send(self, stream: str, *records: Any) -> int:
+        """Send records to a stream that was bound to nothing, or to records from Python; gives how many.
+
+        Records are objects of the stream's class or dicts, one by one, in a list, or as a frame. The next micro-batches
+        have them. Raises BindingError for a stream that reads elsewhere, SchemaError for records that do not fit.
+        """
+        if stream not in self._bound.inputs:
+            known = ", ".join(self._bound.inputs) or "none"
+            raise BindingError(
+                f"{stream!r} takes no records from Python; streams that do: {known}. A stream takes them when bindings "
+                "leaves it out, or gives it records."
+            )
+        self._check()
+        only = records[0] if len(records) == 1 else None
+        given: Any = only if is_sequence(only) else records
+        return self._bound.inputs[stream].send(given)
+
+    def send_command(
+        self,
+        kind: str,
+        target: str = "*",
+        payload: Any = None,
+        *,
+        version: int | None = None,
+        effective_at: dt.datetime | None = None,
+    ) -> str:
+        """Send a command, and give its id. Docs/control.md says which kinds and targets there are.
+
+        Raises CommandRefusedError for a command that the job does not take.
+        """
+        catalog = read_command_catalog(self.checkpoint)
+        binding = command_binding(catalog, None)
+        command = Command(
+            id=uuid.uuid4().hex,
+            kind=kind,
+            target=parse_target(target, None, catalog),
+            version=version,
+            issued_by=user_name(),
+            issued_at=dt.datetime.now(dt.UTC),
+            effective_at=effective_at,
+            payload=msgspec.Raw(msgspec.json.encode(payload)),
+        )
+        check_known(command, catalog)
+        send_command(command, binding)
+        return command.id
+
+    def await_receipt(self, command_id: str, timeout_s: float = 60.0) -> Receipt:
+        """Wait until a command is applied or rejected and its micro-batch committed; give its final receipt.
+
+        Raises TimeoutError, and JobFailedError when the run ends before.
+        """
+        new = NewReceipts(self.checkpoint)
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            found = await_end(new, command_id, 0.2, lambda _: None, look_back=True)
+            if found is not None:
+                # Receipts are there a moment before the micro-batch is committed, and state is read behind that.
+                self._await(self._has_read_commands, max(0.0, deadline_s - time.monotonic()))
+                return found
+            self._check()
+        raise TimeoutError(f"The command {command_id} has no final receipt after {timeout_s:g} s.")
+
+    def await_batch(self, timeout_s: float = 60.0) -> None:
+        """Wait until all records and commands that were sent are processed and committed.
+
+        Raises TimeoutError, and what makes the run fail.
+        """
+        self._await(self._is_idle, timeout_s)
+
+    def _is_idle(self) -> bool:
+        return self._has_read_commands() and all(one.is_read for one in self._bound.inputs.values())
+
+    def _has_read_commands(self) -> bool:
+        folder = self.checkpoint / COMMANDS
+        return not folder.is_dir() or not unread_files(self.checkpoint, COMMANDS, folder)
+
+    def output(self, sink: str) -> list[Any]:
+        """The records that have left through a sink so far, as objects of the stream's class."""
+        return self._bound.outputs.records(sink)
+
+    def output_table(self, sink: str) -> pa.Table:
+        """The same as an Arrow table."""
+        return self._bound.outputs.table(sink)
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """The records that were set aside so far, each with the reason."""
+        return self._bound.outputs.dead_letters()
+
+    def receipts(self, command_id: str | None = None) -> list[Receipt]:
+        """What became of a command, or of all: the receipts in order."""
+        if command_id is not None:
+            found = story_of(self.checkpoint, command_id)
+            return [] if found is None else list(found.receipts)
+        told = newest_stories(self.checkpoint, lambda _: True, _MOST_RECEIPTS)
+        return [receipt for one in told for receipt in one.receipts]
+
+    def state(self, step: str, key: Any = None) -> dict[Any, Any]:
+        """What a step holds after the newest committed micro-batch, as JSON values.
+
+        With `key` its states by name, empty when it holds none; without it those of all keys by key. A key of several
+        fields is a tuple.
+        """
+        self._check()
+        assert self._session is not None
+        checkpoint = Checkpoint(self.checkpoint)
+        described = read_described(self.checkpoint)
+        text = None if key is None else msgspec.json.encode(key).decode()
+        found: dict[Any, Any] = {}
+        after: str | None = None
+        while True:
+            wanted = KeysWanted(step=step, key=text, after=after, most_bytes=1 << 30)
+            page = key_page(self._session, checkpoint, described, wanted)
+            for one in page.items:
+                found[tuple(one.key) if isinstance(one.key, list) else one.key] = one.values
+            after = page.next
+            if after is None:
+                return found if key is None else next(iter(found.values()), {})
+
+    def stop(self, *, drain: bool = False, savepoint: str | None = None) -> RunResult:
+        """Stop the run between two micro-batches, if it has not ended, and give what came of it.
+
+        With `drain` all that is there is processed before. `savepoint` is a folder or address for one.
+        """
+        if self.is_running and (drain or savepoint is not None):
+            for feed in self._bound.feeds:
+                feed.stop()
+            request = new_request("stop", drain=drain, savepoint=savepoint, by=user_name())
+            ask(self.checkpoint, request, timeout_s=3600.0)
+        self._end()
+        return self.wait()
+
+    def wait(self, timeout_s: float | None = None) -> RunResult:
+        """Wait for the end of the run, and give what came of it. Raises what has made it fail, and TimeoutError."""
+        self._await(lambda: not self.is_running, timeout_s)
+        self._check_failed()
+        assert self._summary is not None
+        return RunResult(self._summary, self._bound.outputs)
+
+    def _end(self) -> None:
+        for feed in self._bound.feeds:
+            feed.stop()
+        self._stop.set()
+        self._thread.join()
+
+    def _await(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not condition():
+            if not self.is_running:
+                self._check_failed()
+                # A bounded run that ends has read everything.
+                return
+            self._check_feeds()
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise TimeoutError(f"The run {self.job_id} has not come to that after {timeout_s:g} s.")
+            time.sleep(_POLL_S)
+
+    def _check(self) -> None:
+        """Raise what has made the run fail, and JobFailedError when it has ended otherwise."""
+        self._check_failed()
+        self._check_feeds()
+        if not self.is_running:
+            raise JobFailedError(f"The run {self.job_id} has ended. Start the job again.")
+
+    def _check_failed(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _check_feeds(self) -> None:
+        for feed in self._bound.feeds:
+            if feed.error is not None:
+                self._end()
+                raise feed.error
+
+    def _work(self) -> None:
+        from penstock.jobs.runner import RunHooks
+
+        try:
+            hooks = RunHooks(on_note=job_log.info, on_open=self._open, on_running=self._running)
+            self._summary = self._runner.run(self._stop, hooks)
+        except BaseException as e:  # raised where somebody waits for the run
+            self._error = e
+
+    def _open(self) -> None:
+        for name, one in self._bound.inputs.items():
+            one.open(self._bound.sequences.get(name))
+            if name in self._bound.iterators:
+                one.drain(self._bound.iterators[name])
+
+    def _running(self, session: SparkSession) -> None:
+        self._session = session
+        self._is_up.set()

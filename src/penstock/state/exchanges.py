@@ -1,0 +1,40 @@
+"""Exchanges: what a state held before each of many records, and what it holds behind them, as columns."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Exchange"]
+
+Ints = npt.NDArray[np.int64]
+
+
+class Exchange:
+    """Records of some keys, in order. Each gives its key a value, and finds the one that the key had before.
+
+    Attributes:
+        last: the last record of each key, by its number; keys in ascending order.
+
+    """
+
+    def __init__(self, key_indices: Ints) -> None:
+        order = np.argsort(key_indices, kind="stable")
+        by_key = key_indices[order]
+        begins = np.ones(len(order), bool)
+        begins[1:] = by_key[1:] != by_key[:-1]
+        # The first record of a key has none before it; its own number stands there until it finds what is held.
+        self._previous: Final = np.empty(len(order), np.int64)
+        self._previous[order[1:]] = order[:-1]
+        self._first: Final[Ints] = order[begins]
+        self._previous[self._first] = self._first
+        self._first_keys: Final = by_key[begins]
+        self.last: Final[Ints] = order[np.append(begins[1:], True)[: len(order)]]
+
+    def before(self, held: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """For each record what its key held before it; `held` is what all keys hold, `values` what records give."""
+        found = values[self._previous]
+        found[self._first] = held[self._first_keys]
+        return found

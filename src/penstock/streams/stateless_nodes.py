@@ -1,0 +1,103 @@
+"""Stateless nodes: map, filter, flat_map, with_event_time and union, put into the graph of a job."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.operators.event_times import EVENT_TIME
+from penstock.operators.functions import annotated_result, result_record_type
+from penstock.streams.described_stream import DescribedStream
+from penstock.streams.graph import (
+    EventTimeNode,
+    Port,
+    TransformKind,
+    TransformNode,
+    UnionNode,
+    described_type,
+    is_given,
+)
+from penstock.streams.origin import Origin, is_time, protobuf_source
+from penstock.streams.stream_validation import check_transform, check_union, counting_time
+
+__all__ = ["add_event_time", "add_transform", "add_union"]
+
+
+def add_transform(
+    stream: DescribedStream, kind: TransformKind, function: Callable[[Any], Any], output: Any, name: str
+) -> DescribedStream:
+    """What a stateless function makes of the records of a stream."""
+    stream.check_port()
+    check_transform(kind, function)
+    name = name or f"{kind}-{_next_number(stream, TransformNode)}"
+    who = f"The {kind} {name!r}"
+    schema = output if output is not None else annotated_result(function)
+    if schema is type(None):
+        raise JobDefinitionError(
+            f"{who} is annotated to return None, so nothing would come of it. Annotate what it returns."
+        )
+    # Without a schema this says how to give one.
+    result = described_type(schema, who) if is_given(schema) else result_record_type(function, who)
+    assert result is not None
+    protobuf = stream.origin.protobuf if kind == "filter" else protobuf_source(None, schema, who)
+    origin = stream.origin.of(result, protobuf)
+    time = stream.origin.time if origin.time == EVENT_TIME != stream.origin.time else None
+    node = TransformNode(
+        f"transform/{name}", name, kind, function, stream.port, stream.record_type, result, time
+    )
+    stream.graph.add(node)
+    return DescribedStream(stream.graph, Port(node.id), result, origin)
+
+
+def add_event_time(stream: DescribedStream, field: str) -> DescribedStream:
+    """The stream with the event time of its records in a field."""
+    stream.check_port()
+    if stream.is_control:
+        raise JobDefinitionError(
+            f"The stream {stream.name!r} is a control stream, whose records have no event time. The field that says "
+            "from when on they are effective is declared with job.control_stream(..., effective_at=...)."
+        )
+    try:
+        kind = stream.record_type.field(field).arrow_type
+    except SchemaError as e:
+        raise SchemaError(f"The stream {stream.name!r}: {e}") from e
+    if not is_time(kind):
+        raise SchemaError(
+            f"The stream {stream.name!r}: the field {field!r} is {kind}, and cannot be a time; use a timestamp or an "
+            "integer of milliseconds."
+        )
+    if not stream.has_watermarks:
+        raise JobDefinitionError(
+            f"The stream {stream.name!r} has no watermarks that its event time could go by. They are declared where "
+            'records enter the job: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")).'
+        )
+    number = _next_number(stream, EventTimeNode)
+    node = EventTimeNode(f"event-time/{number}", stream.port, stream.record_type, field)
+    stream.graph.add(node)
+    origin = dataclasses.replace(stream.origin, time=field)
+    return DescribedStream(stream.graph, Port(node.id), stream.record_type, origin)
+
+
+def add_union(streams: Sequence[DescribedStream], name: str) -> DescribedStream:
+    """One stream of the records of several."""
+    first = streams[0]
+    name = name or f"union-{_next_number(first, UnionNode)}"
+    check_union(streams)
+    node = UnionNode(f"union/{name}", name, tuple(stream.port for stream in streams))
+    first.graph.add(node)
+    same = all(stream.origin.protobuf == first.origin.protobuf for stream in streams)
+    origin = Origin(
+        name,
+        is_control=False,
+        protobuf=first.origin.protobuf if same else None,
+        time=counting_time(first),
+        version=first.origin.version,
+    )
+    return DescribedStream(first.graph, Port(node.id), first.record_type, origin)
+
+
+def _next_number(stream: DescribedStream, kind: type) -> int:
+    """The number of the next node of a kind, for a name of its own."""
+    return sum(isinstance(node, kind) for node in stream.graph.nodes.values()) + 1

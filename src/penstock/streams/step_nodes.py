@@ -1,0 +1,216 @@
+"""Step nodes: process functions, windows and rolling aggregates as steps, put into the graph of a job."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.operators.event_times import EVENT_TIME
+from penstock.operators.functions import ProcessFunction, annotated_result, output_type
+from penstock.operators.rolling_aggregates import (
+    RollingCount,
+    RollingFieldAggregate,
+    RollingFunction,
+    rolling_aggregate,
+    rolling_reduce,
+)
+from penstock.operators.watermarks import INGESTION_TIME
+from penstock.operators.window_step import LATE, WindowStep, window_output, window_step
+from penstock.records.protobuf_types import ProtobufSource
+from penstock.records.schemas import record_type
+from penstock.records.types import RecordType
+from penstock.state.folded_states import AggregateFunction
+from penstock.streams.described_stream import DescribedStream, KeyedInput, StepInput
+from penstock.streams.graph import Graph, Port, ProcessNode, described_type, is_given, output_name
+from penstock.streams.origin import Origin, protobuf_source
+from penstock.streams.step_validation import (
+    check_clock,
+    check_event_time,
+    check_number,
+    check_owners,
+    check_states,
+    check_step,
+)
+from penstock.windows.distinct_counts import DistinctCount
+from penstock.windows.field_aggregates import FieldAggregate
+from penstock.windows.operator import WindowSpec
+from penstock.windows.value_hashes import can_be_hashed
+from penstock.windows.window_functions import WindowContents
+
+__all__ = [
+    "DescribedStep",
+    "add_process",
+    "add_rolling_aggregate",
+    "add_rolling_count",
+    "add_rolling_field",
+    "add_rolling_reduce",
+    "add_windows",
+    "distinct_count",
+]
+
+
+class DescribedStep(DescribedStream):
+    """What a step emits, with its side outputs."""
+
+    def __init__(self, graph: Graph, node: ProcessNode, main: RecordType, origin: Origin) -> None:
+        super().__init__(graph, Port(node.id), main, origin)
+        self._node = node
+
+    def stamped(self) -> DescribedStep:
+        """The step whose records leave with the version of the settings under which they were made."""
+        self.check_port()
+        if any(True for _ in self.graph.consumers(self.port)):
+            raise JobDefinitionError(
+                f"The stream {self.name!r} is stamped after it was used; call stamp_control_version() first."
+            )
+        node = dataclasses.replace(self._node, stamped=True)
+        try:
+            kind = node.outputs[""]
+        except SchemaError as e:
+            raise SchemaError(f"Step {node.step!r}: {e}") from e
+        self.graph.replace(node)
+        return DescribedStep(self.graph, node, kind, self.origin.of(kind, None))
+
+    def side_output(self, name: str) -> DescribedStream:
+        """What the step emits to a side output."""
+        if name not in self._node.outputs or not name:
+            known = ", ".join(repr(n) for n in self._node.outputs if n) or "none"
+            raise JobDefinitionError(
+                f"Step {self._node.step!r} has no side output {name!r}; its function declares {known} in side_outputs."
+            )
+        protobuf = protobuf_source(None, self._node.function.side_outputs[name], f"Side output {name!r}")
+        kind = self._node.outputs[name]
+        origin = _origin_of(self._node, name, kind, protobuf)
+        return DescribedStream(self.graph, Port(self._node.id, name), kind, origin)
+
+
+def add_process(
+    step: str, function: ProcessFunction, inputs: Sequence[StepInput], output: Any
+) -> DescribedStep:
+    """A step with a process function. Its inputs stand with control streams first; data is last."""
+    data = inputs[-1]
+    check_step(step, data.stream)
+    check_states(function, step)
+    check_owners(function, step, data.stream, data.key)
+    check_clock(function, step, data.stream)
+    schema = output if output is not None else annotated_result(type(function).process_record)
+    main = described_type(schema, f"Step {step!r}") if is_given(schema) else output_type(function, None, step)
+    return _add_step(step, function, inputs, main, protobuf_source(None, schema, f"Step {step!r}"))
+
+
+def add_rolling_field(step: str, aggregate: str, field: str, keyed: KeyedInput) -> DescribedStep:
+    """A step that emits after each record the aggregate of a field so far."""
+    check_number(step, aggregate, keyed.stream.record_type, field)
+    return _add_rolling(step, RollingFieldAggregate(FieldAggregate(aggregate, field), keyed.key), keyed)
+
+
+def add_rolling_count(step: str, keyed: KeyedInput) -> DescribedStep:
+    """A step that emits after each record how many there were."""
+    return _add_rolling(step, RollingCount(keyed.key), keyed)
+
+
+def add_rolling_aggregate(
+    step: str, aggregate: AggregateFunction[Any, Any, Any], keyed: KeyedInput, output: Any
+) -> DescribedStep:
+    """A step that emits after each record what an aggregate function makes of all so far."""
+    try:
+        function = rolling_aggregate(aggregate, keyed.key, output)
+    except (JobDefinitionError, SchemaError) as e:
+        raise type(e)(f"Step {step!r}: {e}") from e
+    return _add_rolling(step, function, keyed)
+
+
+def add_rolling_reduce(step: str, reduce: Callable[[Any, Any], Any], keyed: KeyedInput) -> DescribedStep:
+    """A step that emits after each record what all so far are reduced to."""
+    try:
+        function = rolling_reduce(reduce, keyed.stream.record_type)
+    except JobDefinitionError as e:
+        raise JobDefinitionError(f"Step {step!r}: {e}") from None
+    return _add_rolling(step, function, keyed)
+
+
+def _add_rolling(step: str, function: RollingFunction, keyed: KeyedInput) -> DescribedStep:
+    return add_process(step, function, [keyed], function.output)
+
+
+def add_windows(
+    step: str, keyed: KeyedInput, contents: WindowContents, options: Mapping[str, Any], output: Any
+) -> DescribedStep:
+    """A step with windows; `options` are their assigner and what goes with it."""
+    stream, key = keyed.stream, keyed.key
+    check_step(step, stream)
+    try:
+        spec = WindowSpec(contents=contents, late_output=True, **options)
+        made = window_output(contents, stream.record_type, key, output)
+        function = window_step(spec, stream.record_type, made)
+    except (JobDefinitionError, SchemaError) as e:
+        raise type(e)(f"Step {step!r}: {e}") from e
+    check_states(function, step)
+    if function.is_event_time:
+        check_event_time(step, stream)
+    protobuf = protobuf_source(None, output, f"Step {step!r}")
+    return _add_step(step, function, [keyed], made.record_type, protobuf)
+
+
+def distinct_count(step: str, stream: DescribedStream, field: str, accuracy: float) -> DistinctCount:
+    """The aggregate that counts how many values of a field differ. JobDefinitionError when they cannot be counted."""
+    kind = stream.record_type.field(field).arrow_type
+    if not can_be_hashed(kind):
+        raise JobDefinitionError(
+            f"Step {step!r}: the field {field!r} is {kind}, whose values have no distinct count. Name one "
+            "of integers, floating-point numbers, text, bytes, booleans, dates or timestamps, or use a function of "
+            "your own."
+        )
+    try:
+        return DistinctCount(field, accuracy)
+    except JobDefinitionError as e:
+        raise JobDefinitionError(f"Step {step!r}: {e}") from None
+
+
+def _add_step(
+    step: str,
+    function: ProcessFunction,
+    inputs: Sequence[StepInput],
+    main: RecordType | None,
+    protobuf: ProtobufSource | None,
+) -> DescribedStep:
+    """A step with its side outputs, put into the graph."""
+    outputs: dict[str, RecordType] = {} if main is None else {"": main}
+    outputs |= _side_outputs(function, step)
+    node = ProcessNode(f"step/{step}", step, function, tuple(part.edge() for part in inputs), outputs)
+    graph = inputs[0].stream.graph
+    graph.add(node)
+    kind = main if main is not None else record_type("nothing BOOLEAN")
+    return DescribedStep(graph, node, kind, _origin_of(node, "", kind, protobuf))
+
+
+def _origin_of(node: ProcessNode, output: str, kind: RecordType, protobuf: ProtobufSource | None) -> Origin:
+    """The origin of what leaves a step by an output."""
+    time, function = node.edges[-1].time, node.function
+    given = Origin(output_name(node.step, output), is_control=False, protobuf=protobuf, time=time)
+    origin = given.of(kind, protobuf)
+    if isinstance(function, RollingFunction) and origin.time not in (None, INGESTION_TIME):
+        # A record that is reduced to an older one counts at its own time.
+        return dataclasses.replace(origin, time=EVENT_TIME)
+    if time is None or not isinstance(function, WindowStep) or output == LATE:
+        return origin
+    if function.spec.contents.function is not None and origin.time not in (EVENT_TIME, INGESTION_TIME):
+        # The function that made the records says in their field when they count.
+        return origin
+    return dataclasses.replace(origin, time=EVENT_TIME)
+
+
+def _side_outputs(function: ProcessFunction, step: str) -> dict[str, RecordType]:
+    """The types of what the function emits by the side."""
+    declared = function.side_outputs
+    if not isinstance(declared, Mapping) or not all(isinstance(name, str) and name for name in declared):
+        raise JobDefinitionError(
+            f"side_outputs of step {step!r} is {declared!r}; it must be a mapping of names to schemas, such as "
+            '{"alarms": Alarm}.'
+        )
+    return {
+        name: described_type(schema, f"Side output {name!r} of step {step!r}")
+        for name, schema in declared.items()
+    }

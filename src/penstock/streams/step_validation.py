@@ -1,0 +1,115 @@
+"""What steps cannot be: their names, states, fields and times, found when a job is described."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.operators.functions import ProcessFunction, declared_states
+from penstock.operators.handlers import declared_handlers
+from penstock.operators.keys import KeySelector
+from penstock.records.types import RecordType
+from penstock.state.shared import BroadcastState, Setting, declared_shared
+from penstock.state.transient import TransientField
+from penstock.state.values import KeyedState
+from penstock.streams.described_stream import DescribedStream
+
+__all__ = ["check_clock", "check_event_time", "check_number", "check_owners", "check_states", "check_step"]
+
+
+def check_step(step: str, data: DescribedStream) -> None:
+    """Raise JobDefinitionError for what is no name of a step, and for a step without data."""
+    if not isinstance(step, str) or not step or "/" in step:
+        raise JobDefinitionError(f"{step!r} is no name for a step: it must not be empty nor contain a slash.")
+    if data.is_control:
+        raise JobDefinitionError(
+            f"Step {step!r} has no data stream: {data.name!r} is a control stream. Connect it to a data stream, or "
+            "declare it with job.data_stream(...)."
+        )
+
+
+def check_number(step: str, aggregate: str, kind: RecordType, field: str) -> None:
+    """JobDefinitionError when a field has no numbers to aggregate."""
+    arrow = kind.field(field).arrow_type
+    if not (pa.types.is_integer(arrow) or pa.types.is_floating(arrow)):
+        raise JobDefinitionError(
+            f"Step {step!r}: the field {field!r} is {arrow}, and only numbers have that ({aggregate}). Name another "
+            "one, or use a function of your own."
+        )
+
+
+def check_event_time(step: str, stream: DescribedStream) -> None:
+    """JobDefinitionError when windows by event time cannot be."""
+    remedy = (
+        'Declare it: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")); or take windows by '
+        'processing time (time="processing").'
+    )
+    if stream.origin.time is None:
+        raise JobDefinitionError(
+            f"Step {step!r} has windows by event time, and the records of {stream.name!r} have none. {remedy}"
+        )
+    if not stream.has_watermarks:
+        raise JobDefinitionError(
+            f"Step {step!r} has windows by event time, and the stream {stream.name!r} no watermarks. {remedy}"
+        )
+
+
+def check_states(function: ProcessFunction, step: str) -> None:
+    """Raise when a declared state cannot be stored, or is declared where it is not found."""
+    for name, state in declared_states(function).items():
+        if state.name != name:
+            raise JobDefinitionError(
+                f"Step {step!r} has one {type(state).__name__} under the names {name!r} and {state.name!r}; give each "
+                "its own."
+            )
+        try:
+            state.spec()
+        except SchemaError as e:
+            raise SchemaError(f"State {name!r} of step {step!r}: {e}") from e
+    for name, shared in declared_shared(type(function)).items():
+        try:
+            shared.check()
+        except SchemaError as e:
+            raise SchemaError(f"{name!r} of step {step!r}: {e}") from e
+    declared_handlers(type(function))
+    for name, value in vars(function).items():
+        if isinstance(value, KeyedState | Setting | BroadcastState | TransientField):
+            raise JobDefinitionError(
+                f"Step {step!r} sets its state {name!r} on the instance; declare it in the body of the class "
+                f"{type(function).__name__}."
+            )
+
+
+def check_owners(
+    function: ProcessFunction, step: str, data: DescribedStream, key: KeySelector | None
+) -> None:
+    """Raise when what a function declares is of keys and the step has none, or the other way round."""
+    has_key = key is not None and not key.by_place
+    for name, state in declared_states(function).items():
+        kind = type(state).__name__
+        if state.by_key and not has_key:
+            raise JobDefinitionError(
+                f"Step {step!r} has no key, and its {kind} {name!r} holds something for each key. Key the stream "
+                f"({data.name}.key_by(...)), or declare an operator state, such as ps.OperatorListState."
+            )
+        if not state.by_key and has_key:
+            raise JobDefinitionError(
+                f"Step {step!r} has a key, and its {kind} {name!r} is of steps without one. Declare a keyed state "
+                f"(ps.ListState), or process the stream as it is ({data.name}.process(...))."
+            )
+    for handler in declared_handlers(type(function)).values():
+        if handler.scope == "key" and not has_key:
+            raise JobDefinitionError(
+                f"Step {step!r} has no key, and {type(function).__name__}.{handler.method} takes commands to keys. "
+                f'Write on_command({handler.kind!r}, scope="step").'
+            )
+
+
+def check_clock(function: ProcessFunction, step: str, data: DescribedStream) -> None:
+    """Raise JobDefinitionError when values expire by event time and the records have none."""
+    for name, state in declared_states(function).items():
+        if state.ttl is not None and state.ttl.time == "event" and data.origin.time is None:
+            raise JobDefinitionError(
+                f"State {name!r} of step {step!r} expires by event time, and the records of {data.name!r} have none. "
+                'Say which field has it (job.data_stream(..., event_time="at")), or use Ttl(..., time="processing").'
+            )
