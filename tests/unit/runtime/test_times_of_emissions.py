@@ -267,7 +267,7 @@ def test_what_records_are_reduced_to_counts_at_the_time_of_the_record() -> None:
     first = stream_of(job).key_by("key").reduce("first", lambda one, other: one)
     first.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
     result = run(BatchRunner(job), Visit("a", 1, 3), Visit("a", 12, 4), Visit("a", 20, 5))
-    assert [(shown(one.window_start), one.value) for one in result.output("counts")] == [(0, 1), (10, 1)]
+    assert [(ms_of(one.window_start), one.value) for one in result.output("counts")] == [(0, 1), (10, 1)]
 
 
 class Vectorised(ps.ProcessFunction):
