@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from domains import ms_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,10 +42,6 @@ class Told:
     at: int = 0
 
 
-def shown(at: dt.datetime | None) -> int | None:
-    return None if at is None else (at - EPOCH) // MILLISECOND
-
-
 class Visits(ps.ProcessFunction):
     """Registers timers by event time, and tells what it sees of time."""
 
@@ -52,15 +49,15 @@ class Visits(ps.ProcessFunction):
         if visit.timer is not None:
             at = EPOCH + (visit.at + visit.timer) * MILLISECOND  # type: ignore[operator]
             ctx.timers.register(at, "again" if visit.timer % 2 else "", domain="event")
-        yield Told(visit.key, f"came at watermark {shown(ctx.watermark)}", visit.at or 0)
+        yield Told(visit.key, f"came at watermark {ms_of(ctx.watermark)}", visit.at or 0)
 
     def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Told]:
         assert timer.domain == "event"
         assert ctx.event_time == timer.at
-        at = shown(timer.at)
+        at = ms_of(timer.at)
         if timer.name:
             ctx.timers.register(timer.at + 5 * MILLISECOND, domain="event")
-        yield Told(ctx.key, f"timer at watermark {shown(ctx.watermark)}", at or 0)
+        yield Told(ctx.key, f"timer at watermark {ms_of(ctx.watermark)}", at or 0)
 
 
 class Seen(ps.ProcessFunction):
@@ -71,7 +68,7 @@ class Seen(ps.ProcessFunction):
         return iter(())
 
     def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Told]:
-        yield Told(ctx.key, f"{shown(ctx.watermark)}", shown(timer.at) or 0)
+        yield Told(ctx.key, f"{ms_of(ctx.watermark)}", ms_of(timer.at) or 0)
 
 
 def job_of(
@@ -191,7 +188,7 @@ def test_an_input_falls_idle_while_nothing_comes() -> None:
 def test_ingestion_time_is_that_of_the_micro_batch() -> None:
     """It goes on while nothing comes, as the clock does."""
     job = job_of(event_time=ps.INGESTION_TIME)
-    now = shown(NOW)
+    now = ms_of(NOW)
     assert now is not None
     told_by(job, Visit("a", now, 3000))
     job.now += dt.timedelta(seconds=2)
@@ -203,7 +200,7 @@ def test_ingestion_time_is_that_of_the_micro_batch() -> None:
 def test_records_without_a_time_or_from_far_ahead_are_dead_letters() -> None:
     """They move no watermark; a time before 1970 is a time."""
     job = job_of(ps.Watermarks.monotonous().with_max_ahead("1h"))
-    now = shown(NOW)
+    now = ms_of(NOW)
     assert now is not None
     ahead = now + 3_600_000
     visits = [Visit("a", None), Visit("a", ahead + 1), Visit("b", ahead), Visit("c", -5)]
@@ -267,8 +264,8 @@ def test_without_watermarks_time_stands_until_the_end() -> None:
     told_by(job, Visit("a", 100, 2))
     assert told_by(job, Visit("a", 10_000)) == [("came at watermark None", 10_000)]
     last = dt.datetime.max.replace(tzinfo=dt.UTC)
-    assert told_by(job, ends=True) == [(f"timer at watermark {shown(last)}", 102)]
-    assert (shown(last) or 0) < END_MS
+    assert told_by(job, ends=True) == [(f"timer at watermark {ms_of(last)}", 102)]
+    assert (ms_of(last) or 0) < END_MS
 
 
 def test_a_timer_by_event_time_needs_watermarks() -> None:

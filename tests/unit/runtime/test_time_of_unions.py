@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from domains import Pane, Visit
 from hypothesis import given
 from hypothesis import strategies as st
 from rescaling import Stage, run_beside, stages
@@ -26,35 +27,20 @@ MINUTE = dt.timedelta(minutes=1)
 
 
 @dataclass
-class Click:
-    user: str
-    at: int
-    number: int = 0
-
-
-@dataclass
 class Told:
     text: str
     at: int
 
 
-@dataclass
-class Pane:
-    user: str
-    start: int
-    end: int
-    numbers: list[int]
-
-
 class Pass(ps.ProcessFunction):
-    def process_record(self, click: Click, ctx: ps.Context) -> Iterator[Click]:
+    def process_record(self, click: Visit, ctx: ps.Context) -> Iterator[Visit]:
         yield click
 
 
 class Tell(ps.ProcessFunction):
     """Tells the watermark that each record meets, and calls a timer at its time."""
 
-    def process_record(self, click: Click, ctx: ps.Context) -> Iterator[Told]:
+    def process_record(self, click: Visit, ctx: ps.Context) -> Iterator[Told]:
         ctx.timers.register(EPOCH + click.at * MILLISECOND, domain="event")
         watermark = None if ctx.watermark is None else (ctx.watermark - EPOCH) // MILLISECOND
         yield Told(f"{ctx.stream} at {watermark}", click.at)
@@ -65,12 +51,12 @@ class Tell(ps.ProcessFunction):
 
 
 class Show(ps.WindowFunction):
-    def process(self, key: str, records: Sequence[Click], ctx: ps.WindowContext) -> Iterator[Pane]:
+    def process(self, key: str, records: Sequence[Visit], ctx: ps.WindowContext) -> Iterator[Pane]:
         yield Pane(key, ctx.window.start, ctx.window.end, [one.number for one in records])
 
 
 def clicks(job: ps.Job, name: str, watermarks: ps.Watermarks = AT_ONCE, event_time: str = "at") -> DataStream:
-    return job.data_stream(name, schema=Click, event_time=event_time, watermarks=watermarks)
+    return job.data_stream(name, schema=Visit, event_time=event_time, watermarks=watermarks)
 
 
 def passed(stream: DataStream, name: str) -> DataStream:
@@ -89,7 +75,7 @@ def telling(web: ps.Watermarks = AT_ONCE, app: ps.Watermarks = AT_ONCE, *, steps
 
 def told(job: BatchRunner, **times: int) -> list[str]:
     """What is told of one click of each stream, and of timers."""
-    inputs = {name: [("p", [Click("a", at)])] for name, at in times.items()}
+    inputs = {name: [("p", [Visit("a", at)])] for name, at in times.items()}
     return [f"{one.text}: {one.at}" for one in job.run(inputs).output("told")]
 
 
@@ -176,7 +162,7 @@ def test_after_a_rescaling_a_step_tells_anew_how_far_it_is() -> None:
 def test_streams_that_count_on_arrival_are_one_on_arrival() -> None:
     """Behind a step as well, in all of its tasks, whether or not anything comes to them."""
     job = ps.Job("shop", key_groups=4)
-    web, app = (job.data_stream(name, schema=Click, event_time=ps.INGESTION_TIME) for name in ("web", "app"))
+    web, app = (job.data_stream(name, schema=Visit, event_time=ps.INGESTION_TIME) for name in ("web", "app"))
     web.union(passed(app, "step")).key_by("user").process("tell", Tell()).sink_to("told")
     now = (NOW - EPOCH) // MILLISECOND
     for partitions in (1, 2, 4):
@@ -228,7 +214,7 @@ def test_a_union_is_as_one_topic_with_a_partition_for_each_stream(
     def inputs_of(runs: Any) -> Any:
         return {"all": list(runs.items())}, {name: [("p", found)] for name, found in runs.items()}
 
-    for expected, result in run_beside(straight, moved, drawn, Click, inputs_of):
+    for expected, result in run_beside(straight, moved, drawn, Visit, inputs_of):
         assert told_of(result) == told_of(expected)
         watermarks, expected_watermarks = result.watermarks("panes", expected)
         assert watermarks == expected_watermarks

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from domains import ms_of
 
 import penstock as ps
 from penstock.base.instants import EPOCH, MILLISECOND
@@ -55,15 +56,11 @@ class Seen:
     ms: int | None
 
 
-def shown(at: dt.datetime | None) -> int | None:
-    return None if at is None else (at - EPOCH) // MILLISECOND
-
-
 class Look(ps.ProcessFunction):
     """Tells the event time of what comes."""
 
     def process_record(self, record: Any, ctx: ps.Context) -> Iterator[Seen]:
-        yield Seen(record.key, record.text, shown(ctx.event_time))
+        yield Seen(record.key, record.text, ms_of(ctx.event_time))
 
 
 class ToWord(ps.ProcessFunction):
@@ -121,7 +118,7 @@ def test_windows_stand_behind_transforms_that_drop_the_field() -> None:
     mapped = stream_of(job).map(to_word)
     mapped.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
     result = run(BatchRunner(job), Visit("a", 1), Visit("a", 9), Visit("a", 10))
-    assert [(shown(one.window_start), one.value) for one in result.output("counts")] == [(0, 2.0)]
+    assert [(ms_of(one.window_start), one.value) for one in result.output("counts")] == [(0, 2.0)]
 
 
 def test_a_field_of_the_same_name_counts() -> None:
@@ -141,7 +138,7 @@ def test_a_field_of_the_same_name_counts() -> None:
         stream.key_by("key").window(ps.TumblingWindows("10ms")).count(name).sink_to(name)
     result = run(BatchRunner(job), Visit("a", 1), Visit("a", 5), Visit("a", 30))
     for name in ("step", "map"):
-        assert [(shown(one.window_start), one.value) for one in result.output(name)] == [(0, 1.0), (10, 1.0)]
+        assert [(ms_of(one.window_start), one.value) for one in result.output(name)] == [(0, 1.0), (10, 1.0)]
 
 
 class Busy(ps.ConnectedProcessFunction):
@@ -261,7 +258,7 @@ def test_rolling_aggregates_keep_the_time() -> None:
     sums = stream_of(job).key_by("key").sum("sums", "number")
     sums.key_by("key").window(ps.TumblingWindows("10ms")).max("highest", "value").sink_to("highest")
     result = run(BatchRunner(job), Visit("a", 1, 3), Visit("a", 9, 4), Visit("a", 10, 5))
-    assert [(shown(one.window_start), one.value) for one in result.output("highest")] == [(0, 7.0)]
+    assert [(ms_of(one.window_start), one.value) for one in result.output("highest")] == [(0, 7.0)]
 
 
 def test_what_records_are_reduced_to_counts_at_the_time_of_the_record() -> None:
@@ -270,7 +267,7 @@ def test_what_records_are_reduced_to_counts_at_the_time_of_the_record() -> None:
     first = stream_of(job).key_by("key").reduce("first", lambda one, other: one)
     first.key_by("key").window(ps.TumblingWindows("10ms")).count("counts").sink_to("counts")
     result = run(BatchRunner(job), Visit("a", 1, 3), Visit("a", 12, 4), Visit("a", 20, 5))
-    assert [(shown(one.window_start), one.value) for one in result.output("counts")] == [(0, 1), (10, 1)]
+    assert [(ms_of(one.window_start), one.value) for one in result.output("counts")] == [(0, 1), (10, 1)]
 
 
 class Vectorised(ps.ProcessFunction):
@@ -331,7 +328,7 @@ class Remind(ps.ProcessFunction):
         ctx.timers.register(ctx.event_time + 20 * MILLISECOND, word.text, domain="event")
 
     def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Seen]:
-        yield Seen(ctx.key, timer.name, shown(ctx.event_time))
+        yield Seen(ctx.key, timer.name, ms_of(ctx.event_time))
 
 
 def test_timers_go_by_the_times_of_windows() -> None:
@@ -345,7 +342,7 @@ def test_timers_go_by_the_times_of_windows() -> None:
     run(running, Visit("a", 3, 7), Visit("a", 12))
     result = run(running, Visit("a", 31))
     assert seen(result, "reminded") == [("7", 29)]
-    assert [shown(one.window_start) for one in result.output("again")] == [20]
+    assert [ms_of(one.window_start) for one in result.output("again")] == [20]
 
 
 class Judged(ps.ProcessFunction):
@@ -354,7 +351,7 @@ class Judged(ps.ProcessFunction):
     limit = ps.Setting(int, 1)
 
     def process_record(self, word: Word, ctx: ps.Context) -> Iterator[Seen]:
-        yield Seen(word.key, f"{word.text} at {self.limit.get()}", shown(ctx.event_time))
+        yield Seen(word.key, f"{word.text} at {self.limit.get()}", ms_of(ctx.event_time))
 
 
 def test_settings_behind_a_step_hold_from_an_event_time_on() -> None:
@@ -374,7 +371,7 @@ class Remember(ps.ProcessFunction):
     last = ps.ValueState(str, ttl=ps.Ttl(dt.timedelta(milliseconds=20), time="event"))
 
     def process_record(self, word: Word, ctx: ps.Context) -> Iterator[Seen]:
-        yield Seen(word.key, f"{self.last.get()} before {word.text}", shown(ctx.event_time))
+        yield Seen(word.key, f"{self.last.get()} before {word.text}", ms_of(ctx.event_time))
         self.last.set(word.text)
 
 
@@ -440,8 +437,8 @@ def test_times_that_no_datetime_can_tell_are_the_nearest() -> None:
     found.key_by("key").process("judge", Judged()).sink_to("judged")
     result = run(BatchRunner(job), Visit("a", 2**60, 1), Visit("a", -(2**60), 2))
     assert not result.dead_letters
-    first = shown(dt.datetime.min.replace(tzinfo=dt.UTC))
-    last = shown(dt.datetime.max.replace(tzinfo=dt.UTC))
+    first = ms_of(dt.datetime.min.replace(tzinfo=dt.UTC))
+    last = ms_of(dt.datetime.max.replace(tzinfo=dt.UTC))
     assert seen(result) == [("1", last), ("2", first)]
     assert len(seen(result, "judged")) == 2
 
@@ -458,7 +455,7 @@ def test_reduced_records_count_at_the_end_of_their_window() -> None:
     again.sink_to("again")
     again.side_output("late").sink_to("late")
     result = run(BatchRunner(job), Visit("a", 1), Visit("a", 18), Visit("a", 50))
-    assert [shown(one.window_start) for one in result.output("again")] == [15]
+    assert [ms_of(one.window_start) for one in result.output("again")] == [15]
     assert not result.output("late")
 
 
@@ -478,7 +475,7 @@ def test_a_window_function_may_say_the_time_itself() -> None:
     look(first.side_output("aside"))
     first.key_by("key").window(ps.TumblingWindows("5ms")).count("again").sink_to("again")
     result = run(BatchRunner(job), Visit("a", 18), Visit("a", 50))
-    assert [shown(one.window_start) for one in result.output("again")] == [0]
+    assert [ms_of(one.window_start) for one in result.output("again")] == [0]
     assert seen(result) == [("aside", 19)]
 
 
@@ -498,7 +495,7 @@ def test_late_records_keep_their_time() -> None:
     visits = [Visit("a", 7)]
     result = running.run({"visits": [("p", visits)], "others": [("p", visits)]})
     for name in ("field", "beside"):
-        assert [shown(one.window_start) for one in result.output(name)] == [5]
+        assert [ms_of(one.window_start) for one in result.output(name)] == [5]
 
 
 def test_windows_without_an_end_count_at_what_fired_them() -> None:
@@ -537,7 +534,7 @@ def test_windows_behind_windows_by_ingestion_time() -> None:
     running.now += dt.timedelta(seconds=1)
     result = run(running, Visit("a", 0))
     for sink, value in (("again", 2.0), ("third", 1.0)):
-        assert [(shown(one.window_start), one.value) for one in result.output(sink)] == [(NOW_MS, value)]
+        assert [(ms_of(one.window_start), one.value) for one in result.output(sink)] == [(NOW_MS, value)]
 
 
 def test_the_clock_fires_global_windows_by_ingestion_time_when_it_is() -> None:
@@ -569,7 +566,7 @@ def test_with_event_time_another_field_counts() -> None:
     assert (msgspec.json.decode(letter.raw)["key"], letter.step) == ("b", "event-time/1")
     assert len(result.output("paid")) == 3
     assert seen(result) == [("", 6), ("", 14), ("", 38)]
-    assert [shown(one.window_start) for one in result.output("counts")] == [0]
+    assert [ms_of(one.window_start) for one in result.output("counts")] == [0]
     assert not run(running, ends=True).counts("late")
 
 
@@ -585,7 +582,7 @@ def test_with_event_time_the_field_of_a_result_counts() -> None:
     again = started.key_by("key").window(ps.TumblingWindows("5ms")).allowed_lateness("10ms").count("again")
     again.sink_to("again")
     result = run(BatchRunner(job), Visit("a", 1), Visit("a", 18))
-    assert [shown(one.window_start) for one in result.output("again")] == [0]
+    assert [ms_of(one.window_start) for one in result.output("again")] == [0]
 
 
 def test_with_event_time_works_on_what_arrives() -> None:
@@ -596,7 +593,7 @@ def test_with_event_time_works_on_what_arrives() -> None:
     running = BatchRunner(job)
     run(running, Visit("a", NOW_MS + 3))
     running.now += dt.timedelta(seconds=1)
-    assert [shown(one.window_start) for one in run(running).output("counts")] == [NOW_MS]
+    assert [ms_of(one.window_start) for one in run(running).output("counts")] == [NOW_MS]
 
 
 def test_with_event_time_needs_a_field_with_times_in_data_with_watermarks() -> None:

@@ -8,16 +8,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from domains import Visit
 
 import penstock as ps
 from penstock.testing.batch_runner import BatchRunner
-
-
-@dataclass
-class Visit:
-    user: str
-    at: int
-    number: int = 0
 
 
 @dataclass

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import enum
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from domains import Colour
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
@@ -21,11 +21,6 @@ from penstock.state.group_table import GroupTable, sorted_by_key
 from penstock.state.key_index import key_values
 from penstock.state.state_spec import StateSpec
 from penstock.state.values import BoundValueState, CheckedValueState, ValueState
-
-
-class Colour(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
 
 
 @dataclass

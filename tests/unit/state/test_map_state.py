@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import enum
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from bound_state import AtWork
+from domains import Colour
 
 import penstock as ps
 from penstock.errors import SchemaError, StateError, UnstorableValueError
 from penstock.state.values import CheckedValueState
-
-
-class Colour(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from domains import Pane, Visit
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
@@ -18,27 +18,12 @@ from penstock.testing.batch_runner import BatchRunner
 TOPIC = ("0", "1")
 
 
-@dataclass
-class Click:
-    user: str
-    at: int
-    number: int
-
-
-@dataclass
-class Pane:
-    user: str
-    start: int
-    end: int
-    numbers: list[int]
-
-
 class Show(ps.WindowFunction):
     """Emits what a window holds, and how often it has fired."""
 
     fired = ps.ValueState(int)
 
-    def process(self, key: str, records: Sequence[Click], ctx: ps.WindowContext) -> Iterator[Pane]:
+    def process(self, key: str, records: Sequence[Visit], ctx: ps.WindowContext) -> Iterator[Pane]:
         self.fired.set((self.fired.get() or 0) + 1)
         yield Pane(key, ctx.window.start, ctx.window.end, [one.number for one in records])
 
@@ -68,7 +53,7 @@ EVICTORS: dict[str, Any] = {
 def described(assigner: str, trigger: str, evictor: str, lateness: str) -> ps.Job:
     job = ps.Job("j", key_groups=5)
     strategy = ps.Watermarks.bounded("3ms").with_idleness("20ms")
-    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=strategy)
+    clicks = job.data_stream("clicks", schema=Visit, event_time="at", watermarks=strategy)
     windowed = clicks.key_by("user").window(ASSIGNERS[assigner]()).allowed_lateness(lateness)
     given_trigger, given_evictor = TRIGGERS[trigger](), EVICTORS[evictor]()
     if given_trigger is not None:
@@ -108,7 +93,7 @@ def test_panes_are_the_same_restarted_and_rescaled(
         inputs = {"clicks": [(name, runs[name]) for name in TOPIC if name in runs]}
         return inputs, inputs
 
-    for expected, found in run_beside(straight, moved, drawn, Click, inputs_of):
+    for expected, found in run_beside(straight, moved, drawn, Visit, inputs_of):
         assert panes_of(found) == panes_of(expected)
         late = sorted(click.number for click in found.output("late"))
         assert late == sorted(click.number for click in expected.output("late"))
