@@ -30,7 +30,7 @@ from penstock.bindings.types import FilesBinding
 from penstock.commands.command_catalog import CONTROL_FILE, command_catalog
 from penstock.commands.command_sender import find_waiting, send_command
 from penstock.commands.job_receipts import ReceiptWriter
-from penstock.commands.receipt_history import newest_stories, story_of
+from penstock.commands.receipt_history import find_history, find_newest_histories
 from penstock.control.commands import Command, Target
 from penstock.control.encoded_receipts import Batch, BatchReceipts, encode_receipts
 from penstock.objects.allowed import AllowedPlaces
@@ -206,7 +206,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         first += _send(young, sizes, range(sizes.keys + turn.start, sizes.keys + turn.stop), 1)
         last += _send(job, sizes, range(last_begins + turn.start, last_begins + turn.stop), 1)
     newest = f"c{sizes.commands - 1}"
-    if story_of(job.folder, newest) is None:
+    if find_history(job.folder, newest) is None:
         raise RuntimeError(f"The newest command {newest} has no receipt in the end.")
     return {
         "commands": sizes.commands,
@@ -218,7 +218,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         "stored_per_command": round(job.stored_bytes / sizes.commands),
         "known_ms": _ask(job, newest),
         "unknown_ms": _ask(job, "nobody"),
-        "history_ms": _timed(lambda: newest_stories(job.folder, lambda _: True, 20)),
+        "history_ms": _timed(lambda: find_newest_histories(job.folder, lambda _: True, 20)),
     }
 
 
@@ -251,7 +251,7 @@ def _ask(job: _Job, command_id: str) -> float:
     """How long asking for a command takes, as the server and `penstock control status` do it, in milliseconds."""
 
     def ask() -> None:
-        if story_of(job.folder, command_id) is None:
+        if find_history(job.folder, command_id) is None:
             find_waiting(command_id, job.entry, job.folder)
 
     return _timed(ask)

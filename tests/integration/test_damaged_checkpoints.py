@@ -233,7 +233,7 @@ def test_the_doctor_tells_where_a_whole_checkpoint_stands(recorded: Recorded) ->
     found = doctor(recorded.checkpoint)
     assert {finding.status for finding in found.values()} == {"ok"}
     assert found["checkpoint use"].found == "no run uses it now"
-    assert found["checkpoint files"].found.startswith(f"whole; micro-batch {BATCHES - 1} was committed last")
+    assert found["checkpoint files"].found.startswith(f"intact; micro-batch {BATCHES - 1} was committed last")
 
 
 def test_the_doctor_finds_a_bit_that_no_start_looks_at(recorded: Recorded) -> None:

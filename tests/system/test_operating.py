@@ -208,7 +208,7 @@ def steer_over_a_kill(
         assert (waiting.code, waiting.out) == (0, "late: sent, no receipt yet\n")
     else:
         assert waiting.code == 2
-        assert "is not looked through" in waiting.err
+        assert "were not searched" in waiting.err
 
     with JobInSession(spark, job_file, settings) as job:
         url = address(job)

@@ -54,7 +54,7 @@ def test_other_shells_get_help_beside_the_words(shell: str) -> None:
     """In the form of each."""
     text = "\n".join(completed(shell, "doctor", "--"))
     assert "--checkpoint" in text
-    assert "A checkpoint to look at" in text
+    assert "A checkpoint to check" in text
 
 
 def test_places_are_left_to_the_shell() -> None:

@@ -34,27 +34,27 @@ def advise(
         typer.Option(
             metavar="SECONDS",
             min=1,
-            help="Over how long the rate of what arrives is taken, until the newest figures.",
+            help="How long before the newest figures to measure the rate of arriving records.",
         ),
     ] = 600.0,
     cores: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Cores that the job's tasks have. Default: as in the newest figures."
+            metavar="N", min=1, help="Cores for the job's tasks. Default: as in the newest figures."
         ),
     ] = None,
     policy: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A scaling policy, to advise by and to say what it would decide now."
+            metavar="FILE", help="A scaling policy to follow; also prints what it would decide now."
         ),
     ] = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Say which parallelism, batch interval and number of cores a job wants, and why. Changes nothing.
+    """Recommend a parallelism, batch interval and number of cores for a job, and give the reasons. Changes nothing.
 
-    The job may be running or not; what counts is the figures in its checkpoint. A job of a server is
-    advised by the policy of its definition, if that has one.
+    The job need not run: the advice follows from the figures in its checkpoint. For a job of a server it also follows
+    the policy of its definition, if there is one.
     """
     with errors_as_sentences():
         reason = "goes with a checkpoint: the definition of a server's job has it."

@@ -13,7 +13,7 @@ from penstock.bindings.secrets import redacted
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.cli.job_target import CommandDraft, JobEvent, Outcome, Patience, ScalingAdvice
 from penstock.cli.output import escaped, stderr
-from penstock.cli.times import shown_instant
+from penstock.cli.times import format_instant
 from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.command_sender import command_binding, find_waiting, send_command
 from penstock.commands.command_target import check_known, parse_target
@@ -22,8 +22,8 @@ from penstock.commands.receipt_history import (
     CommandHistory,
     NewReceipts,
     await_end,
-    newest_stories,
-    story_of,
+    find_history,
+    find_newest_histories,
 )
 from penstock.control.commands import Command
 from penstock.control.receipts import Receipt
@@ -45,7 +45,7 @@ _LINES_S: Final = 0.2
 
 
 class CheckpointJob:
-    """A job reached by the folder of its checkpoint, which no run needs to use at the moment."""
+    """A job reached by the folder of its checkpoint, whether it runs or not."""
 
     def __init__(self, folder: Path) -> None:
         self._folder: Final = folder
@@ -148,25 +148,25 @@ class CheckpointJob:
     def history_of(self, command_id: str) -> CommandHistory | None:
         """Look through the receipts, then through the commands that wait."""
         catalog = read_command_catalog(self._folder)
-        found = story_of(self._folder, command_id)
+        found = find_history(self._folder, command_id)
         if found is not None or find_waiting(command_id, catalog, self._folder) is not None:
             return found
         # What waited a moment ago may have its receipts by now.
-        found = story_of(self._folder, command_id)
+        found = find_history(self._folder, command_id)
         if found is None:
             looked = (
-                f" What waits in {catalog.commands} is not looked through."
+                f" Commands that wait in {catalog.commands} were not searched."
                 if "://" in catalog.commands
                 else ""
             )
             raise CommandRefusedError(
-                f"The id {command_id!r} is unknown: no command with it has a receipt.{looked}"
+                f"The id {command_id!r} is unknown: no command with this id has a receipt.{looked}"
             )
         return found
 
     def histories(self, step: str | None, kind: str | None, limit: int) -> list[CommandHistory]:
         """Look through the receipts."""
-        return newest_stories(
+        return find_newest_histories(
             self._folder, CommandFilter(read_command_catalog(self._folder), step, kind), limit
         )
 
@@ -193,7 +193,7 @@ class CheckpointJob:
             return next(iter(query.read(session).items), None)
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:  # noqa: ARG002  # as JobTarget
-        """Dump the state to any place."""
+        """Dump the state to any folder or address."""
         return self._take_snapshot("dump", to, form, batch=batch)
 
     def take_savepoint(self, to: str | None, patience: Patience) -> Outcome:  # noqa: ARG002  # as JobTarget
@@ -202,7 +202,7 @@ class CheckpointJob:
         return self._take_snapshot("savepoint", uri, "arrow", name=name)
 
     def list_savepoints(self, place: str | None) -> list[dict[str, Any]]:
-        """Look for savepoints in a place, by default beside the checkpoint."""
+        """List the savepoints in a folder or at an address, by default beside the checkpoint."""
         from penstock.savepoints.savepoints import savepoints, savepoints_folder
 
         return [
@@ -226,8 +226,8 @@ class CheckpointJob:
         self._checkpoint.known_lineage()
         if not is_running(self._folder):
             raise CheckpointError(
-                f"No job runs on {self._folder}. Its state is in the checkpoint; take a savepoint with penstock "
-                "savepoint."
+                f"No job runs on {self._folder}. Its state is in the checkpoint; penstock savepoint takes "
+                "a savepoint of it."
             )
         name, uri = self._new_savepoint(to) if savepoint else (None, None)
         request = new_request("stop", savepoint=uri, savepoint_id=name, drain=drain, by=user_name())
@@ -300,7 +300,7 @@ class CheckpointJob:
         return _snapshot_outcome(manifest, uri, seconds)
 
     def _note_event(self, kind: EventKind, details: dict[str, Any], batch: int | None = None) -> None:
-        """Record in the checkpoint who did what. What is done stays done if that fails."""
+        """Record in the checkpoint who did what. A failure to record it undoes nothing."""
         try:
             lineage = self._checkpoint.stored_lineage()
             # Savepoints outlive their checkpoints.
@@ -315,7 +315,7 @@ class CheckpointJob:
 def _job_event(event: Event) -> JobEvent:
     batch = () if event.batch is None else (f"batch {event.batch}",)
     who = (event.by or "-", event.job_id or "-")
-    return JobEvent(event, (shown_instant(event.at), f"{event.event:<17}", *who, *batch), event.details)
+    return JobEvent(event, (format_instant(event.at), f"{event.event:<17}", *who, *batch), event.details)
 
 
 def _snapshot_outcome(manifest: Manifest, uri: str, seconds: float) -> Outcome:

@@ -1,4 +1,4 @@
-"""The operator's side of control: `penstock control send`, `status`, `history`. None of them needs Spark."""
+"""The command line of control: `penstock control send`, `status`, `history`. None of them needs Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.cli.target import (
     TimeoutOption,
     asks_server,
 )
-from penstock.cli.times import shown_instant
+from penstock.cli.times import format_instant
 from penstock.commands.command_target import TARGET_FORMS
 from penstock.commands.job_receipts import plain
 from penstock.commands.receipt_history import CommandHistory
@@ -50,7 +50,7 @@ _CHECKPOINT_ONLY: Final = dict.fromkeys(
 )
 
 control_app = typer.Typer(
-    help="Send commands to a job, and see what became of them.", no_args_is_help=True, add_completion=False
+    help="Send commands to a job, and follow their receipts.", no_args_is_help=True, add_completion=False
 )
 
 
@@ -59,14 +59,13 @@ control_app = typer.Typer(
 def send(
     servers: Servers,
     context: typer.Context,
-    kind: Annotated[str, typer.Option(metavar="K", help="What is to be done: the kind of command.")],
+    kind: Annotated[str, typer.Option(metavar="K", help="The kind of command.")],
     job: OptionalJobArgument = None,
     target: Annotated[
-        str, typer.Option(metavar="T", help=f"Whom it is for: {TARGET_FORMS}. The whole job is *.")
+        str, typer.Option(metavar="T", help=f"The target: {TARGET_FORMS}. * is the whole job.")
     ] = "*",
     keys: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="Keys as a JSON array, for a target that is a step."),
+        str | None, typer.Option(metavar="JSON", help="Keys as a JSON array, if the target is a step.")
     ] = None,
     payload: Annotated[str | None, typer.Option("--json", metavar="PAYLOAD", help="The payload.")] = None,
     payload_file: Annotated[
@@ -76,32 +75,31 @@ def send(
         str | None, typer.Option("--id", metavar="ID", help="The command's id. Default: a new one.")
     ] = None,
     version: Annotated[
-        int | None, typer.Option(metavar="N", help="A lower version than applied is rejected.")
+        int | None, typer.Option(metavar="N", help="The version; older ones than applied are rejected.")
     ] = None,
     effective_at: Annotated[
-        str | None, typer.Option(metavar="ISO", help="The event time from which it holds.")
+        str | None, typer.Option(metavar="ISO", help="The event time from which the command takes effect.")
     ] = None,
     expires_at: Annotated[
-        str | None, typer.Option(metavar="ISO", help="It is rejected when it is read after this time.")
+        str | None, typer.Option(metavar="ISO", help="Reject the command if it is read after this time.")
     ] = None,
     expires_in: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="The same, counted from now.")
+        float | None, typer.Option(metavar="SECONDS", help="The same, in seconds from now.")
     ] = None,
     issued_by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who sends it. Default: user@host.")
+        str | None, typer.Option(metavar="NAME", help="The sender. Default: user@host.")
     ] = None,
     define: Annotated[
-        str | None,
-        typer.Option("-D", metavar="commands=URI", help="Where the job's commands come from."),
+        str | None, typer.Option("-D", metavar="commands=URI", help="Where the job reads commands.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is applied or rejected.")] = False,
     timeout: TimeoutOption = 60.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """Send a command to a job, whether it runs at the moment or not.
+    """Send a command to a job, whether it runs or not.
 
-    Exit codes: 0 sent, and with --wait applied; 1 it could not be sent; 2 wrong use; with --wait also 3 rejected, 4
-    degraded, 5 no final receipt in time (the command stays sent).
+    Exit codes: 0 sent, and with --wait applied; 1 not sent; 2 wrong use; with --wait also 3 rejected, 4 degraded,
+    5 no final receipt in time (the command stays sent).
     """
     with errors_as_sentences(_NOT_SENT_CODE):
         called = _named(job)
@@ -149,22 +147,22 @@ def status(
     place: Annotated[list[str], typer.Argument(metavar="[JOB] ID", help="The job, and the command's id.")],
     output: OutputOption = Output.text,
 ) -> None:
-    """Show what became of one command.
+    """Show the receipts of one command.
 
-    The job may be left out when the variable PENSTOCK_CHECKPOINT names a checkpoint. Exit codes: 0 applied, or not read
-    yet; 2 unknown id, or wrong use; 3 rejected; 4 degraded.
+    Leave the job out if the variable PENSTOCK_CHECKPOINT names a checkpoint. Exit codes: 0 applied, or not read yet;
+    2 unknown id, or wrong use; 3 rejected; 4 degraded.
     """
     with errors_as_sentences(_NOT_SENT_CODE):
         if len(place) > 2:
-            raise CommandRefusedError(f"{len(place)} arguments are too many. Give the job and one id.")
+            raise CommandRefusedError(f"Got {len(place)} arguments. Give the job and one id.")
         called = _named(place[0] if len(place) == 2 else os.environ.get(CHECKPOINT_VARIABLE))
         command_id = place[-1]
         with servers.job(called) as target:
             story = target.history_of(command_id)
         if output is Output.json:
             receipts = [] if story is None else [plain(receipt) for receipt in story.receipts]
-            told = _SENT if story is None else story.last.status
-            print_json({"id": command_id, "status": told, "receipts": receipts})
+            newest = _SENT if story is None else story.last.status
+            print_json({"id": command_id, "status": newest, "receipts": receipts})
         elif story is None:
             print(f"{command_id}: sent, no receipt yet")
         else:
@@ -181,10 +179,10 @@ def history(
         str | None, typer.Option(metavar="S", help="Only commands for this step, or for the whole job.")
     ] = None,
     kind: Annotated[str | None, typer.Option(metavar="K", help="Only commands of this kind.")] = None,
-    last: Annotated[int, typer.Option(metavar="N", min=1, help="How many, the newest.")] = 20,
+    last: Annotated[int, typer.Option(metavar="N", min=1, help="How many commands.")] = 20,
     output: OutputOption = Output.text,
 ) -> None:
-    """List the newest commands that a job has read, newest last."""
+    """List the latest commands that a job has read, newest last."""
     with errors_as_sentences(_NOT_SENT_CODE):
         with servers.job(_named(job)) as target:
             stories = target.histories(step, kind, last)
@@ -192,7 +190,7 @@ def history(
             for story in stories:
                 print_json(plain(story.last))
         elif stories:
-            # A file is no terminal, and has no width to fit into.
+            # A file has no width to fit into.
             console = Console(highlight=False)
             if not console.is_terminal:
                 console = Console(highlight=False, width=_FILE_COLUMNS)
@@ -204,8 +202,8 @@ def history(
 def _named(job: str | None) -> str:
     if not job:
         raise CommandRefusedError(
-            "No job is named. Give a job of the server or a checkpoint folder as an argument, or a checkpoint in the "
-            f"variable {CHECKPOINT_VARIABLE}."
+            "Name a job: a job of the server or a checkpoint folder as an argument, or a checkpoint in the variable "
+            f"{CHECKPOINT_VARIABLE}."
         )
     return job
 
@@ -215,7 +213,7 @@ def _commands_uri(define: str | None) -> str | None:
         return None
     name, uri = split_definition(define)
     if name != COMMANDS:
-        raise BindingError(f"-D {name}=... has no meaning here; only -D {COMMANDS}=URI has.")
+        raise BindingError(f"-D {name}=... has no effect here. Only -D {COMMANDS}=URI does.")
     return uri
 
 
@@ -224,9 +222,9 @@ def _issuer() -> str:
 
 
 def _payload(text: str | None, file: str | None) -> msgspec.Raw:
-    """The payload as JSON on one line. CommandRefusedError when it is none, or given twice."""
+    """Return the payload as JSON on one line. Raises CommandRefusedError for other text, or for two payloads."""
     if text is not None and file is not None:
-        raise CommandRefusedError("The payload is given by --json and by --json-file. Use one of the two.")
+        raise CommandRefusedError("Both --json and --json-file give a payload. Use one of them.")
     name = "--json"
     data = b"null" if text is None else text.encode(errors="surrogateescape")
     if file is not None:
@@ -240,7 +238,7 @@ def _payload(text: str | None, file: str | None) -> msgspec.Raw:
         msgspec.json.decode(data)
         return msgspec.Raw(msgspec.json.format(data, indent=-1))
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise CommandRefusedError(f"The payload of {name} is no JSON: {e}.") from None
+        raise CommandRefusedError(f"The payload of {name} is not valid JSON: {e}.") from None
 
 
 def _time(option: str, text: str | None) -> dt.datetime | None:
@@ -250,7 +248,7 @@ def _time(option: str, text: str | None) -> dt.datetime | None:
         time = dt.datetime.fromisoformat(text)
     except ValueError:
         raise CommandRefusedError(
-            f"{option} {text!r} is no time in ISO 8601. Write for example 2026-12-01T12:00:00Z."
+            f"{option} {text!r} is not an ISO 8601 time. An example is 2026-12-01T12:00:00Z."
         ) from None
     if time.tzinfo is None:
         raise CommandRefusedError(f"{option} {text!r} has no time zone. Add Z, or an offset such as +01:00.")
@@ -259,24 +257,22 @@ def _time(option: str, text: str | None) -> dt.datetime | None:
 
 def _expiry(at: str | None, in_s: float | None, now: dt.datetime) -> dt.datetime | None:
     if at is not None and in_s is not None:
-        raise CommandRefusedError(
-            "The expiry is given by --expires-at and by --expires-in. Use one of the two."
-        )
+        raise CommandRefusedError("Both --expires-at and --expires-in give an expiry. Use one of them.")
     expiry = _time("--expires-at", at)
     if in_s is not None:
         try:
             expiry = now + dt.timedelta(seconds=in_s)
         except (OverflowError, ValueError):
-            raise CommandRefusedError(f"--expires-in {in_s:g} leads to no date.") from None
+            raise CommandRefusedError(f"--expires-in {in_s:g} is too far away to be a date.") from None
     if expiry is not None and expiry <= now:
-        raise CommandRefusedError(f"The expiry {expiry.isoformat()} is past. Choose a later one.")
+        raise CommandRefusedError(f"The expiry {expiry.isoformat()} is in the past. Choose a later one.")
     return expiry
 
 
 def _await_final(receiver: JobTarget, command_id: str, timeout_s: float) -> Receipt | None:
-    """Wait for the final receipt, and show on stderr what comes."""
+    """Wait for the final receipt, and show each receipt on stderr."""
     if stderr.is_terminal:
-        with stderr.status("waiting for the job to read the command"):
+        with stderr.status("Waiting for the job to read the command"):
             final = receiver.await_final(command_id, timeout_s, _show_receipt)
     else:
         final = receiver.await_final(command_id, timeout_s, _show_receipt)
@@ -297,9 +293,9 @@ def _show_receipt(receipt: Receipt) -> None:
 
 
 def _print_receipt(show: Callable[..., None], receipt: Receipt) -> None:
-    """One line for a receipt."""
+    """Print a receipt as one line."""
     colour = _COLOURS.get(receipt.status, "default")
-    parts = [shown_instant(receipt.at), f"[{colour}]{receipt.status:<9}[/]", f"batch {receipt.batch}"]
+    parts = [format_instant(receipt.at), f"[{colour}]{receipt.status:<9}[/]", f"batch {receipt.batch}"]
     if receipt.key_groups:
         parts.append(f"key groups {receipt.key_groups:,}, keys {receipt.keys:,}")
     if receipt.degraded:
@@ -334,7 +330,7 @@ def _table(stories: list[CommandHistory]) -> Table:
     for receipt in (story.last for story in stories):
         texts = (receipt.id, receipt.kind, receipt.target)
         table.add_row(
-            shown_instant(receipt.at),
+            format_instant(receipt.at),
             *map(escaped, texts),
             "" if receipt.version is None else str(receipt.version),
             escaped(receipt.issued_by),

@@ -21,16 +21,14 @@ _COLOURS: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
 def doctor(
     job_file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE[:ATTR]", help="A job file, whose job and bindings are looked at."),
+        typer.Argument(metavar="FILE[:ATTR]", help="A job file whose job and bindings to check."),
     ] = None,
     define: Annotated[
         list[str] | None,
-        typer.Option(
-            "-D", metavar="NAME=URI", help="A binding that the job is to run with. May be repeated."
-        ),
+        typer.Option("-D", metavar="NAME=URI", help="A binding for the job. May be repeated."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A checkpoint to look at, or the place of a new one.")
+        Path | None, typer.Option(metavar="DIR", help="A checkpoint to check, or the folder for a new one.")
     ] = None,
     port: Annotated[
         list[int] | None,
@@ -40,9 +38,10 @@ def doctor(
     ] = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Check whether jobs can run here, and say what to do where they cannot.
+    """Check whether jobs can run here, and print a remedy for each problem.
 
-    Starts no job and fetches nothing. Exit codes: 0 they can, perhaps with warnings; 1 something failed; 2 wrong use.
+    Starts no job and downloads nothing. Exit codes: 0 jobs can run, perhaps with warnings; 1 a check failed;
+    2 wrong use.
     """
     with errors_as_sentences():
         from penstock.bindings.parse import split_definition
@@ -51,7 +50,7 @@ def doctor(
         from penstock.errors import BindingError
 
         if define and job_file is None:
-            raise BindingError("-D binds the streams of a job. Name the job file, too.")
+            raise BindingError("-D binds the streams of a job. Name the job file too.")
         wanted = Wanted(
             checkpoint=None if checkpoint is None else checkpoint.expanduser().absolute(),
             job_file=job_file,

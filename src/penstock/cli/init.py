@@ -17,13 +17,13 @@ __all__ = ["init"]
 
 def init(
     name: Annotated[
-        Path, typer.Argument(metavar="NAME", help="The project's name, or a folder that ends in it.")
+        Path, typer.Argument(metavar="NAME", help="The project's name, or a folder whose name it is.")
     ],
     output: OutputOption = Output.text,
 ) -> None:
-    """Make a project: a job, sample input, a README with the commands to run it, and tests that pass.
+    """Create a project: a job, sample input, a README with the commands to run it, and tests that pass.
 
-    Exit codes: 0 made, 2 the name cannot be a package, or the folder is not empty or cannot be written.
+    Exit codes: 0 created, 2 the name cannot be a package, or the folder is not empty or not writable.
     """
     with errors_as_sentences():
         from penstock.projects.new_project import make_project
@@ -32,7 +32,7 @@ def init(
         if output is Output.json:
             print(msgspec.json.encode(made, enc_hook=str).decode())
             return
-        stderr.print(f"Made the project {escaped(made.name)}, {len(made.files)} files. Run its tests:")
-        # It is no part of penstock, and not everywhere.
+        stderr.print(f"Created the project {escaped(made.name)}, {len(made.files)} files. Run its tests:")
+        # Penstock does not bring pytest along.
         missing = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
         print(f"cd {shlex.quote(str(name))} && {missing}python -m pytest")

@@ -1,4 +1,4 @@
-"""The command line of what a job does and has done: `penstock metrics` and `penstock events`. Neither needs Spark."""
+"""The command line of metrics and events: `penstock metrics` and `penstock events`. Neither needs Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MetricsOutput(StrEnum):
 
 
 def register_metrics(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
+    """Add the verbs to the command line."""
     app.command()(metrics)
     app.command()(events)
 
@@ -46,10 +46,10 @@ def metrics(
     job: OptionalJobArgument = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Go on, with each micro-batch, until Ctrl-C."),
+        typer.Option("--watch", help="Update with each micro-batch, until Ctrl-C."),
     ] = False,
     window: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="Over how many seconds rates are taken.")
+        float, typer.Option(metavar="SECONDS", min=1, help="How many seconds the rates cover.")
     ] = WINDOW_S,
     output: Annotated[
         MetricsOutput,
@@ -58,13 +58,15 @@ def metrics(
 ) -> None:
     """Show the figures of a job's newest micro-batch, and its rates over the last minute.
 
-    With --watch and -o json each micro-batch is a line as it is committed.
+    With --watch and -o json, print a line as each micro-batch is committed.
     """
     with errors_as_sentences():
         if job is None:
-            raise CheckpointError("No job is named. Give a job of the server, or a checkpoint folder.")
+            raise CheckpointError("Name a job of the server, or a checkpoint folder.")
         if watch and output is MetricsOutput.prometheus:
-            raise CheckpointError("--watch goes with tables or JSON. Let Prometheus ask again for the rest.")
+            raise CheckpointError(
+                "--watch works with tables or JSON only. Let Prometheus poll the job instead."
+            )
         with servers.job(job) as target:
             if output is MetricsOutput.prometheus:
                 sys.stdout.write(target.exposition())
@@ -79,27 +81,27 @@ def metrics(
 def events(
     servers: Servers,
     job: OptionalJobArgument = None,
-    last: Annotated[int, typer.Option(metavar="N", min=0, help="How many, the newest.")] = 20,
+    last: Annotated[int, typer.Option(metavar="N", min=0, help="How many events.")] = 20,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on, with each event as it comes, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Go on printing events as they happen, until Ctrl-C.")
     ] = False,
     commands: Annotated[
         bool,
         typer.Option(
             "--commands/--no-commands",
-            help="Of a checkpoint: with a line for each micro-batch with commands, from its receipts.",
+            help="Of a checkpoint: add a line for each micro-batch with commands, from its receipts.",
         ),
     ] = True,
     output: OutputOption = Output.text,
 ) -> None:
-    """List who did what to a job, and what became of it, newest last: the audit log of a checkpoint, or of a server.
+    """List the events of a job, newest last: who did what, and with what result.
 
-    Without a job all events of the server.
+    Without a job, list all events of the server.
     """
     with errors_as_sentences():
         show = functools.partial(_print_event, output=output)
         if job is None:
-            with servers.asked() as asked:
+            with servers.connect() as asked:
                 show_server_events(asked, None, last, show, follow=follow)
             return
         with servers.job(job) as target:
@@ -115,7 +117,7 @@ def _print_event(event: JobEvent, output: Output) -> None:
 
 
 def _pairs(prefix: str, found: dict[str, Any]) -> Iterable[str]:
-    """Nested values, with names like paths."""
+    """Yield nested values as texts, with names like paths."""
     for name, value in found.items():
         if isinstance(value, dict):
             yield from _pairs(f"{prefix}{name}.", value)

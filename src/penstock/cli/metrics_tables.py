@@ -12,7 +12,7 @@ from rich.table import Table
 
 from penstock.base.sizes import bytes_text, counted
 from penstock.cli.output import escaped, stdout
-from penstock.cli.times import instant_text
+from penstock.cli.times import format_milliseconds
 from penstock.server.service.metrics_resources import (
     Batch,
     JobLag,
@@ -28,9 +28,9 @@ _WATCH_S: Final = 1.0
 
 
 def show_metrics(job: str, look: Callable[[], Metrics], *, watch: bool) -> None:
-    """Show the metrics of a job of that name, and with `watch` look again each second, until Ctrl-C.
+    """Show the metrics of a job; with `watch`, refresh each second until Ctrl-C.
 
-    Without a terminal the tables are printed again when there is a new micro-batch.
+    Without a terminal, print the tables again after each new micro-batch.
     """
     found = look()
     if not watch:
@@ -59,11 +59,11 @@ def _parts(job: str, found: Metrics, newest: Batch) -> Iterator[RenderableType]:
     yield _overview(job, found, newest)
     streams = _table("stream", "records", "per second", "waiting", "for")
     for stream in found.streams:
-        streams.add_row(*_counted(stream), *_waiting(stream.lag))
+        streams.add_row(*_format_counts(stream), *_format_lag(stream.lag))
     yield streams
     sinks = _table("sink", "records", "per second")
     for sink in found.sinks:
-        sinks.add_row(*_counted(sink))
+        sinks.add_row(*_format_counts(sink))
     yield sinks
     if found.steps:
         yield _steps(found)
@@ -74,8 +74,8 @@ def _overview(job: str, found: Metrics, newest: Batch) -> RenderableType:
     commands = ", ".join(f"{count:,} {outcome}" for outcome, count in found.commands.items() if count)
     lines = {
         "job": f"{job} ({newest.run}), {'running' if found.running else 'not running'}",
-        "newest micro-batch": f"{newest.batch}, ended {instant_text(newest.ended_ms)}, took {newest.duration_s:.2f} s: "
-        f"{phases}",
+        "newest micro-batch": f"{newest.batch}, ended {format_milliseconds(newest.ended_ms)}, took "
+        f"{newest.duration_s:.2f} s: {phases}",
         "at work": f"{found.utilisation:.0%} of the last {found.seconds:.0f} s, in {found.batches_per_second:.2f} "
         f"micro-batches a second of {found.mean_busy_s:.2f} s",
         "tasks": f"{newest.parallelism} for each step, {newest.cores} at a time",
@@ -100,24 +100,24 @@ def _steps(found: Metrics) -> Table:
     for step in found.steps:
         lost = step.late + step.without_window
         table.add_row(
-            *_counted(step),
+            *_format_counts(step),
             "-" if step.skew is None else f"{step.skew:.2f}",
             f"{step.keys:,}",
             bytes_text(step.state_bytes),
             bytes_text(step.held_bytes) if step.held_bytes else "-",
             f"{lost:,}" if lost else "-",
-            "-" if step.watermark_ms is None else instant_text(step.watermark_ms),
+            "-" if step.watermark_ms is None else format_milliseconds(step.watermark_ms),
         )
     return table
 
 
-def _counted(one: StreamMetrics | SinkMetrics | StepMetrics) -> tuple[str, str, str]:
+def _format_counts(one: StreamMetrics | SinkMetrics | StepMetrics) -> tuple[str, str, str]:
     if one.records is None or one.per_second is None:
         return escaped(one.name), "", ""
     return escaped(one.name), f"{one.records:,}", f"{one.per_second:,.1f}"
 
 
-def _waiting(lag: JobLag | None) -> tuple[str, str]:
+def _format_lag(lag: JobLag | None) -> tuple[str, str]:
     if lag is None:
         return "-", ""
     amounts = [
@@ -129,7 +129,7 @@ def _waiting(lag: JobLag | None) -> tuple[str, str]:
 
 
 def _table(*titles: str) -> Table:
-    """A table of names with numbers, under these titles."""
+    """Return a table of names with numbers, under these titles."""
     table = Table(box=None, pad_edge=False)
     for number, title in enumerate(titles):
         table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number > 0)

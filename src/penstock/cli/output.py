@@ -1,4 +1,4 @@
-"""What all commands of the command line print alike: results as text or JSON, and errors as sentences."""
+"""What all verbs print alike: results as text or JSON, and errors as sentences."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = [
     "OutputOption",
     "errors_as_sentences",
     "escaped",
+    "print_error",
     "print_json",
     "stderr",
     "stdout",
-    "tell_error",
 ]
 
 _WIDTH: Final = 200
@@ -45,32 +45,34 @@ OutputOption = Annotated[
 
 
 @contextmanager
-def errors_as_sentences(external_code: int = 3, tell: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Turn penstock's errors into a sentence, on stderr unless `tell` takes it, and an exit code.
+def errors_as_sentences(
+    external_code: int = 3, report: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Turn an error of penstock into a sentence, on stderr or for `report`, and an exit code.
 
-    `external_code` is the exit code for a system beside penstock that does not answer or refuses.
+    `external_code` is the exit code when an external system does not answer or refuses.
     """
     try:
         yield
     except PenstockError as e:
-        (tell or tell_error)(str(e))
+        (report or print_error)(str(e))
         raise typer.Exit(external_code if fault_of(e) == "external" else e.exit_code) from None
     except OSError as e:
         if system_error_of(e) is None:
             raise
-        (tell or tell_error)(f"The system has failed: {e}. See to that, and try again.")
+        (report or print_error)(f"The system failed: {e}. Fix that, and try again.")
         raise typer.Exit(external_code) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
-def tell_error(text: str) -> None:
+def print_error(text: str) -> None:
     """Print an error on stderr."""
     stderr.print(f"[bold red]Error:[/] {escaped(text)}", soft_wrap=True)
 
 
 def escaped(text: str) -> str:
-    """A text without markup, whatever is in it."""
+    """Return a text in which nothing counts as markup."""
     return text.replace("[", r"\[")
 
 

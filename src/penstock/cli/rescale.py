@@ -32,10 +32,10 @@ def rescale(
     timeout: TimeoutOption = 600.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """Give the state of a job to another number of tasks.
+    """Change the number of tasks that share the state of a job.
 
-    A running job stands still for it between two micro-batches, and goes on; of one that is stopped the checkpoint is
-    changed. Prints how long the job stood still.
+    A running job pauses for it between two micro-batches. For a stopped job this changes the checkpoint. Prints how
+    long the job stood still.
     """
     with errors_as_sentences():
         with servers.job(job, context, server_only=("no_wait",)) as target:
@@ -44,10 +44,10 @@ def rescale(
         if details is not None:
             before, after = details["before"], details["after"]
             if after == before:
-                text = f"The parallelism was {after} already; nothing was changed."
+                text = f"The parallelism is {after} already; nothing changed."
             else:
                 text = (
-                    f"The parallelism was {before}, and is {after} since micro-batch {details['batch']}; the job "
+                    f"The parallelism was {before} and is {after} since micro-batch {details['batch']}; the job "
                     f"stood still for {details['seconds']:.1f} s."
                 )
             stdout.print(text, soft_wrap=True)

@@ -46,7 +46,7 @@ _DefineOption = Annotated[
 _BoundedOption = Annotated[bool, typer.Option("--bounded", help="Process what is there, then finish.")]
 _CheckpointOption = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="Folder that keeps progress and state. Default: none is kept."),
+    typer.Option(metavar="DIR", help="Folder for progress and state. Default: a temporary one."),
 ]
 _ParallelismOption = Annotated[
     int | None,
@@ -55,14 +55,14 @@ _ParallelismOption = Annotated[
 _MasterOption = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
 _MaxCommandBytesOption = Annotated[
     int,
-    typer.Option(metavar="N", min=1, help="The largest command that is taken; larger ones are rejected."),
+    typer.Option(metavar="N", min=1, help="The largest command to accept; larger ones are rejected."),
 ]
 _MaxHeldBytesOption = Annotated[
     int,
     typer.Option(
         metavar="N",
         min=0,
-        help="How much data may wait for paused steps inside the job; beyond it data streams are not read.",
+        help="How much data may wait for paused steps inside the job; beyond it the job stops reading data streams.",
     ),
 ]
 _StateMemoryOption = Annotated[
@@ -73,22 +73,22 @@ _StateMemoryOption = Annotated[
 ]
 _ReceiptsOption = Annotated[
     int,
-    typer.Option(
-        metavar="MB", min=1, help="How many receipts the checkpoint keeps; beyond it the oldest go."
-    ),
+    typer.Option(metavar="MB", min=1, help="How many receipts the checkpoint keeps; the oldest go first."),
 ]
 _FiguresOption = Annotated[
     int,
     typer.Option(
         metavar="MB",
         min=1,
-        help="How many figures of micro-batches the checkpoint keeps; beyond it the oldest go.",
+        help="How many figures of micro-batches the checkpoint keeps; the oldest go first.",
     ),
 ]
 _LogSizeOption = Annotated[
     int,
     typer.Option(
-        metavar="MB", min=1, help="How much of Spark's log and of what functions print the checkpoint keeps."
+        metavar="MB",
+        min=1,
+        help="How much of Spark's log and of the output of functions the checkpoint keeps.",
     ),
 ]
 _LockTimeoutOption = Annotated[
@@ -99,41 +99,43 @@ _LockTimeoutOption = Annotated[
 ]
 _FromSavepointOption = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="Begin with a savepoint, named by id or place, if CHECKPOINT is new."),
+    typer.Option(metavar="ID", help="Begin with a savepoint, by its id or place, if the checkpoint is new."),
 ]
 _FromDumpOption = Annotated[
-    str | None, typer.Option(metavar="URI", help="Begin with a dump, if CHECKPOINT is new.")
+    str | None, typer.Option(metavar="URI", help="Begin with a dump, if the checkpoint is new.")
 ]
 _MustContinueOption = Annotated[
     bool,
     typer.Option(
-        "--must-continue", help="Refuse to begin anew: CHECKPOINT must be there, say on a mounted disk."
+        "--must-continue", help="Refuse to begin anew: the checkpoint must exist, say on a mounted disk."
     ),
 ]
 _FreshOption = Annotated[
-    bool, typer.Option("--fresh", help="Put an existing checkpoint aside first, and begin anew.")
+    bool, typer.Option("--fresh", help="Move an existing checkpoint aside, and begin anew.")
 ]
 _AllowReadOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PREFIX",
-        help="Let commands have the job read this file or address, and what is below it. May be repeated.",
+        help="Allow commands to make the job read this file or address, and all below it. May be repeated.",
     ),
 ]
 _AllowWriteOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PREFIX",
-        help="Let commands have the job write dumps below this folder or address. May be repeated.",
+        help="Allow commands to make the job write dumps below this folder or address. May be repeated.",
     ),
 ]
 _MetricsBindOption = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Serve the job's metrics to Prometheus there, at /metrics."),
+    typer.Option(
+        metavar="HOST:PORT", help="Serve the job's metrics to Prometheus at this address, under /metrics."
+    ),
 ]
 _MetricsAllowRemoteOption = Annotated[
     bool,
-    typer.Option("--metrics-allow-remote", help="Let others than this machine read the metrics."),
+    typer.Option("--metrics-allow-remote", help="Let other machines read the metrics."),
 ]
 _LogFormatOption = Annotated[
     LogFormat,
@@ -216,10 +218,10 @@ def run(
 
 @contextmanager
 def _errors_reported(log_format: LogFormat) -> Iterator[LogDisplay | None]:
-    """Report errors for people, or in a log of JSON, which is handed over."""
+    """Report errors as sentences, or in the JSON log that this yields."""
     with ExitStack() as stack:
         log = stack.enter_context(LogDisplay()) if log_format is LogFormat.json else None
-        stack.enter_context(errors_as_sentences(tell=None if log is None else log.error))
+        stack.enter_context(errors_as_sentences(report=None if log is None else log.error))
         yield log
 
 
@@ -262,7 +264,7 @@ def _bindings(definitions: Sequence[str] | None) -> dict[str, str]:
 
 
 def _absolute(places: Sequence[str] | None) -> tuple[str, ...]:
-    """Places as somebody who is in a folder means them. Links stay, since commands name places by them too."""
+    """Make places absolute. Symbolic links stay, since commands name places by them too."""
     return tuple(
         text if "://" in text else os.path.abspath(Path(text).expanduser())  # noqa: PTH100  # resolve() follows links
         for text in places or ()

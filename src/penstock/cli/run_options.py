@@ -17,13 +17,13 @@ __all__ = [
 BATCH_INTERVAL: Final = typer.Option(metavar="MS", help="Least time between micro-batches, in milliseconds.")
 AllowNonRestoredStateOption = Annotated[
     bool,
-    typer.Option("--allow-non-restored-state", help="Leave behind the state of steps that are gone."),
+    typer.Option("--allow-non-restored-state", help="Drop the state of steps that the job no longer has."),
 ]
 KeepPositionsOption = Annotated[
     bool | None,
     typer.Option(
         "--keep-positions/--no-positions",
-        help="Read the streams from where the snapshot stood. Default: for savepoints only.",
+        help="Read the streams on from the positions in the snapshot. Default: for savepoints only.",
         show_default=False,
     ),
 ]
@@ -32,7 +32,7 @@ NewOutputsFromOption = Annotated[
     typer.Option(
         metavar="BATCH",
         min=0,
-        help="Begin the outputs anew with this micro-batch, where sinks are ahead of the checkpoint.",
+        help="Begin the outputs anew with this micro-batch, if sinks are ahead of the checkpoint.",
     ),
 ]
 ReplanOption = Annotated[
@@ -40,6 +40,6 @@ ReplanOption = Annotated[
     typer.Option(
         metavar="BATCH",
         min=0,
-        help="Plan this unfinished micro-batch anew, with the bounds that the sources have now.",
+        help="Plan this unfinished micro-batch anew, with the present bounds of the sources.",
     ),
 ]

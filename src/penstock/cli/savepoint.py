@@ -30,10 +30,11 @@ def savepoint(
     to: Annotated[
         str | None,
         typer.Option(
-            metavar="URI", help="Where to put it. Default: the folder CHECKPOINT.savepoints, or the server's."
+            metavar="URI",
+            help="Where savepoints are. Default: the folder CHECKPOINT.savepoints, or the server's.",
         ),
     ] = None,
-    show: Annotated[bool, typer.Option("--list", help="List the savepoints there instead.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the savepoints instead.")] = False,
     dispose: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Delete a savepoint instead, by its id or its place."),
@@ -42,10 +43,10 @@ def savepoint(
     timeout: TimeoutOption = 600.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """Take a savepoint of a job, which may be running; or list those that there are, or delete one.
+    """Take, list or delete savepoints of a job, which may be running.
 
-    A savepoint has the states, where the streams go on, and what the sources keep. It is the user's: nothing else
-    deletes it.
+    A savepoint holds the states, the positions in the streams, and what the sources keep. It belongs to the user:
+    nothing else deletes it.
     """
     with (
         errors_as_sentences(),

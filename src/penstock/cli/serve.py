@@ -1,4 +1,4 @@
-"""The command line of the job manager: `penstock serve`, and `penstock token` for those who may ask it."""
+"""The command line of the job manager: `penstock serve`, and `penstock token` for its users."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BindOption = Annotated[
 ]
 _JobsOption = Annotated[
     list[Path] | None,
-    typer.Option("--jobs", metavar="FOLDER", help="A folder with definitions of jobs. May be repeated."),
+    typer.Option("--jobs", metavar="FOLDER", help="A folder with job definitions. May be repeated."),
 ]
 _HomeOption = Annotated[
     Path,
@@ -41,7 +41,7 @@ _SharedOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Where checkpoints and savepoints are, for servers on several machines. Default: in the home.",
+        help="Where to keep checkpoints and savepoints, for servers on several machines. Default: in the home.",
     ),
 ]
 _StoreOption = Annotated[
@@ -54,13 +54,11 @@ _StoreOption = Annotated[
 ]
 _TokensOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Who may ask: lines NAME ROLE TOKEN, from penstock token."),
+    typer.Option(metavar="FILE", help="The users: lines NAME ROLE TOKEN, from penstock token."),
 ]
 _HostOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--host", metavar="NAME", help="A further name that the server is called by. May be repeated."
-    ),
+    typer.Option("--host", metavar="NAME", help="Another name of the server. May be repeated."),
 ]
 _CertificateOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The certificate for TLS, in PEM.")
@@ -71,13 +69,13 @@ _ProxyOption = Annotated[
 ]
 _InsecureBindOption = Annotated[
     bool,
-    typer.Option("--insecure-bind", help="Let other machines reach the server without tokens or TLS."),
+    typer.Option("--insecure-bind", help="Let other machines connect without tokens or TLS."),
 ]
 _DemoOption = Annotated[
     bool | None,
     typer.Option(
         "--demo/--no-demo",
-        help="Offer a demo job, and run it in an empty home. Default: where no --jobs is given.",
+        help="Offer a demo job, and run it if the home is empty. Default: without --jobs.",
         show_default=False,
     ),
 ]
@@ -98,9 +96,9 @@ def serve(
     demo: _DemoOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Run the job manager with its REST API, until it is told to end by SIGTERM or Ctrl-C. Jobs go on then.
+    """Run the job manager with its REST API, until SIGTERM or Ctrl-C. Its jobs go on after that.
 
-    It listens on this machine only, unless it has tokens and TLS. Exit codes: 0 it ended in order, 2 wrong use, 3 the
+    It listens on this machine only, unless it has tokens and TLS. Exit codes: 0 ended normally, 2 wrong use, 3 the
     store or the address cannot be used.
     """
     with errors_as_sentences():
@@ -108,9 +106,9 @@ def serve(
         from penstock.server.server import serve as run_server
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        # They tell of each migration, which is no news.
+        # Alembic logs each migration, which interests nobody.
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        # A job would only fail.
+        # Without Java a job would only fail.
         has_java = _has_java()
         settings = ServeSettings(
             demo=demo if has_java else False,
@@ -126,15 +124,15 @@ def serve(
             tls_proxy=tls_proxy,
             insecure_bind=insecure_bind,
         )
-        run_server(settings, os.environ, lambda started: _tell(started, output, home), _tell_end)
+        run_server(settings, os.environ, lambda started: _print_address(started, output, home), _print_end)
 
 
 def token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; events show this name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of its user, which events show.")],
     role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, operator or admin.")] = "viewer",
     output: OutputOption = Output.text,
 ) -> None:
-    """Make a token, and the line that lets it in, for the file of penstock serve --tokens. Nothing is kept of it."""
+    """Create a token, and its line for the file of penstock serve --tokens. The token is not stored."""
     with errors_as_sentences():
         from penstock.server.api.access import grants_of, hash_of, new_token
 
@@ -144,31 +142,31 @@ def token(
         if output is Output.json:
             print_json({"token": made, "line": line})
         else:
-            stderr.print("The token, which is shown only now, and the line for the file of tokens:")
+            stderr.print("The token, shown only once, and its line for the file of tokens:")
             print(made)
             print(line)
 
 
 def _has_java() -> bool:
-    """Whether jobs can run here; what is missing is told as the doctor tells it."""
+    """Return whether jobs can run here; if not, print the remedy of the doctor."""
     from penstock.doctor.software import check_java
 
     java = check_java()
     if java.status == "failed":
         stderr.print(
             f"[yellow]No job can run here:[/] {escaped(java.found)}. {escaped(java.remedy)} Then start again; penstock "
-            "doctor looks at everything else.",
+            "doctor checks everything else.",
             soft_wrap=True,
         )
     return java.status != "failed"
 
 
-def _tell(started: Started, output: Output, home: Path) -> None:
-    """Say where the server is; what lets somebody in only at a terminal, since logs are read by others."""
+def _print_address(started: Started, output: Output, home: Path) -> None:
+    """Print the address of the server; its credentials only at a terminal, since others read logs."""
     private = sys.stdout.isatty()
     if output is Output.json:
-        told = {"url": started.url, "pid": started.pid, "demo": started.demo}
-        print_json(told | ({"login": started.login, "token": started.token} if private else {}))
+        content = {"url": started.url, "pid": started.pid, "demo": started.demo}
+        print_json(content | ({"login": started.login, "token": started.token} if private else {}))
         return
     if private:
         print(f"penstock listens at {started.url}. Open in a browser:\n\n    {started.login}\n", flush=True)
@@ -177,21 +175,21 @@ def _tell(started: Started, output: Output, home: Path) -> None:
         print(f"penstock listens at {started.url}. Its owner logs in with the URL in {where}.", flush=True)
     if started.demo is not None:
         print(
-            f"A demo job starts: {started.demo}. See it with penstock info {started.demo}, end it with penstock cancel "
-            f"{started.demo}.\nJobs of your own: penstock serve --jobs FOLDER (docs/jobs.md).",
+            f"A demo job starts: {started.demo}. penstock info {started.demo} shows it, penstock cancel {started.demo} "
+            f"ends it.\nJobs of your own: penstock serve --jobs FOLDER (docs/jobs.md).",
             flush=True,
         )
 
 
-def _tell_end(jobs: Sequence[Job]) -> None:
-    """Say which jobs go on without the server, and how to end them."""
+def _print_end(jobs: Sequence[Job]) -> None:
+    """Print which jobs go on without the server, and how to end them."""
     if not jobs:
-        stderr.print("penstock serve has ended. No job goes on.")
+        stderr.print("penstock serve has ended. No jobs are running.")
         return
     shown = ", ".join(job.id for job in jobs[:_SHOWN_JOBS])
     more = f" and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else ""
     stderr.print(
-        f"penstock serve has ended. These jobs go on: {escaped(shown)}{more}. The next penstock serve looks after "
-        "them; penstock list shows them and penstock cancel JOB ends one, also without a server.",
+        f"penstock serve has ended. These jobs go on: {escaped(shown)}{more}. The next penstock serve manages "
+        "them; penstock list shows them and penstock cancel JOB ends one, even without a server.",
         soft_wrap=True,
     )

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.cli.job_target import CommandDraft, JobEvent, Outcome, Patience, ScalingAdvice
 from penstock.cli.output import escaped, stderr
-from penstock.cli.times import instant_text
+from penstock.cli.times import format_milliseconds
 from penstock.commands.receipt_history import CommandHistory
 from penstock.control.receipts import FINAL, Receipt
 from penstock.errors import (
@@ -78,7 +78,7 @@ class ServerJob:
     def exposition(self) -> str:
         """Raise CheckpointError: the server exposes all its jobs at once."""
         raise CheckpointError(
-            "-o prometheus goes with a checkpoint. A server has the metrics of all its jobs at /metrics."
+            "-o prometheus works with a checkpoint only. A server has the metrics of all its jobs at /metrics."
         )
 
     def events(
@@ -164,7 +164,7 @@ class ServerJob:
         found = msgspec.convert(items[0], StoredKey)
         if found.values is None:
             raise ServerValueError(
-                f"The key holds {found.bytes:,} bytes, which is more than a server tells. Use penstock state dump."
+                f"The key holds {found.bytes:,} bytes, which is more than a server sends. Use penstock state dump."
             )
         return found
 
@@ -175,7 +175,7 @@ class ServerJob:
         """
         folder = Path(to)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise AlreadyThereError(f"{folder} is there already, and is not empty. Name a new folder.")
+            raise AlreadyThereError(f"{folder} exists and is not empty. Name a new folder.")
         wanted = {"format": form} | ({} if batch is None else {"batch": batch})
         done = self._ask("POST", "/state/dumps", wanted, patience)
         dump_id = done.content["id"]
@@ -183,7 +183,7 @@ class ServerJob:
             self._server.download(f"/v1/dumps/{dump_id}", file)
             file.seek(0)
             with zipfile.ZipFile(file) as archive:
-                # It leaves out what would lead out of the folder.
+                # It skips entries that would lead out of the folder.
                 archive.extractall(folder)
         self._server.change("DELETE", f"/v1/dumps/{dump_id}")
         return Outcome({"job": self.job_id, "id": dump_id, "uri": to})
@@ -194,14 +194,14 @@ class ServerJob:
 
     def list_savepoints(self, place: str | None) -> list[dict[str, Any]]:  # noqa: ARG002  # as JobTarget
         """Get the savepoints that were taken of this job."""
-        from penstock.client.jobs import savepoints_of
+        from penstock.client.jobs import list_savepoints
 
-        return savepoints_of(self._server, self.job_id)
+        return list_savepoints(self._server, self.job_id)
 
     def delete_savepoint(self, called: str) -> str:
         """Let the server delete a savepoint, by its id."""
         if not _ID.fullmatch(called):
-            raise UnknownIdError(f"{called!r} is no id. A server knows no places, only ids.")
+            raise UnknownIdError(f"{called!r} is not an id. A server takes ids, not places.")
         self._server.change("DELETE", f"/v1/savepoints/{called}")
         return called
 
@@ -218,7 +218,7 @@ class ServerJob:
         return self._ask("POST", "/rescale", {"parallelism": parallelism}, patience)
 
     def set_desired(self, desired: str, patience: Patience) -> Outcome:
-        """Say what the job is to be."""
+        """Set the status that the job should have."""
         return self._ask("PATCH", "", {"desired": desired}, patience)
 
     def _ask(self, method: str, path: str, content: dict[str, Any] | None, patience: Patience) -> Outcome:
@@ -264,7 +264,7 @@ class ServerJob:
 
 
 def await_outcome(server: Server, operation: dict[str, Any], patience: Patience) -> Outcome:
-    """Wait for the end of an operation, unless there is no patience for that; a terminal shows its state."""
+    """Wait for the end of an operation, if the patience allows; a terminal shows its state."""
     ids = {"job": operation["job"], "operation": operation["id"]}
     if not patience.wait:
         return Outcome(None, ids)
@@ -298,7 +298,7 @@ def show_server_events(
 
 
 def _job_event(event: dict[str, Any]) -> JobEvent:
-    columns = (instant_text(event["at_ms"]), event["job_id"] or "-", event["who"], event["what"])
+    columns = (format_milliseconds(event["at_ms"]), event["job_id"] or "-", event["who"], event["what"])
     return JobEvent(event, columns, event["detail"])
 
 
@@ -313,4 +313,6 @@ def _array(keys: str) -> Any:
     try:
         return msgspec.json.decode(keys)
     except msgspec.DecodeError as e:
-        raise CommandRefusedError(f"--keys is no JSON: {e}. Write an array, such as '[1, 2]'.") from None
+        raise CommandRefusedError(
+            f"--keys is not valid JSON: {e}. Write an array, such as '[1, 2]'."
+        ) from None

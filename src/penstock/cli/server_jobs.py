@@ -1,4 +1,4 @@
-"""The command line of managed jobs: what becomes of jobs that a server runs."""
+"""The command line of managed jobs: `penstock list`, `info`, `cancel`, `pause`, `resume`, `logs`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.cli.target import (
     TimeoutOption,
     asks_server,
 )
-from penstock.cli.times import instant_text
+from penstock.cli.times import format_milliseconds
 from penstock.errors import JobFailedError
 from penstock.server.lifecycle.statuses import ENDED, JobStatus
 
@@ -34,7 +34,7 @@ _MOST_LOOKS: Final = 20
 
 
 def register_managed(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
+    """Add the verbs to the command line."""
     app.command("list")(list_jobs)
     for command in (info, cancel, pause, resume, logs):
         app.command()(command)
@@ -43,30 +43,30 @@ def register_managed(app: typer.Typer) -> None:
 @asks_server
 def list_jobs(
     servers: Servers,
-    everything: Annotated[bool, typer.Option("--all", help="Jobs that are over, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include jobs that have ended.")] = False,
     status: Annotated[
         list[JobStatus] | None,
         typer.Option(metavar="STATUS", help="Only jobs with this status. May be repeated."),
     ] = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """List the jobs of the server that are not over, newest first; those of its home when no server works."""
+    """List the jobs of the server that have not ended, newest first; without a server, those of the home."""
     with errors_as_sentences():
         wanted = status or [one for one in JobStatus if everything or one not in ENDED]
         with servers.unserved() as own:
             if own is not None:
                 jobs = [msgspec.to_builtins(job) for job in own.jobs(wanted)]
-                stderr.print("[yellow]Note:[/] No server works; running jobs go on, and none is restarted.")
+                stderr.print("[yellow]Note:[/] No server is running; jobs go on, but none is restarted.")
             else:
-                with servers.asked() as asked:
+                with servers.connect() as asked:
                     jobs = asked.items("/v1/jobs", status=[one.value for one in wanted])
-                    _look_closer(asked, jobs)
+                    _add_progress(asked, jobs)
         if output is Output.json:
             print_json(jobs)
         elif jobs:
-            stdout.print(_table_of(jobs))
+            stdout.print(_jobs_table(jobs))
         else:
-            stderr.print("There is no such job." if status or everything else "No job runs or is to run.")
+            stderr.print("No such job." if status or everything else "No jobs are running or waiting to run.")
 
 
 @asks_server
@@ -75,13 +75,13 @@ def info(
     job: ManagedJobArgument,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show a job: what it is and why, its settings, plan, runs and savepoints, and how it is going."""
+    """Show a job: status and reason, settings, plan, runs, savepoints, and progress."""
     with errors_as_sentences(), servers.server_job(job) as target:
         found = target.describe()
         if output is Output.json:
             print_json(found)
         else:
-            _tell(found)
+            _print_job(found)
 
 
 @asks_server
@@ -92,9 +92,9 @@ def cancel(
     timeout: TimeoutOption = 60.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """End a job at once, in the midst of a micro-batch if need be. Its checkpoint stays as the last one left it.
+    """End a job at once, even within a micro-batch. Its checkpoint stays as the last micro-batch left it.
 
-    A job of a home in which no server works is ended as well.
+    Works without a server too, for a job of the home.
     """
     with errors_as_sentences():
         with servers.unserved() as own:
@@ -112,9 +112,9 @@ def pause(
     timeout: TimeoutOption = 600.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """Let a job have no process until it is resumed. What it has done is kept in its checkpoint."""
+    """Stop the process of a job until it is resumed. The checkpoint keeps its progress."""
     with errors_as_sentences():
-        result = "is paused. Let it go on with penstock resume."
+        result = "is paused. penstock resume starts it again."
         patience = Patience(timeout, wait=not no_wait)
         _set_desired("PAUSED", result, servers, job, patience, output)
 
@@ -127,23 +127,23 @@ def resume(
     timeout: TimeoutOption = 600.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """Let a paused job go on from its checkpoint, and wait until it runs."""
+    """Start a paused job again from its checkpoint, and wait until it runs."""
     with errors_as_sentences():
         patience = Patience(timeout, wait=not no_wait)
         _set_desired("RUNNING", "runs.", servers, job, patience, output)
 
 
 def _cancel_unserved(home: UnservedHome, called: str, timeout_s: float, output: Output) -> None:
-    from penstock.client.jobs import chosen
+    from penstock.client.jobs import choose_job
     from penstock.jobs.events import user_name
 
     jobs = [msgspec.to_builtins(job) for job in home.jobs(list(JobStatus))]
     known = {job["id"] for job in jobs}
-    job = home.cancel(called if called in known else chosen(jobs, called), user_name(), timeout_s)
+    job = home.cancel(called if called in known else choose_job(jobs, called), user_name(), timeout_s)
     if job.status not in ENDED:
         raise JobFailedError(
             f"The job {job.id} has not ended within {timeout_s:g} s; it is {job.status.value}. The next penstock serve "
-            "ends it, or ask again."
+            "ends it; or cancel it again."
         )
     if output is Output.json:
         print_json({"job": job.id, "status": job.status.value})
@@ -154,7 +154,7 @@ def _cancel_unserved(home: UnservedHome, called: str, timeout_s: float, output: 
 def _set_desired(
     desired: str, result: str, servers: Servers, called: str, patience: Patience, output: Output
 ) -> None:
-    """Say what a job is to be; `result` is printed of it when it is."""
+    """Set the status that a job should have; print `result` once it has it."""
     with servers.server_job(called) as target:
         done = print_outcome(target.set_desired(desired, patience), output)
         if done is not None:
@@ -169,14 +169,14 @@ def logs(
         int | None, typer.Option(metavar="N", min=1, help="Which run. Default: the newest one.")
     ] = None,
     most_bytes: Annotated[
-        int, typer.Option("--bytes", metavar="N", min=1, max=1 << 20, help="How much of its end.")
+        int, typer.Option("--bytes", metavar="N", min=1, max=1 << 20, help="How much of the end to show.")
     ] = 65536,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is printed, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Go on printing new output, until Ctrl-C.")
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show what a run of a job has printed. It needs the role operator, since jobs may print anything."""
+    """Show the output of a run of a job. Needs the role operator, since jobs may print anything."""
     with errors_as_sentences(), servers.server_job(job) as target:
         for text in target.log(run, most_bytes, follow=follow):
             if output is Output.json:
@@ -185,13 +185,13 @@ def logs(
                 print(text["text"], end="", flush=True)
 
 
-def _look_closer(server: Server, jobs: list[dict[str, Any]]) -> None:
-    """Add how the first running jobs are going, which the list does not tell."""
+def _add_progress(server: Server, jobs: list[dict[str, Any]]) -> None:
+    """Add the progress of the first running jobs, which the list leaves out."""
     for job in [job for job in jobs if job["status"] == "RUNNING"][:_MOST_LOOKS]:
         job["progress"] = server.get(f"/v1/jobs/{job['id']}")["progress"]
 
 
-def _table_of(jobs: list[dict[str, Any]]) -> Table:
+def _jobs_table(jobs: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("id", "name"):
         table.add_column(title, overflow="fold")
@@ -207,16 +207,16 @@ def _table_of(jobs: list[dict[str, Any]]) -> Table:
             escaped(job["id"]),
             escaped(job["name"]),
             status,
-            instant_text(job["since_ms"]),
+            format_milliseconds(job["since_ms"]),
             f"{job['restarts']:,}",
             rate,
-            _waiting(progress),
+            _format_lag(progress),
         )
     return table
 
 
-def _waiting(progress: dict[str, Any] | None) -> str:
-    """What waits in all streams of a job."""
+def _format_lag(progress: dict[str, Any] | None) -> str:
+    """Format what waits in all streams of a job."""
     lag = {} if progress is None else progress.get("lag") or {}
     totals: dict[str, float] = {}
     for amounts in lag.values():
@@ -226,31 +226,31 @@ def _waiting(progress: dict[str, Any] | None) -> str:
     return ", ".join(shown) if progress is None or shown else "-"
 
 
-def _scaling(scaling: dict[str, Any] | None) -> dict[str, str]:
-    """How a job is scaled, and what was decided last."""
+def _format_scaling(scaling: dict[str, Any] | None) -> dict[str, str]:
+    """Format the scaling policy of a job, and the last decision."""
     if scaling is None:
         return {}
     decision = scaling["decision"]
-    last = "nothing was decided yet" if decision is None else decision["reason"]
-    return {"scaling": f"{_pairs(scaling['policy']) or 'as by default'}; {last}"}
+    last = "no decision yet" if decision is None else decision["reason"]
+    return {"scaling": f"{_format_pairs(scaling['policy']) or 'as by default'}; {last}"}
 
 
-def _tell(job: dict[str, Any]) -> None:
+def _print_job(job: dict[str, Any]) -> None:
     started = job["next_start_ms"]
     lines = {
         "id": job["id"],
         "name": job["name"],
-        "status": f"{job['status']} since {instant_text(job['since_ms'])}: {job['reason'] or 'as a user wants'}",
+        "status": f"{job['status']} since {format_milliseconds(job['since_ms'])}: {job['reason'] or 'as requested'}",
         "wanted": job["desired"],
         "definition": job["definition"],
-        "submitted": f"{instant_text(job['created_ms'])} by {job['created_by']}",
+        "submitted": f"{format_milliseconds(job['created_ms'])} by {job['created_by']}",
         "restarts": f"{job['restarts']:,}, by {job['restart']}"
-        + ("" if started is None else f"; the next at {instant_text(started)}"),
-        "settings": _pairs(
+        + ("" if started is None else f"; the next at {format_milliseconds(started)}"),
+        "settings": _format_pairs(
             {k: v for k, v in job["settings"].items() if k != "scaling" and v not in (None, {}, False)}
         ),
         **{f"-D {name}": uri for name, uri in job["bindings"].items()},
-        **_scaling(job["scaling"]),
+        **_format_scaling(job["scaling"]),
     }
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
@@ -260,30 +260,30 @@ def _tell(job: dict[str, Any]) -> None:
     stdout.print(table)
     if job["plan"] is not None:
         stdout.print("")
-        stdout.print(_table_of_plan(job["plan"]))
-        _tell_limits(job["plan"])
-        _tell_settings(job["plan"])
-    _tell_runs(job["runs"])
+        stdout.print(_plan_table(job["plan"]))
+        _print_limits(job["plan"])
+        _print_settings(job["plan"])
+    _print_runs(job["runs"])
     if job["savepoints"]:
         stdout.print(
             "\nsavepoints: " + ", ".join(escaped(one["id"]) for one in job["savepoints"]), soft_wrap=True
         )
     progress = job["progress"]
     if progress is not None:
-        told = {
+        content = {
             "micro-batch": progress["batch_id"],
             "records/s": f"{progress.get('rows_per_s', 0):,.0f}",
-            "in": _pairs(progress.get("records_in", {})) or "-",
-            "out": _pairs(progress.get("records_out", {})) or "-",
+            "in": _format_pairs(progress.get("records_in", {})) or "-",
+            "out": _format_pairs(progress.get("records_out", {})) or "-",
             "dead letters": progress.get("dead_letters", 0),
-            "waiting": _waiting(progress),
+            "waiting": _format_lag(progress),
         }
-        text = "; ".join(f"{name} {value}" for name, value in told.items())
+        text = "; ".join(f"{name} {value}" for name, value in content.items())
         stdout.print(f"\n{escaped(text)}", soft_wrap=True)
 
 
-def _table_of_plan(plan: dict[str, Any]) -> Table:
-    """The parts of a job, each behind what it reads."""
+def _plan_table(plan: dict[str, Any]) -> Table:
+    """Return a table of the parts of a job, each after those that it reads."""
     names = {node["id"]: node["name"] or node["kind"] for node in plan["nodes"]}
     table = Table(box=None, pad_edge=False)
     for title in ("part", "name", "reads", "key", "states", "commands"):
@@ -307,38 +307,39 @@ def _table_of_plan(plan: dict[str, Any]) -> Table:
     return table
 
 
-def _tell_limits(plan: dict[str, Any]) -> None:
-    """How much of each stream goes into a micro-batch at most."""
+def _print_limits(plan: dict[str, Any]) -> None:
+    """Print how much of each stream a micro-batch takes at most."""
     limits = {
         node["name"]: limits_text(node["binding"]["limits"])
         for node in plan["nodes"]
         if node["binding"] is not None and node["binding"]["limits"]
     }
     if limits:
-        told = "; ".join(f"{name} {text}" for name, text in limits.items())
-        stdout.print(f"\nin a micro-batch at most: {escaped(told)}", soft_wrap=True)
+        content = "; ".join(f"{name} {text}" for name, text in limits.items())
+        stdout.print(f"\nin a micro-batch at most: {escaped(content)}", soft_wrap=True)
 
 
-def _tell_settings(plan: dict[str, Any]) -> None:
-    """The settings of each step, as they are in force."""
+def _print_settings(plan: dict[str, Any]) -> None:
+    """Print the settings that are in force in each step."""
     for node in plan["nodes"]:
         if node["settings"]:
             stdout.print(
-                f"\nsettings of {escaped(node['name'])}: {escaped(_pairs(node['settings']))}", soft_wrap=True
+                f"\nsettings of {escaped(node['name'])}: {escaped(_format_pairs(node['settings']))}",
+                soft_wrap=True,
             )
 
 
-def _tell_runs(runs: list[dict[str, Any]]) -> None:
+def _print_runs(runs: list[dict[str, Any]]) -> None:
     if not runs:
         return
     table = Table("run", "begun (UTC)", "ended (UTC)", "how", box=None, pad_edge=False)
     for run in runs:
-        ended = "" if run["ended_ms"] is None else instant_text(run["ended_ms"])
+        ended = "" if run["ended_ms"] is None else format_milliseconds(run["ended_ms"])
         how = ": ".join(text for text in (run["end_kind"], run["why"]) if text)
-        table.add_row(str(run["run"]), instant_text(run["created_ms"]), ended, escaped(how))
+        table.add_row(str(run["run"]), format_milliseconds(run["created_ms"]), ended, escaped(how))
     stdout.print("")
     stdout.print(table)
 
 
-def _pairs(values: dict[str, Any]) -> str:
+def _format_pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())

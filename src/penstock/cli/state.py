@@ -28,7 +28,7 @@ __all__ = ["DumpFormat", "diff", "dump", "get", "ls", "plan", "state_app", "veri
 
 state_app = typer.Typer(
     name="state",
-    help="See, dump, compare and check the state of jobs.",
+    help="Show, dump, compare and check the state of jobs.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -52,7 +52,7 @@ def dump(
         str,
         typer.Option(
             metavar="URI",
-            help="A folder, or s3://bucket/prefix, that has no snapshot; of a server's job a new folder here.",
+            help="A folder or s3://bucket/prefix without a snapshot; for a job of a server, a new folder here.",
         ),
     ],
     form: Annotated[DumpFormat, typer.Option("--format", help="The format of the tables.")] = DumpFormat.csv,
@@ -63,9 +63,9 @@ def dump(
     timeout: TimeoutOption = 600.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """Dump the state of a job, which may be running, after a micro-batch that is committed.
+    """Dump the state of a job, which may be running, after a committed micro-batch.
 
-    The same micro-batch gives the same bytes. The dump exists when its manifest does, which is written last.
+    The same micro-batch gives the same bytes. The manifest is written last; a dump without one is incomplete.
     """
     with errors_as_sentences():
         with servers.job(job) as target:
@@ -82,7 +82,7 @@ def ls(
     job: JobArgument,
     output: OutputOption = Output.text,
 ) -> None:
-    """List the steps of a job with their states and how many keys they hold."""
+    """List the steps of a job with their states and number of keys."""
     with errors_as_sentences():
         with servers.job(job) as target:
             found = target.list_states()
@@ -104,7 +104,10 @@ def get(
     job: JobArgument,
     step: Annotated[str, typer.Option(metavar="STEP", help="The step.")],
     key: Annotated[
-        str, typer.Option(metavar="KEY", help="The key; one of several fields, or odd text, as JSON.")
+        str,
+        typer.Option(
+            metavar="KEY", help="The key; as JSON if it has several fields or looks like another type."
+        ),
     ],
     batch: Annotated[
         int | None,
@@ -141,7 +144,7 @@ def diff(
     before: Annotated[str, typer.Argument(metavar="A", help="A dump or savepoint.")],
     after: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     everything: Annotated[
-        bool, typer.Option("--all", help="Compare what steps keep about commands as well.")
+        bool, typer.Option("--all", help="Also compare what steps keep about commands.")
     ] = False,
     samples: Annotated[int, typer.Option(metavar="N", min=0, help="How many differing rows to show.")] = 10,
     output: OutputOption = Output.text,
@@ -161,7 +164,7 @@ def diff(
         if output is Output.json:
             print_json({"same": found.same, **msgspec.to_builtins(found)})
         elif found.same:
-            stdout.print("The two have the same content.")
+            stdout.print("Both have the same content.")
         else:
             _print_differences(found)
     if not found.same:
@@ -173,9 +176,7 @@ def verify(
     uri: Annotated[str, typer.Argument(metavar="URI", help="A dump or savepoint.")],
     accept: Annotated[
         bool,
-        typer.Option(
-            "--accept", help="Take a dump as it is now: check every row, and write its manifest anew."
-        ),
+        typer.Option("--accept", help="Accept an edited dump: check every row, and write a new manifest."),
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
@@ -214,9 +215,9 @@ def plan(
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Say what would become of each state if a job began from it. Reads no data.
+    """Show what would happen to each state if a job began from a snapshot. Reads no data.
 
-    Exit code 1 when it would be refused.
+    Exit code 1 when the job would refuse the snapshot.
     """
     with errors_as_sentences():
         from penstock.jobs.job_loader import load_job

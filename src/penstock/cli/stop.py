@@ -1,4 +1,4 @@
-"""The command line of stopping: `penstock stop`, perhaps with a savepoint."""
+"""The command line of stopping: `penstock stop`."""
 
 from __future__ import annotations
 
@@ -27,31 +27,29 @@ def stop(
     context: typer.Context,
     job: JobArgument,
     with_savepoint: Annotated[
-        bool, typer.Option("--savepoint", help="Take a savepoint when the job has stopped.")
+        bool, typer.Option("--savepoint", help="Take a savepoint after the job has stopped.")
     ] = False,
     to: Annotated[
         str | None,
         typer.Option(
             "--savepoint-path",
             metavar="URI",
-            help="Take one, and put it there. Default: the folder CHECKPOINT.savepoints, or the server's.",
+            help="Take a savepoint, and put it here. Default: the folder CHECKPOINT.savepoints, or the server's.",
         ),
     ] = None,
-    drain: Annotated[
-        bool, typer.Option("--drain", help="First process everything that is there at this moment.")
-    ] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Process all waiting input first.")] = False,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 600.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """Stop a running job between two micro-batches, perhaps with a savepoint."""
+    """Stop a running job between two micro-batches, optionally with a savepoint."""
     with errors_as_sentences():
         wanted = with_savepoint or to is not None
         with servers.job(job, context, checkpoint_only={"to": NO_PLACES}, server_only=("no_wait",)) as target:
             done = target.stop(to, Patience(timeout, wait=not no_wait), savepoint=wanted, drain=drain)
         details = print_outcome(done, output)
         if details is not None:
-            # A job that had no process at that moment has nothing to tell.
+            # A job without a process has no last micro-batch.
             batch = f" after micro-batch {details['batch']}" if "batch" in details else ""
             stderr.print(f"The job has stopped{batch}.")
             if wanted:

@@ -34,7 +34,7 @@ __all__ = ["submit"]
 
 
 class Scaling(StrEnum):
-    """What becomes of the scaling policy of a definition."""
+    """What to do with the scaling policy of a definition."""
 
     off = "off"
     dry_run = "dry-run"
@@ -59,7 +59,7 @@ def submit(
         Scaling | None, typer.Option(help="Ignore the scaling policy, or only log what it decides.")
     ] = None,
     continues: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Go on from the checkpoint of a job that is over.")
+        str | None, typer.Option(metavar="JOB", help="Go on from the checkpoint of a job that has ended.")
     ] = None,
     from_savepoint: Annotated[
         str | None,
@@ -79,7 +79,7 @@ def submit(
     output: OutputOption = Output.text,
 ) -> None:
     """Let a server run one of its definitions, and print the job's id at once."""
-    with errors_as_sentences(), servers.asked() as asked:
+    with errors_as_sentences(), servers.connect() as asked:
         changes = {
             "name": name,
             "parallelism": parallelism,
@@ -92,13 +92,13 @@ def submit(
             "replan": replan,
             "from_savepoint": from_savepoint,
         }
-        operation = _submitted(asked, definition, continues, changes)
+        operation = _submit(asked, definition, continues, changes)
         if print_outcome(await_outcome(asked, operation, Patience()), output) is not None:
             print(operation["job"], flush=True)
             stderr.print(f"Submitted. See penstock info {escaped(operation['job'])}.", soft_wrap=True)
 
 
-def _submitted(
+def _submit(
     server: Server, definition: str, continues: str | None, changes: dict[str, Any]
 ) -> dict[str, Any]:
     """Submit a definition with changes of its settings, where they are not None; return the operation."""

@@ -1,4 +1,4 @@
-"""What a command is about: a checkpoint on this machine, or a job of a server; and which server."""
+"""Targets of verbs: a checkpoint on this machine or a job of a server, and which server."""
 
 from __future__ import annotations
 
@@ -40,27 +40,25 @@ __all__ = [
 
 CHECKPOINT_VARIABLE: Final = "PENSTOCK_CHECKPOINT"
 _DEFAULT_HOME: Final = Path("~/.penstock")
-NO_PLACES: Final = (
-    "names a place, which no client of a server may do; the server has a place for savepoints. Leave it out."
-)
+NO_PLACES: Final = "names a place. A server has a place for savepoints of its own, so leave the option out."
 _COMPLETION_S: Final = 0.5
 _JOB: Final = (
-    "A job of the server, by its id, its name or the beginning of its id; or the folder of a checkpoint."
+    "A job of the server, by its id, name or the beginning of its id; or the folder of a checkpoint."
 )
-_MANAGED_JOB: Final = "A job of the server, by its id, its name or the beginning of its id."
+_MANAGED_JOB: Final = "A job of the server, by its id, name or the beginning of its id."
 
 
 @dataclass(frozen=True)
 class Servers:
-    """Which server to ask: the one that is named, or else the one that works in a home; and whom to trust with TLS."""
+    """Which server to ask: a named one, or else the one in a home; and which certificates to trust with TLS."""
 
     named: str | None
     home: Path
     ca: Path | None
 
     @contextmanager
-    def asked(self, timeout_s: float | None = None) -> Iterator[Server]:
-        """The server, to be asked."""
+    def connect(self, timeout_s: float | None = None) -> Iterator[Server]:
+        """Connect to the server."""
         # The web client is loaded only by commands that ask.
         from penstock.client.discovery import find_server
         from penstock.client.http import Server
@@ -71,7 +69,7 @@ class Servers:
 
     @contextmanager
     def unserved(self) -> Iterator[UnservedHome | None]:
-        """The jobs of the home when no server is named and none works there; None otherwise."""
+        """Yield the jobs of the home if no server is named and none runs there; otherwise None."""
         from penstock.client.discovery import SERVER_VARIABLE
         from penstock.server.runs.directory import ServerDirectory
 
@@ -90,17 +88,17 @@ class Servers:
 
     @contextmanager
     def server_job(self, called: str) -> Iterator[ServerJob]:
-        """A job of the server."""
+        """Yield a job of the server."""
         from penstock.client.discovery import NoServerError
         from penstock.client.jobs import find_job
 
         try:
-            with self.asked() as server:
+            with self.connect() as server:
                 yield ServerJob(server, find_job(server, called))
         except NoServerError as e:
             if Path(called).is_dir():
-                raise NoServerError(f"The folder {called} is no checkpoint, and as a job: {e}") from None
-            raise NoServerError(f"There is no checkpoint {called} here, and as a job: {e}") from None
+                raise NoServerError(f"The folder {called} is not a checkpoint, and as a job: {e}") from None
+            raise NoServerError(f"{called} is not a checkpoint here, and as a job: {e}") from None
 
     @contextmanager
     def job(
@@ -111,13 +109,13 @@ class Servers:
         checkpoint_only: Mapping[str, str] | None = None,
         server_only: Collection[str] = (),
     ) -> Iterator[JobTarget]:
-        """The job that is meant: by its checkpoint, or else of the server.
+        """Yield the job of this name: by its checkpoint, or else of the server.
 
-        Raises JobDefinitionError when the command line has a parameter that goes with the other kind only; the reasons
-        of `checkpoint_only` follow how the parameter is written.
+        Raises JobDefinitionError when the command line has an option for the other kind only; the message is the option
+        with its reason from `checkpoint_only`.
         """
         if _is_checkpoint(called):
-            refuse_options(context, dict.fromkeys(server_only, "goes with a job of a server."))
+            refuse_options(context, dict.fromkeys(server_only, "works with a job of a server only."))
             yield CheckpointJob(Path(called).expanduser().absolute())
         else:
             refuse_options(context, checkpoint_only or {})
@@ -126,7 +124,7 @@ class Servers:
 
 
 def asks_server(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb the options that say which server to ask, as its argument `servers`."""
+    """Add the options that name a server to a verb, which gets them as `servers`."""
 
     @functools.wraps(verb)
     def command(server: str | None, home: Path, ca: Path | None, **given: Any) -> None:
@@ -138,7 +136,7 @@ def asks_server(verb: Callable[..., None]) -> Callable[..., None]:
         *inspect.signature(_server_options, eval_str=True).parameters.values(),
         *(parameter for name, parameter in own.items() if name == "output"),
     ]
-    # Typer makes options of what the signature says.
+    # Typer reads options from the signature.
     vars(command)["__signature__"] = inspect.Signature(parameters)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
@@ -149,14 +147,12 @@ def _server_options(
         str | None,
         typer.Option(
             metavar="URL",
-            help="The server to ask. Default: PENSTOCK_SERVER, else the one that works in the home.",
+            help="The server to ask. Default: PENSTOCK_SERVER, else the one in the home.",
         ),
     ] = None,
     home: Annotated[
         Path,
-        typer.Option(
-            metavar="FOLDER", help="The manager's folder, in which its server says where it listens."
-        ),
+        typer.Option(metavar="FOLDER", help="The manager's folder, which has the address of its server."),
     ] = _DEFAULT_HOME,
     ca: Annotated[
         Path | None,
@@ -167,9 +163,9 @@ def _server_options(
 
 
 def _is_checkpoint(job: str) -> bool:
-    """Whether a text means a checkpoint: it has a slash, begins like a path, or is the name of a checkpoint here.
+    """Return whether a text names a checkpoint: it has a slash, begins like a path, or is a checkpoint's folder here.
 
-    Another folder of that name, such as that of a project, does not stand in the way of a job.
+    Another folder of that name, say of a project, does not hide a job.
 
     >>> _is_checkpoint("./rooms"), _is_checkpoint("s/rooms"), _is_checkpoint("rooms-1f")
     (True, True, False)
@@ -178,7 +174,7 @@ def _is_checkpoint(job: str) -> bool:
 
 
 def _given_options(context: typer.Context) -> dict[str, str]:
-    """Return the parameters that were given on the command line, with how each is written there."""
+    """Return the options on the command line by parameter, as they are written there."""
     return {
         str(parameter.name): max(parameter.opts, key=len)
         for parameter in context.command.params
@@ -188,7 +184,7 @@ def _given_options(context: typer.Context) -> dict[str, str]:
 
 
 def refuse_options(context: typer.Context | None, reasons: Mapping[str, str]) -> None:
-    """Raise JobDefinitionError when one of these parameters was given; its reason follows how it is written."""
+    """Raise JobDefinitionError with the reason when the command line has one of these parameters."""
     given = {} if context is None else _given_options(context)
     for name, reason in reasons.items():
         if name in given:
@@ -196,30 +192,30 @@ def refuse_options(context: typer.Context | None, reasons: Mapping[str, str]) ->
 
 
 def _complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids and names of the server's jobs. Where there are no such, the shell completes names of files."""
-    jobs = _offered(context, "/v1/jobs?limit=1000")
+    """Return the ids and names of the server's jobs. If none fits, the shell completes file names."""
+    jobs = _get_items(context, "/v1/jobs?limit=1000")
     names = {job["name"] for job in jobs} | {job["id"] for job in jobs}
     return sorted(name for name in names if name.startswith(incomplete))
 
 
 def complete_definitions(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of the server's definitions."""
-    found = (definition["id"] for definition in _offered(context, "/v1/definitions"))
+    """Return the ids of the server's definitions."""
+    found = (definition["id"] for definition in _get_items(context, "/v1/definitions"))
     return sorted(name for name in found if name.startswith(incomplete))
 
 
 def complete_savepoints(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of the server's savepoints."""
-    found = (savepoint["id"] for savepoint in _offered(context, "/v1/savepoints?limit=1000"))
+    """Return the ids of the server's savepoints."""
+    found = (savepoint["id"] for savepoint in _get_items(context, "/v1/savepoints?limit=1000"))
     return sorted(name for name in found if name.startswith(incomplete))
 
 
-def _offered(context: typer.Context, path: str) -> list[dict[str, Any]]:
-    """What the server has, if it says so at once: a shell waits for it, and shows no errors."""
+def _get_items(context: typer.Context, path: str) -> list[dict[str, Any]]:
+    """Return what the server has if it answers at once: a shell waits for it, and shows no errors."""
     given = context.params
     servers = Servers(given.get("server"), Path(given.get("home") or _DEFAULT_HOME), given.get("ca"))
     try:
-        with servers.asked(_COMPLETION_S) as server:
+        with servers.connect(_COMPLETION_S) as server:
             found: list[dict[str, Any]] = server.get(path)["items"]
             return found
     except PenstockError:
@@ -236,6 +232,6 @@ ManagedJobArgument = Annotated[
 ]
 NoWaitOption = Annotated[
     bool,
-    typer.Option("--no-wait", help="Print the id of the server's operation, and do not wait for its end."),
+    typer.Option("--no-wait", help="Print the id of the server's operation instead of waiting for its end."),
 ]
 TimeoutOption = Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait.")]

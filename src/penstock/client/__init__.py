@@ -1,6 +1,6 @@
 """The client: finds the server of a job manager and asks it by REST.
 
-In: what a command wants of a server.
+In: requests to a server.
 Out: answers, and the server's problems as penstock's errors.
 Imports: errors, server.
 """

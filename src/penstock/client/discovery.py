@@ -19,25 +19,25 @@ __all__ = ["SERVER_VARIABLE", "TOKEN_VARIABLE", "Address", "AddressError", "NoSe
 SERVER_VARIABLE: Final = "PENSTOCK_SERVER"
 """The variable with the URL of the server."""
 
-TOKEN_VARIABLE: Final = "PENSTOCK_TOKEN"  # noqa: S105  # a name, no token
-"""The variable with the token of the server that is named."""
+TOKEN_VARIABLE: Final = "PENSTOCK_TOKEN"  # noqa: S105  # a name, not a token
+"""The variable with the token of that server."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class AddressError(PenstockError):
-    """A server was named in a way that cannot be, or that would give its token away."""
+    """The address of a server is malformed, or using it would give its token away."""
 
     fault = "user"
 
 
 class NoServerError(ExternalSystemError):
-    """There is no server to ask."""
+    """No server can be found."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A server, the token that belongs to it, and whom to trust with TLS: a file of certificates, or the system's."""
+    """A server, its token, and the certificates to trust with TLS; None are those of the system."""
 
     url: str
     token: str = field(repr=False)
@@ -45,48 +45,50 @@ class Address:
 
 
 class _Announced(msgspec.Struct, frozen=True):
-    """What a server writes down for programs of its user."""
+    """What a server writes for programs of its user."""
 
     url: str
     token: str
 
 
 def find_server(named: str | None, home: Path, ca: Path | None, environment: Mapping[str, str]) -> Address:
-    """The server that was named, or that of the environment, or else the one that works in a home.
+    """Return the named server, or that of the environment, or else the one that runs in a home.
 
-    The token is that of the environment, which belongs to the server that the environment names, if it names one; or
-    the one in the home, which belongs to the server there. Raises AddressError, NoServerError.
+    A token in the environment belongs to the server that the environment names, if it names one; a token in the home
+    belongs to the server there. Raises AddressError, NoServerError.
     """
-    announced = _announced(home)
+    announced = _read_announced(home)
     url = named or environment.get(SERVER_VARIABLE) or None
     if url is None:
         if announced is None:
             raise NoServerError(
-                f"No server works in {home}. Start one with penstock serve, or name one with --server, or its home "
+                f"No server runs in {home}. Start one with penstock serve, or name one with --server, or its home "
                 "with --home."
             )
         return Address(announced.url, announced.token, ca)
-    origin = _origin(url)
+    origin = _parse_origin(url)
     token = environment.get(TOKEN_VARIABLE)
     if token:
         owner = environment.get(SERVER_VARIABLE)
-        if owner and _origin(owner) != origin:
+        if owner and _parse_origin(owner) != origin:
             raise AddressError(
                 f"{TOKEN_VARIABLE} is the token of the server that {SERVER_VARIABLE} names, and --server names "
                 f"another. Set both variables for {url}."
             )
-    elif announced is not None and _origin(announced.url) == origin:
+    elif announced is not None and _parse_origin(announced.url) == origin:
         token = announced.token
     else:
-        raise AddressError(f"There is no token for {url}. Set {TOKEN_VARIABLE}; penstock token makes one.")
+        raise AddressError(f"No token is known for {url}. Set {TOKEN_VARIABLE}; penstock token creates one.")
     if origin[0] == "http" and not is_loopback(origin[1]):
         raise AddressError(f"{url} would send the token in clear text to another machine. Use https://.")
     if not (token.isascii() and token.isprintable() and " " not in token):
-        raise AddressError(f"What is in {TOKEN_VARIABLE} is no token: it has characters that no token has.")
+        raise AddressError(
+            f"What is in {TOKEN_VARIABLE} is not a token: it has characters that tokens never have."
+        )
     return Address(url.rstrip("/"), token, ca)
 
 
-def _announced(home: Path) -> _Announced | None:
+def _read_announced(home: Path) -> _Announced | None:
     try:
         return msgspec.json.decode((home / ADDRESS_FILE).read_bytes(), type=_Announced)
     except FileNotFoundError:
@@ -95,8 +97,8 @@ def _announced(home: Path) -> _Announced | None:
         raise NoServerError(f"{home / ADDRESS_FILE} cannot be read ({e}). Start the server again.") from None
 
 
-def _origin(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port. AddressError for what is no URL of a server."""
+def _parse_origin(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port. Raises AddressError for anything but the URL of a server."""
     try:
         parts = urllib.parse.urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme, 0)
@@ -104,7 +106,7 @@ def _origin(url: str) -> tuple[str, str, int]:
         parts, port = urllib.parse.urlsplit(""), 0
     plain = parts.path in ("", "/") and not (parts.query or parts.fragment or "@" in parts.netloc)
     if parts.scheme not in _PORTS or not parts.hostname or not plain:
-        # It is not repeated: it may have a token, as the URL for browsers has.
+        # The message does not repeat it: it may have a token, as the URL for browsers has.
         raise AddressError(
             "The URL of a server is http(s)://HOST:PORT and nothing else, without a path or a token."
         )

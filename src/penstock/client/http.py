@@ -24,11 +24,11 @@ _PAGE: Final = 1000
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.5
 _GONE_S: Final = 30.0
-"""For how long a server that has answered may be gone, as while it is started again."""
+"""How long a server that has answered may be gone, say during a restart."""
 
 
 class RefusedError(PenstockError):
-    """The server refuses what was asked. `kind` is the end of the problem's type, such as `unknown-id`."""
+    """The server refuses a request. `kind` is the end of the problem's type, such as `unknown-id`."""
 
     fault = "user"
 
@@ -38,14 +38,14 @@ class RefusedError(PenstockError):
 
 
 class ServerFailedError(PenstockError):
-    """The server could not do what was asked, or answers in a way that penstock does not understand."""
+    """The server failed, or penstock does not understand its answer."""
 
 
 class Server:
-    """A server that is asked.
+    """A connection to a server.
 
-    A request that changes something has an Idempotency-Key and is sent again when the connection is lost, so that it is
-    done once. Neither a proxy nor a redirect is followed, so that the token gets to nobody else.
+    A request that changes something has an Idempotency-Key and is sent again when the connection is lost, so that it
+    takes effect once. Proxies and redirects are not followed, so that nobody else gets the token.
 
     Raises RefusedError, ServerFailedError, ExternalSystemError.
     """
@@ -58,7 +58,7 @@ class Server:
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
             follow_redirects=False,
             trust_env=False,
-            verify=_trusted(address) if address.url.startswith("https:") else False,
+            verify=_tls_context(address) if address.url.startswith("https:") else False,
         )
 
     def __enter__(self) -> Self:
@@ -70,17 +70,17 @@ class Server:
         self._client.close()
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """What is at a path, as plain values."""
-        return self._content(self._sent("GET", path, params=_given(parameters)))
+        """Get what is at a path, as JSON values."""
+        return self._read_content(self._send("GET", path, params=_without_none(parameters)))
 
     def change(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> Any:
-        """Ask for a change, once however often it has to be sent."""
+        """Request a change; it takes effect once, however often it has to be sent."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         more = {} if content is None else {"json": dict(content)}
-        return self._content(self._sent(method, path, headers=headers, **more))
+        return self._read_content(self._send(method, path, headers=headers, **more))
 
     def items(self, path: str, **parameters: Any) -> list[Any]:
-        """All items of a list that comes in pages."""
+        """Get all items of a list that comes in pages."""
         found: list[Any] = []
         after = None
         while True:
@@ -91,7 +91,7 @@ class Server:
                 return found
 
     def events(self, **parameters: Any) -> list[Any]:
-        """All events, oldest first. Their list has no end, so that one goes on until nothing comes."""
+        """Get all events, oldest first. Their list has no last page, so this goes on until a page is not full."""
         found: list[Any] = []
         while True:
             page = self.get("/v1/events", **parameters, limit=_PAGE, after=found[-1]["id"] if found else 0)
@@ -100,21 +100,21 @@ class Server:
                 return found
 
     def stream(self, path: str, **parameters: Any) -> Iterator[Any]:
-        """The objects of a stream, as they come, without end. A stream that breaks off is taken up behind the last."""
+        """Yield the objects of a stream, without end. After a lost connection it goes on after the last object."""
         last_id: str | None = None
-        # A server that has never answered is not waited for.
+        # A server that never answered gets no time to come back.
         gone_s: float | None = -math.inf
         while True:
             headers = {} if last_id is None else {"Last-Event-ID": last_id}
             try:
                 with self._client.stream(
-                    "GET", path, params=_given(parameters), headers=headers, timeout=_TIMEOUT_S
+                    "GET", path, params=_without_none(parameters), headers=headers, timeout=_TIMEOUT_S
                 ) as response:
                     if response.status_code != httpx.codes.OK:
                         response.read()
-                        self._content(response)
+                        self._read_content(response)
                     gone_s = None
-                    for event_id, data in _messages(response.iter_lines()):
+                    for event_id, data in _read_messages(response.iter_lines()):
                         last_id = event_id or last_id
                         yield data
             except (httpx.TransportError, ExternalSystemError) as e:
@@ -129,14 +129,14 @@ class Server:
             with self._client.stream("GET", path) as response:
                 if response.status_code != httpx.codes.OK:
                     response.read()
-                    self._content(response)
+                    self._read_content(response)
                 for part in response.iter_bytes():
                     file.write(part)
         except httpx.TransportError as e:
             raise self._no_answer(e) from None
 
     def patient_get(self, path: str, **parameters: Any) -> Any:
-        """What is at a path of a server that may be started again meanwhile."""
+        """Get what is at a path, and wait for a server that is being restarted."""
         begun_s = time.monotonic()
         while True:
             try:
@@ -146,7 +146,7 @@ class Server:
                     raise
             time.sleep(_PAUSE_S)
 
-    def _sent(self, method: str, path: str, **more: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
         for tried in range(1, _TRIES + 1):
             try:
                 return self._client.request(method, path, **more)
@@ -161,22 +161,22 @@ class Server:
     def _no_answer(self, error: Exception) -> ExternalSystemError:
         why = str(error) or type(error).__name__
         return ExternalSystemError(
-            f"No server answers at {self.address.url} ({why}). See whether penstock serve runs there; --server names "
-            "another one."
+            f"No server answers at {self.address.url} ({why}). Check that penstock serve runs there, or name another "
+            "server with --server."
         )
 
-    def _content(self, response: httpx.Response) -> Any:
-        """What an answer has. Raises what its problem is."""
+    def _read_content(self, response: httpx.Response) -> Any:
+        """Return the content of an answer. Raises its problem as an error."""
         if response.is_redirect:
             raise ServerFailedError(
-                f"{self.address.url} leads to another place, which is not followed, since the token is for "
-                "this one. Name the place of the server itself."
+                f"{self.address.url} redirects to another address, which is not followed, since the token is "
+                "for this one. Name the address of the server itself."
             )
         try:
             content = json.loads(response.content) if response.content else None
         except ValueError:
             raise ServerFailedError(
-                f"{self.address.url} does not answer as a server of penstock does ({response.status_code}). Name "
+                f"{self.address.url} does not answer like a penstock server ({response.status_code}). Name "
                 "another one with --server."
             ) from None
         if response.is_success:
@@ -192,19 +192,19 @@ class Server:
         raise RefusedError(text, str(problem.get("type", "")).rpartition(":")[2])
 
 
-def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _trusted(address: Address) -> ssl.SSLContext:
+def _tls_context(address: Address) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=None if address.ca is None else str(address.ca))
     except (OSError, ssl.SSLError) as e:
         raise RefusedError(f"The certificates in {address.ca} cannot be read: {e}.", "certificates") from None
 
 
-def _messages(lines: Iterator[str]) -> Iterator[tuple[str | None, Any]]:
-    """The messages of server-sent events, with their ids."""
+def _read_messages(lines: Iterator[str]) -> Iterator[tuple[str | None, Any]]:
+    """Yield the messages of server-sent events, with their ids."""
     event_id, data = None, ""
     for line in lines:
         name, _, value = line.partition(":")

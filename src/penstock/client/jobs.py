@@ -1,4 +1,4 @@
-"""Jobs of a server: found by what people call them, and what is asked of them awaited."""
+"""Jobs of a server: find one by its name, wait for its operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.client.http import RefusedError, Server
 from penstock.errors import JobFailedError, PenstockError
 from penstock.server.lifecycle.statuses import ENDED
 
-__all__ = ["AmbiguousJobError", "OperationFailedError", "await_operation", "find_job", "savepoints_of"]
+__all__ = ["AmbiguousJobError", "OperationFailedError", "await_operation", "find_job", "list_savepoints"]
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _FIRST_PAUSE_S: Final = 0.1
@@ -22,19 +22,19 @@ _TAKEN: Final = ("savepoint is done", "stop is done")
 
 
 class AmbiguousJobError(PenstockError):
-    """No job, or more than one, is called so."""
+    """No job, or more than one, has this name."""
 
     fault = "user"
 
 
 class OperationFailedError(JobFailedError):
-    """The server could not do to a job what it was asked."""
+    """An operation on a job failed at the server."""
 
 
 def find_job(server: Server, called: str) -> str:
-    """The id of the job that has this id, or else this name, or whose id begins so.
+    """Return the id of the job with this id or name, or whose id begins so.
 
-    Of several jobs with a name the one that is not over counts. Raises AmbiguousJobError unless it is one job.
+    Of several jobs with a name, the one that has not ended counts. Raises AmbiguousJobError unless it is one job.
     """
     if _ID.fullmatch(called):
         try:
@@ -43,17 +43,17 @@ def find_job(server: Server, called: str) -> str:
         except RefusedError as e:
             if e.kind != "unknown-id":
                 raise
-    return chosen(server.items("/v1/jobs"), called)
+    return choose_job(server.items("/v1/jobs"), called)
 
 
-def chosen(jobs: Sequence[dict[str, Any]], called: str) -> str:
-    """The id of the one job that is called so.
+def choose_job(jobs: Sequence[dict[str, Any]], called: str) -> str:
+    """Return the id of the one job with this name.
 
     >>> jobs = [
     ...     {"id": "rooms-2", "name": "rooms", "status": "RUNNING"},
     ...     {"id": "rooms-1", "name": "rooms", "status": "FAILED"},
     ... ]
-    >>> chosen(jobs, "rooms"), chosen(jobs, "rooms-1")
+    >>> choose_job(jobs, "rooms"), choose_job(jobs, "rooms-1")
     ('rooms-2', 'rooms-1')
     """
     named = [job for job in jobs if job["name"] == called]
@@ -66,20 +66,20 @@ def chosen(jobs: Sequence[dict[str, Any]], called: str) -> str:
         return only
     if not found:
         raise AmbiguousJobError(
-            f"There is no job {called!r} on the server, and no checkpoint of that name here. See penstock list --all."
+            f"There is no job {called!r}, and no checkpoint of that name here. See penstock list --all."
         )
     shown = ", ".join(f"{job['id']} ({job['status']})" for job in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     raise AmbiguousJobError(f"{len(found)} jobs are called {called!r}: {shown}{more}. Give the id of one.")
 
 
-def savepoints_of(server: Server, job_id: str) -> list[dict[str, Any]]:
-    """The savepoints that were taken of a job and are still there, oldest first: `id, job, batch, created_at, uri`."""
+def list_savepoints(server: Server, job_id: str) -> list[dict[str, Any]]:
+    """Get the savepoints of a job that still exist, oldest first: `id, job, batch, created_at, uri`."""
     taken = set()
     for event in server.events(job=job_id):
         if event["what"] in _TAKEN:
             result = server.get(f"/v1/operations/{event['detail']['operation']}")["result"] or {}
-            # A stop tells its micro-batch and its savepoint; a savepoint is its own result.
+            # The result of a stop names its savepoint; that of a savepoint is the savepoint.
             taken.add(result.get("savepoint") or result.get("id"))
     return [
         {
@@ -97,14 +97,14 @@ def savepoints_of(server: Server, job_id: str) -> list[dict[str, Any]]:
 def await_operation(
     server: Server, operation: dict[str, Any], timeout_s: float, on_look: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Wait until an operation is done; gives its end. OperationFailedError when it fails, or is not over in time."""
+    """Wait until an operation is done, and return it. Raises OperationFailedError when it fails or takes too long."""
     deadline_s = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
     while operation["state"] in ("PENDING", "RUNNING"):
         if time.monotonic() >= deadline_s:
             raise OperationFailedError(
-                f"The {operation['kind']} of {operation['job']} is not done within {timeout_s:g} s. The server goes on "
-                f"with it; it is operation {operation['id']}."
+                f"The {operation['kind']} of {operation['job']} did not finish within {timeout_s:g} s. The server "
+                f"goes on with it as operation {operation['id']}."
             )
         on_look(operation)
         time.sleep(min(pause_s, max(0.0, deadline_s - time.monotonic())))

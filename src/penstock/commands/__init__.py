@@ -1,6 +1,6 @@
-"""Commands from outside: whom they are for, how they reach a job, and what became of them.
+"""Commands from outside: their targets, how they reach a job, and their receipts.
 
-In: a command, or a question about one.
+In: a command, or the id of one.
 Out: a record where the job reads its commands; receipts.
 Imports: base, bindings, brokers, checkpoints, control, engine, errors, records, runtime, sinks, sources, streams.
 """

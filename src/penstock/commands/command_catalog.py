@@ -1,4 +1,4 @@
-"""The command catalog: what somebody outside of a job must know to send it a command. Kept in the checkpoint."""
+"""The command catalog: what a sender must know of a job to send it a command. Kept in the checkpoint."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CONTROL_FILE: Final = "control.json"
 class StepEntry(msgspec.Struct, frozen=True):
     """A step: the type of its keys, its states and settings, and the commands that it takes, with their scopes.
 
-    `payloads` says what the payloads of the commands are, by the names of `payload_key`, and `defaults` what its
-    settings are where nobody has set them, as plain values.
+    `payloads` describes the payloads of the commands, by the names of `payload_key`; `defaults` has the defaults of its
+    settings, as JSON values.
     """
 
     key_type: str
@@ -34,7 +34,7 @@ class StepEntry(msgspec.Struct, frozen=True):
 
 
 class CommandCatalog(msgspec.Struct, frozen=True):
-    """A job's entry: where its commands come from (secrets are masked), and its steps. Without a place: no commands."""
+    """The catalog of a job: its steps, and where it reads commands (secrets are masked), if it takes any."""
 
     job: str
     commands: str
@@ -42,7 +42,7 @@ class CommandCatalog(msgspec.Struct, frozen=True):
 
 
 def command_catalog(job: str, accepting: Accepting | None, binding: Binding | None) -> CommandCatalog:
-    """The entry of a job that is about to run."""
+    """Return the catalog of a job that is about to run."""
     if accepting is None or binding is None:
         return CommandCatalog(job, "", {})
     return CommandCatalog(
@@ -51,7 +51,7 @@ def command_catalog(job: str, accepting: Accepting | None, binding: Binding | No
 
 
 def read_command_catalog(checkpoint: Path) -> CommandCatalog:
-    """The entry in a checkpoint. Raises CheckpointError when there is none, or it cannot be read."""
+    """Read the catalog in a checkpoint. Raises CheckpointError when it is missing or cannot be read."""
     found: CommandCatalog = Checkpoint(checkpoint).load(CONTROL_FILE, CommandCatalog)
     return found
 

@@ -1,4 +1,4 @@
-"""Command sender: a command goes to where a job takes its commands from, whether the job runs or not."""
+"""Command sender: writes a command to where a job reads its commands, whether the job runs or not."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from penstock.streams.graph import COMMANDS
 __all__ = ["MASK", "command_binding", "find_waiting", "send_command"]
 
 MASK: Final = "***"
-"""What stands for a secret that is not shown."""
+"""What stands in place of a secret."""
 
 _FLUSH_S: Final = 30.0
 
 
 def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
-    """Where the commands of a job are written: `uri`, or what the job's control entry says.
+    """Return where to write commands to a job: to `uri`, or to the place in its command catalog.
 
-    Raises BindingError when the job takes no commands, when secrets of the entry's URI are masked, and when nothing can
-    be sent there.
+    Raises BindingError when the job takes no commands, when secrets in that place are masked, and when nobody can
+    write there.
     """
     if not entry.steps:
         raise BindingError(f"The job {entry.job!r} has no keyed step, so it takes no commands.")
@@ -42,7 +42,7 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
     binding = parse_binding(COMMANDS, place, "control")
     if not isinstance(binding, FilesBinding) and uri is None and MASK in place:
         raise BindingError(
-            f"The checkpoint does not keep the secrets of {place!r}. Give the URI with -D {COMMANDS}=URI."
+            f"The checkpoint does not keep the secrets of {place!r}. Give the whole URI with -D {COMMANDS}=URI."
         )
     if isinstance(binding, FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding):
         _form(binding)
@@ -54,14 +54,14 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
 
 
 def send_command(command: Command, binding: Binding) -> None:
-    """Write a command; it is safe there when this returns.
+    """Write a command; it is durable when this returns.
 
-    Raises BindingError or ExternalSystemError when it could not be written.
+    Raises BindingError or ExternalSystemError when that fails.
     """
     if isinstance(binding, FilesBinding):
         _to_folder(command, Path(binding.directory), binding)
         return
-    # The clients take a tenth of a second each to load, which other bindings need not wait for.
+    # Each client takes a tenth of a second to load, which other bindings need not wait for.
     if isinstance(binding, KafkaBinding):
         _to_kafka(command, binding)
     elif isinstance(binding, QueueBinding):
@@ -76,9 +76,9 @@ def send_command(command: Command, binding: Binding) -> None:
 
 
 def find_waiting(command_id: str, entry: CommandCatalog, checkpoint: Path) -> Command | None:
-    """The command of an id that waits in the job's folder of commands; None if it is not found.
+    """Find a command that waits in the job's folder of commands; None if it is not there.
 
-    Files that the job has read are passed over, and what waits in a broker is not looked through.
+    Skips files that the job has read, and does not search brokers.
     """
     if not entry.commands:
         return None
@@ -92,7 +92,7 @@ def find_waiting(command_id: str, entry: CommandCatalog, checkpoint: Path) -> Co
     except OSError:
         return None
     waiting = _unread(binding.directory, names, checkpoint)
-    # Those that were sent from here have the id in their names; other programs may put several into one file.
+    # Files of this sender have the id in their names; other programs may put several commands into one file.
     for name in sorted(waiting, key=lambda name: (name.endswith(own), name), reverse=True):
         found = _command_in(Path(binding.directory, name), command_id, encoded)
         if found is not None:
@@ -101,7 +101,7 @@ def find_waiting(command_id: str, entry: CommandCatalog, checkpoint: Path) -> Co
 
 
 def _unread(directory: str, names: list[str], checkpoint: Path) -> list[str]:
-    """The names in a folder of files that no committed micro-batch has read."""
+    """Return the names in a folder of files that no committed micro-batch has read."""
     found = FoundFiles(str(checkpoint / "sources" / f"{COMMANDS}.files"))
     cut = newest_cut(checkpoint)
     end = 0 if cut is None else cut.ends.get(COMMANDS, 0)
@@ -126,7 +126,7 @@ def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:
 
 
 def _form(binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding) -> CommandFormat:
-    """How commands are written there. BindingError for what is neither JSON nor protobuf."""
+    """Return the format for commands there. Raises BindingError unless it is JSON or protobuf."""
     if binding.format in ("json", "jsonl"):
         return "json"
     if binding.format == "protobuf":
@@ -148,12 +148,12 @@ def _encoded(
 
 
 def _in_name(command_id: str) -> str:
-    """The id as a part of a file's name."""
+    """Format an id as part of a file name."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", command_id)[:64]
 
 
 def _to_folder(command: Command, folder: Path, binding: FilesBinding) -> None:
-    """A new file for the command, which the job sees only when it is complete. Names sort by time."""
+    """Write a new file for the command, which the job sees only when it is complete. Names sort by time."""
     name = f"{time.time_ns():020}-{_in_name(command.id)}.jsonl"
     hidden = folder / f".{name}.{os.getpid()}"
     try:
@@ -191,7 +191,7 @@ def _to_kafka(command: Command, binding: KafkaBinding) -> None:
     }
     producer = build_client(Producer, binding, settings | own, errors)
     try:
-        # The commands for one step stay in order, whatever the number of partitions.
+        # Commands for one step stay in order, whatever the number of partitions.
         producer.produce(binding.topic, _encoded(command, binding), (command.target.step or "*").encode())
         waiting = producer.flush(_FLUSH_S + 1)
     except KafkaException as e:

@@ -1,4 +1,4 @@
-"""Command targets: whom a command is for, from text, and whether the job's command catalog knows such a command."""
+"""Command targets: parse the target of a command, and check it against the command catalog of the job."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 def parse_target(text: str, keys: str | None, entry: CommandCatalog) -> Target:
-    """The target that a text names; `keys` is a JSON array of keys, for a text that is a step alone.
+    """Parse a target; `keys` is a JSON array of keys, if the text is a step alone.
 
-    Keys get the type that the job's control entry gives for the step. Raises CommandRefusedError for a step that the
-    job does not have, and for keys that are not of the step's type.
+    The command catalog gives the type of the keys. Raises CommandRefusedError for a step that the job does not have,
+    and for keys of another type.
     """
     name, slash, rest = text.partition("/")
     if name == "*" and not slash:
         if keys is not None:
             raise CommandRefusedError(
-                f"The target '*' is the whole job, so it has no keys. Name a step, one of {_listed(entry.steps)}."
+                f"The target '*' is the whole job, which has no keys. Name a step, one of {_format_names(entry.steps)}."
             )
         return Target()
     step = entry.steps.get(name)
     if step is None:
         raise CommandRefusedError(
-            f"The target {text!r} names no step of the job {entry.job!r}, which has {_listed(entry.steps)}. "
+            f"The target {text!r} names no step of the job {entry.job!r}, which has {_format_names(entry.steps)}. "
             f"A target is {TARGET_FORMS}."
         )
     if keys is not None:
         if slash:
-            raise CommandRefusedError(f"The target {text!r} has keys, and so has --keys. Use one of the two.")
+            raise CommandRefusedError(
+                f"The target {text!r} has keys, and --keys gives others. Use one of them."
+            )
         return _with_keys(name, _keys_of_json(keys, name, step.key_type))
     if not slash:
         return Target(name)
@@ -52,11 +54,11 @@ def parse_target(text: str, keys: str | None, entry: CommandCatalog) -> Target:
 
 
 def check_known(command: Command, entry: CommandCatalog) -> None:
-    """Raise CommandRefusedError for a command that is malformed, or that by its kind and scope no step takes."""
+    """Raise CommandRefusedError for a malformed command, or one of a kind and scope that no step takes."""
     try:
         check(command)
     except CommandError as e:
-        raise CommandRefusedError(f"The command is not sent: {e}.") from None
+        raise CommandRefusedError(f"The command was not sent: {e}.") from None
     target = command.target
     if target.step:
         takers: list[StepEntry] = [entry.steps[target.step]]
@@ -66,7 +68,9 @@ def check_known(command: Command, entry: CommandCatalog) -> None:
     scopes = {scope: None for step in takers for scope in step.kinds.get(command.kind, ())}
     if not scopes:
         kinds = {kind: None for step in takers for kind in step.kinds}
-        raise CommandRefusedError(f"{who} takes no command {command.kind!r}; it takes {_listed(kinds)}.")
+        raise CommandRefusedError(
+            f"{who} takes no command {command.kind!r}; it takes {_format_names(kinds)}."
+        )
     if target.scope not in scopes:
         forms = ", ".join(_form(scope, target.step or _taker(command.kind, entry)) for scope in scopes)
         raise CommandRefusedError(
@@ -89,7 +93,7 @@ def _form(scope: str, step: str) -> str:
     }.get(scope, scope)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _format_names(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
@@ -106,7 +110,7 @@ def _keys_of_text(text: str, step: str, key_type: str) -> list[Any]:
     parts = text.split(",")
     if not all(parts):
         raise CommandRefusedError(
-            f"The target '{step}/{text}' has an empty key. Write {step}/* for all keys; odd text can be given as JSON, "
+            f"The target '{step}/{text}' has an empty key. Write {step}/* for all keys; write unusual text as JSON, "
             """such as --keys '["", "a,b", "*"]'."""
         )
     return [_checked(int(part) if _is_integer(part, key_type) else part, step, key_type) for part in parts]
@@ -121,7 +125,7 @@ def _keys_of_json(text: str, step: str, key_type: str) -> list[Any]:
         keys = msgspec.json.decode(text, type=list[Any])
     except msgspec.MsgspecError as e:
         raise CommandRefusedError(
-            f"--keys {text!r} is no JSON array of keys: {e}. Write for example --keys '[1, 2]'."
+            f"--keys {text!r} is not a JSON array of keys: {e}. An example is --keys '[1, 2]'."
         ) from None
     if not keys:
         raise CommandRefusedError(f"--keys is an empty array. Leave it out, and write {step}/* for all keys.")
@@ -129,7 +133,7 @@ def _keys_of_json(text: str, step: str, key_type: str) -> list[Any]:
 
 
 def _checked(key: Any, step: str, key_type: str) -> Any:
-    """The key as it is, if it is of the step's type."""
+    """Return the key if it has the type of the step's keys."""
     if key_type.startswith("struct<"):
         fits = isinstance(key, list)
     else:
@@ -138,7 +142,7 @@ def _checked(key: Any, step: str, key_type: str) -> Any:
     if not fits:
         shown = msgspec.json.encode(key).decode()
         raise CommandRefusedError(
-            f"The key {shown} is not of the type of the step {step!r}, which is {key_type}."
+            f"The key {shown} does not have the key type of the step {step!r}, {key_type}."
         )
     return key
 
@@ -158,4 +162,4 @@ _FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "date32": lambda key: _converts(key, dt.date),
     "timestamp": lambda key: _converts(key, dt.datetime),
 }
-"""Whether a key, as it stands in JSON, is of a type. Types that are not here are for the job to judge."""
+"""Return whether a key in JSON has a type. The job itself checks types that are missing here."""

@@ -1,4 +1,4 @@
-"""Receipts of a job: written once for each micro-batch into its checkpoint, and to the sink that they are bound to."""
+"""Receipts of a job: written once for each micro-batch to its checkpoint, and to a bound sink."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from penstock.sinks.base import RejectingTask, Sink, TaskContext
 __all__ = ["RECEIPT_TYPE", "ReceiptWriter", "by_batch", "has_receipts", "plain", "read_receipts"]
 
 RECEIPT_TYPE: Final = record_type(Receipt)
-# So much of a reason goes to a sink for which the whole receipt is too large.
+# How much of a reason goes to a sink for which the whole receipt is too large.
 _CUT_REASON: Final = 200
 
 
 class ReceiptWriter:
-    """Writes the receipts of each micro-batch, also when it is replayed after a crash, exactly once.
+    """Writes the receipts of each micro-batch exactly once, even if it is replayed after a crash.
 
-    They are kept in the checkpoint, the newest up to `most_bytes`; `bound` is the sink that they go to besides, if any.
+    The checkpoint keeps the newest, up to `most_bytes`; `bound` is the sink that gets them too, if any.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class ReceiptWriter:
         self._segments: Final = SegmentWriter(checkpoint, most_bytes=most_bytes)
 
     def for_outputs(self, lineage: str) -> ReceiptWriter:
-        """The same for a sink that knows the job under another id."""
+        """Return a writer for a sink that knows the job by another id."""
         return ReceiptWriter(self._checkpoint, lineage, self.bound, self._most_bytes)
 
     def prepare(self) -> None:
-        """Prepare, once per start."""
+        """Prepare for writing, once per start."""
         self._segments.open()
         if self.bound is not None:
             self.bound.prepare(self._lineage, str(self._checkpoint))
 
     def write(self, batch_id: int, told: BatchReceipts) -> None:
-        """Write the receipts of a micro-batch; called again with the same after a crash."""
+        """Write the receipts of a micro-batch; after a crash this is called again with the same ones."""
         if not told:
             return
         try:
@@ -69,7 +69,7 @@ class ReceiptWriter:
         except OSError as e:
             raise CheckpointError(
                 f"The receipts of micro-batch {batch_id} cannot be written to {kept_receipts(self._checkpoint)} "
-                f"({e.strerror or e}). Make room there, and start the job again."
+                f"({e.strerror or e}). Free some space there, and start the job again."
             ) from e
         if self.bound is not None:
             self._send(self.bound, batch_id, told.receipts)
@@ -88,7 +88,7 @@ class ReceiptWriter:
         sink.commit(batch_id, [message])
 
     def _write_cut(self, task: RejectingTask, rejected: Sequence[tuple[Receipt, Any]]) -> None:
-        """Write receipts that were too large for their sink without their details, which the checkpoint keeps."""
+        """Write receipts that are too large for their sink without details; the checkpoint keeps the whole."""
         cut = [
             msgspec.structs.replace(
                 receipt,
@@ -101,31 +101,31 @@ class ReceiptWriter:
         task.write(RECEIPT_TYPE.batch(cut), pa.array([key.as_py() for _, key in rejected], pa.binary()))
         if refused := task.rejections():
             raise ExternalSystemError(
-                f"The receipt of the command {cut[refused[0].row].id!r} cannot be written, though it was cut: "
-                f"{refused[0].reason} Bind receipts to a place that takes more."
+                f"The receipt of the command {cut[refused[0].row].id!r} cannot be written, although it was cut: "
+                f"{refused[0].reason} Bind receipts to a sink that takes larger records."
             )
 
 
 def has_receipts(checkpoint: Path, batch_id: int) -> bool:
-    """Whether a checkpoint keeps receipts of a micro-batch."""
+    """Return whether a checkpoint keeps receipts of a micro-batch."""
     batches = (receipt.batch for _, receipt in receipts_backwards(checkpoint))
     return batch_id in itertools.takewhile(lambda batch: batch >= batch_id, batches)
 
 
 def read_receipts(checkpoint: Path) -> Iterator[tuple[int, list[Receipt]]]:
-    """The receipts that a checkpoint keeps, with the number of their micro-batch, in order."""
+    """Yield the receipts that a checkpoint keeps, by micro-batch, in order."""
     kept = (receipt for name in segment_names(checkpoint) for receipt in receipts_in(checkpoint, name))
     yield from by_batch(kept)
 
 
 def by_batch(receipts: Iterable[Receipt]) -> Iterator[tuple[int, list[Receipt]]]:
-    """Receipts of one micro-batch after the other, with its number."""
+    """Group receipts by micro-batch, with its number."""
     for batch, found in itertools.groupby(receipts, key=lambda receipt: receipt.batch):
         yield batch, list(found)
 
 
 def plain(receipt: Receipt) -> dict[str, Any]:
-    """A receipt as plain values, with all fields, its details as what they are."""
+    """Return a receipt as JSON values, with all fields."""
     found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.asdict(receipt))
     found["details"] = msgspec.json.decode(receipt.details) if receipt.details else None
     return found

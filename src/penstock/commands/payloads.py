@@ -1,4 +1,4 @@
-"""Payloads: what the payload of a command is, in words and by an example, for people who send one by hand."""
+"""Payloads: descriptions and examples of the payloads of commands, for people who send one by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.engine.command_validation import AcceptedStep, payload_decoder
 __all__ = ["SETTINGS", "Payload", "payload_key", "payload_of_type", "payloads_of"]
 
 SETTINGS: Final = "set settings"
-"""The payloads of `set` differ: those for a step name its settings, those for keys its states."""
+"""The payload of `set` names settings if the target is a step, and states if it is keys."""
 
 _NAMES: Final = {
     "integer": "int",
@@ -36,19 +36,19 @@ _ANYTHING: Final = "any JSON"
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """The payload of a command: its type in words, and one as JSON; both are empty where a command has none."""
+    """The payload of a command: its type in words, and an example as JSON; both are empty if the command has none."""
 
     type: str
     example: str
 
 
 def payload_key(kind: str, scope: str) -> str:
-    """Under which name the payload of a kind of commands stands, for a scope."""
+    """Return the name of the payload of a kind of commands, in a scope."""
     return SETTINGS if kind == "set" and scope == "step" else kind
 
 
 def payloads_of(step: AcceptedStep) -> dict[str, Payload]:
-    """The payloads of all commands that a step takes, by the names of `payload_key`."""
+    """Describe the payloads of all commands that a step takes, by the names of `payload_key`."""
     known = {kind: payload_of_type(handler.payload_type) for kind, handler in _by_kind(step).items()}
     found: dict[str, Payload] = {}
     for kind in step.kinds:
@@ -68,7 +68,7 @@ def payloads_of(step: AcceptedStep) -> dict[str, Payload]:
 
 
 def payload_of_type(payload_type: Any) -> Payload:
-    """The payload that a handler declares.
+    """Describe the payload that a handler declares.
 
     >>> payload_of_type(dict[str, int])
     Payload(type='{name: int}', example='{"name":1}')
@@ -87,7 +87,7 @@ def payload_of_type(payload_type: Any) -> Payload:
     try:
         payload_decoder(payload_type).decode(example)
     except msgspec.MsgspecError:
-        # A type may want more than its schema tells, as datetimes do.
+        # A type may need more than its schema says, as datetimes do.
         example = b""
     return Payload(words.type_of(schema), example.decode())
 
@@ -109,7 +109,7 @@ def _of_set(step: AcceptedStep) -> dict[str, Payload]:
 
 
 class _Words:
-    """A JSON schema in words, and an example of it; `parts` are the types that it names."""
+    """Describes a JSON schema in words and by an example; `parts` are the types that it names."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts: Final = parts
@@ -119,7 +119,7 @@ class _Words:
         return schema if name is None else self._parts[name]
 
     def type_of(self, schema: Mapping[str, Any], depth: int = 0) -> str:
-        """The type in words."""
+        """Describe the type in words."""
         schema = self._resolved(schema)
         if depth > _MOST_DEPTH:
             return "..."
@@ -145,7 +145,7 @@ class _Words:
         return str(schema.get("format") or _NAMES.get(kind or "", _ANYTHING))
 
     def example_of(self, schema: Mapping[str, Any], depth: int = 0) -> Any:
-        """A value of the type; of what may be left out, only what has a default is there."""
+        """Return a value of the type; optional fields are there only if they have a default."""
         schema = self._resolved(schema)
         if depth > _MOST_DEPTH:
             return None
@@ -173,7 +173,7 @@ class _Words:
 
 
 def _rest(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The type of the values of a mapping."""
+    """Return the type of the values of a mapping."""
     found = schema.get("additionalProperties")
     return found if isinstance(found, dict) else {}
 

@@ -1,4 +1,4 @@
-"""History: the stories of commands, read from the receipts of a job, and waiting for one that is not over."""
+"""Receipt history: the receipts of commands, read from a job, and waiting for the final one."""
 
 from __future__ import annotations
 
@@ -12,33 +12,40 @@ from penstock.commands.command_catalog import CommandCatalog
 from penstock.commands.receipt_segments import NewLines, receipts_backwards, receipts_in, segment_names
 from penstock.control.receipts import FINAL, Receipt
 
-__all__ = ["CommandFilter", "CommandHistory", "NewReceipts", "await_end", "newest_stories", "story_of"]
+__all__ = [
+    "CommandFilter",
+    "CommandHistory",
+    "NewReceipts",
+    "await_end",
+    "find_history",
+    "find_newest_histories",
+]
 
 _POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True)
 class CommandHistory:
-    """What became of one command: its receipts in order. All of them come from one micro-batch."""
+    """The receipts of one command, in order. All of them come from one micro-batch."""
 
     receipts: tuple[Receipt, ...]
 
     @property
     def last(self) -> Receipt:
-        """The newest receipt; the final one when the story is over."""
+        """The newest receipt; the final one if the command has ended."""
         return self.receipts[-1]
 
 
 @dataclass(frozen=True)
 class CommandFilter:
-    """Which stories to show. A command to the whole job belongs to every step that takes its kind, by `entry`."""
+    """Selects commands. One for the whole job belongs to every step that takes its kind, by the catalog."""
 
     entry: CommandCatalog
     step: str | None = None
     kind: str | None = None
 
     def __call__(self, story: CommandHistory) -> bool:
-        """Whether the story is wanted."""
+        """Return whether the command is selected."""
         last = story.last
         if self.kind is not None and last.kind != self.kind:
             return False
@@ -51,30 +58,30 @@ class CommandFilter:
         return receipt.target.partition("/")[0] == step
 
 
-def newest_stories(
-    checkpoint: Path, wanted: Callable[[CommandHistory], bool], most: int
+def find_newest_histories(
+    checkpoint: Path, selected: Callable[[CommandHistory], bool], limit: int
 ) -> list[CommandHistory]:
-    """The newest stories that are wanted, oldest first. Decodes no more receipts than it needs."""
+    """Find the newest selected commands, oldest first. Decodes no more receipts than it needs."""
     found: list[CommandHistory] = []
     for story in _backwards(checkpoint):
-        if wanted(story):
+        if selected(story):
             found.append(story)
-            if len(found) == most:
+            if len(found) == limit:
                 break
     return found[::-1]
 
 
-def story_of(checkpoint: Path, command_id: str) -> CommandHistory | None:
-    """The newest story of an id, or None when there is no receipt of it."""
+def find_history(checkpoint: Path, command_id: str) -> CommandHistory | None:
+    """Find the newest history of an id; None if it has no receipt."""
     for name in reversed(segment_names(checkpoint)):
-        told = _stories(receipts_in(checkpoint, name, command_id))
+        told = _split(receipts_in(checkpoint, name, command_id))
         if told:
             return told[-1]
     return None
 
 
 def _backwards(checkpoint: Path) -> Iterator[CommandHistory]:
-    """All stories, newest first."""
+    """Yield all histories, newest first."""
     told: list[Receipt] = []
     for _, receipt in receipts_backwards(checkpoint):
         told.append(receipt)
@@ -83,8 +90,8 @@ def _backwards(checkpoint: Path) -> Iterator[CommandHistory]:
             told = []
 
 
-def _stories(receipts: list[Receipt]) -> list[CommandHistory]:
-    """The stories of a command; each begins with the first status."""
+def _split(receipts: list[Receipt]) -> list[CommandHistory]:
+    """Split the receipts of a command into histories; each begins with the first status."""
     begun: list[list[Receipt]] = []
     for receipt in receipts:
         if receipt.status == "ACCEPTED" or not begun:
@@ -94,7 +101,7 @@ def _stories(receipts: list[Receipt]) -> list[CommandHistory]:
 
 
 class NewReceipts:
-    """The receipts that come after this was made. Each line is read once, and older ones only by `older`."""
+    """Receipts that come after its creation. Each line is read once, and earlier ones only by `older`."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint: Final = checkpoint
@@ -102,11 +109,11 @@ class NewReceipts:
         self._before: Final = segment_names(checkpoint)
 
     def read(self, command_id: str) -> list[Receipt]:
-        """The receipts of a command that came since the last call."""
+        """Return the receipts of a command that came since the last call."""
         return self._new.read(command_id)
 
     def older(self, command_id: str) -> Iterator[list[Receipt]]:
-        """The receipts of a command in each older segment, backwards; most have none."""
+        """Yield the receipts of a command in each older segment, backwards; most have none."""
         for name in reversed(self._before):
             yield receipts_in(self._checkpoint, name, command_id)
 
@@ -119,18 +126,18 @@ def await_end(
     *,
     look_back: bool = False,
 ) -> Receipt | None:
-    """Wait for the final receipt of a command, and tell each on the way; None when the time is over before.
+    """Wait for the final receipt of a command, and pass on each on the way; None after the timeout.
 
-    With `look_back` receipts from before count as well, since an id that was seen before gets no others. They are
-    looked through while nothing comes, as there may be many.
+    With `look_back` earlier receipts count too, since an id that the job has seen gets no new ones. There may be many,
+    so they are searched while nothing comes.
     """
     deadline_s = time.monotonic() + timeout_s
     older = new.older(command_id) if look_back else iter(())
     while True:
-        final = _told(new.read(command_id), on_receipt)
+        final = _pass_on(new.read(command_id), on_receipt)
         next_s = min(time.monotonic() + _POLL_S, deadline_s)
         for receipts in older:
-            final = final or _told(receipts, on_receipt)
+            final = final or _pass_on(receipts, on_receipt)
             if final is not None or time.monotonic() >= next_s:
                 break
         now_s = time.monotonic()
@@ -139,8 +146,8 @@ def await_end(
         time.sleep(max(0.0, next_s - now_s))
 
 
-def _told(receipts: list[Receipt], on_receipt: Callable[[Receipt], None]) -> Receipt | None:
-    """Tell the receipts; the final one, if it is among them."""
+def _pass_on(receipts: list[Receipt], on_receipt: Callable[[Receipt], None]) -> Receipt | None:
+    """Pass on the receipts; return the final one, if it is among them."""
     for receipt in receipts:
         on_receipt(receipt)
         if receipt.status in FINAL:

@@ -2,8 +2,8 @@
 
 The folder `receipts` has segments, `0000000001.jsonl` and so on, oldest first. The run that has the checkpoint appends
 the receipts of each micro-batch to the newest; when that is full it begins another, and deletes the oldest beyond the
-bound. Beside each full segment stands its index, `0000000001.ids`: the hashes of the ids in it, sorted, so that an id
-is looked up without reading receipts. An index can be made again from its segment; without one the segment is read.
+bound. Beside each full segment is its index, `0000000001.ids`: the sorted hashes of its ids, which find an id without
+reading receipts. An index can be rebuilt from its segment; without one the segment is read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _decoder: Final = msgspec.json.Decoder(Receipt)
 
 
 class _Known(msgspec.Struct):
-    """What the index and the writer must know of a receipt."""
+    """The part of a receipt that the index and the writer need."""
 
     id: str
     status: str
@@ -56,12 +56,12 @@ _known: Final = msgspec.json.Decoder(_Known)
 
 
 def kept_receipts(checkpoint: Path) -> Path:
-    """The folder in a checkpoint that keeps the receipts."""
+    """Return the folder in a checkpoint that keeps the receipts."""
     return checkpoint / RECEIPTS
 
 
 class SegmentWriter:
-    """Appends receipts to a checkpoint, for the run that has it. What is appended is on disk when the call returns.
+    """Appends receipts to a checkpoint, for the run that owns it. They are on disk when the call returns.
 
     Args:
         checkpoint: the folder of the checkpoint.
@@ -83,11 +83,11 @@ class SegmentWriter:
         self._number = 0
         self._size = 0
         self._newest = -1
-        # The hashes of the ids in the newest segment, None when they must be read from it.
+        # The hashes of the ids in the newest segment; None if they must be read from it.
         self._hashes: list[npt.NDArray[np.uint64]] | None = None
 
     def open(self) -> None:
-        """Go on where the last run ended: without what a crash has left of a line, and with every index."""
+        """Go on where the last run ended: cut off a torn line, and write missing indexes."""
         make_folder(self._folder)
         numbers = _numbers(self._folder)
         for number in numbers[:-1]:
@@ -108,11 +108,9 @@ class SegmentWriter:
         self._forget()
 
     def append(self, batch_id: int, lines: bytes, hashes: npt.NDArray[np.uint64]) -> None:
-        """Append the receipts of a micro-batch, whole lines; those that are there already are not added again.
+        """Append the receipts of a micro-batch, as whole lines; skip those that are there already.
 
-        `hashes` are those of the ids in them.
-
-        Raises OSError when they cannot be written.
+        `hashes` are those of their ids. Raises OSError when the disk fails.
         """
         if not self._number:
             self.open()
@@ -129,7 +127,7 @@ class SegmentWriter:
                 file.flush()
                 os.fdatasync(file.fileno())
             except OSError:
-                # Nobody is to take what has reached the disk for the whole.
+                # A part that reached the disk must not count as the whole.
                 with contextlib.suppress(OSError):
                     file.truncate(self._size)
                 raise
@@ -139,7 +137,7 @@ class SegmentWriter:
         self._newest = max(self._newest, batch_id)
 
     def _missing(self, batch_id: int, lines: bytes) -> bytes:
-        """What is not there yet of a micro-batch that was written before, perhaps only a part of it."""
+        """Return what is missing of a micro-batch that was written before, perhaps in part."""
         if batch_id < self._newest:
             found = any(
                 known.batch == batch_id
@@ -155,7 +153,7 @@ class SegmentWriter:
         told = b"".join(line + b"\n" for line, _ in there)
         if lines.startswith(told):
             return lines[len(told) :]
-        # A handler that does not answer alike in a replay: what was told once stays, and nobody is told twice.
+        # A handler may answer differently in a replay: the first receipt stays, and no command gets two.
         over = {one.id for _, one in there if one.status in FINAL}
         each = {(one.id, one.status) for _, one in there}
         new = [(line, _known.decode(line)) for line in lines.splitlines(keepends=True)]
@@ -182,7 +180,7 @@ class SegmentWriter:
         write_atomically(_path(self._folder, number, _INDEX), hashes.astype("<u8").tobytes(), durable=False)
 
     def _forget(self) -> None:
-        """Delete the oldest segments beyond the bound, and what is left beside segments that are gone."""
+        """Delete the oldest segments beyond the bound, and indexes without a segment."""
         numbers = _numbers(self._folder)
         sizes = {number: _path(self._folder, number, _LINES).stat().st_size for number in numbers}
         total = sum(sizes.values()) + self._segment_bytes
@@ -197,7 +195,7 @@ class SegmentWriter:
 
 
 class NewLines:
-    """The receipts that come after this was made, of a job that another process may run."""
+    """Receipts that come after its creation, of a job that another process may run."""
 
     def __init__(self, checkpoint: Path, *, from_start: bool = False) -> None:
         self._folder: Final = kept_receipts(checkpoint)
@@ -206,14 +204,14 @@ class NewLines:
             self._number, self._offset = newest_mark(checkpoint)
 
     def read(self, command_id: str | None = None) -> list[Receipt]:
-        """What came since the last call, oldest first; with an id only receipts of that command.
+        """Return what came since the last call, oldest first; with an id only receipts of that command.
 
         Raises CheckpointError when it cannot be read.
         """
         return [receipt for _, found in self.by_segment(command_id) for receipt in found]
 
     def by_segment(self, command_id: str | None = None) -> Iterator[tuple[str, list[Receipt]]]:
-        """The same, with the name of the segment that has them."""
+        """Yield the same by segment, with its name."""
         for number in _numbers(self._folder):
             if number < self._number:
                 continue
@@ -227,7 +225,7 @@ class NewLines:
 
 
 def newest_mark(checkpoint: Path) -> tuple[int, int]:
-    """Which segment is the newest, and how large it is: another when there are more receipts. (0, 0) without any."""
+    """Return the number and size of the newest segment, which change with new receipts; (0, 0) without any."""
     folder = kept_receipts(checkpoint)
     for number in reversed(_numbers(folder)):
         try:
@@ -238,14 +236,14 @@ def newest_mark(checkpoint: Path) -> tuple[int, int]:
 
 
 def segment_names(checkpoint: Path) -> list[str]:
-    """The names of the segments that a checkpoint keeps, oldest first."""
+    """Return the names of the segments that a checkpoint keeps, oldest first."""
     return [_name(number) for number in _numbers(kept_receipts(checkpoint))]
 
 
 def receipts_in(checkpoint: Path, name: str, command_id: str | None = None) -> list[Receipt]:
-    """The receipts in one segment, in order; with an id only those of that command.
+    """Return the receipts in one segment, in order; with an id only those of that command.
 
-    Of a segment that was deleted meanwhile there are none. Raises CheckpointError when it cannot be read.
+    A segment that was deleted meanwhile has none. Raises CheckpointError when it cannot be read.
     """
     folder, number = kept_receipts(checkpoint), int(name.removesuffix(_LINES))
     if command_id is not None and not _may_have(folder, number, command_id):
@@ -254,7 +252,7 @@ def receipts_in(checkpoint: Path, name: str, command_id: str | None = None) -> l
 
 
 def receipts_backwards(checkpoint: Path) -> Iterator[tuple[str, Receipt]]:
-    """All receipts, newest first, with the names of their segments. No more is read than is asked for."""
+    """Yield all receipts, newest first, with the names of their segments. Reads no more than the caller takes."""
     folder = kept_receipts(checkpoint)
     for number in reversed(_numbers(folder)):
         for line in reversed(_whole_lines(folder, number).splitlines()):
@@ -262,7 +260,7 @@ def receipts_backwards(checkpoint: Path) -> Iterator[tuple[str, Receipt]]:
 
 
 def _may_have(folder: Path, number: int, command_id: str) -> bool:
-    """Whether a segment may have an id; of one without an index that is not known."""
+    """Return whether a segment may have an id; without an index it may."""
     try:
         hashes = np.fromfile(_path(folder, number, _INDEX), "<u8")
     except OSError:
@@ -273,8 +271,8 @@ def _may_have(folder: Path, number: int, command_id: str) -> bool:
 
 
 def _decoded(folder: Path, number: int, data: bytes, command_id: str | None) -> list[Receipt]:
-    """The receipts in whole lines."""
-    # Most lines are not asked for, and looking for bytes is faster than decoding.
+    """Decode whole lines."""
+    # Most lines are not wanted, and searching bytes is faster than decoding.
     encoded = b"" if command_id is None else _encoder.encode(command_id)
     if encoded not in data:
         return []
@@ -286,7 +284,7 @@ def _decoded(folder: Path, number: int, data: bytes, command_id: str | None) -> 
 
 
 def _known_of(folder: Path, number: int, lines: bytes) -> list[_Known]:
-    """What must be known of each of some whole lines."""
+    """Decode the needed part of each whole line."""
     try:
         return _known.decode_lines(lines)
     except msgspec.MsgspecError as e:
@@ -294,13 +292,13 @@ def _known_of(folder: Path, number: int, lines: bytes) -> list[_Known]:
 
 
 def _whole_lines(folder: Path, number: int) -> bytes:
-    """The lines of a segment without what a crash has left of one."""
+    """Return the lines of a segment without a torn one."""
     data = _read(_path(folder, number, _LINES))
     return data[: data.rfind(b"\n") + 1]
 
 
 def _read(path: Path, offset: int = 0) -> bytes:
-    """What a segment has from an offset on; one that was deleted meanwhile has nothing."""
+    """Read a segment from an offset on; one that was deleted meanwhile has nothing."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -314,7 +312,7 @@ def _read(path: Path, offset: int = 0) -> bytes:
 
 
 def _last_line(path: Path) -> bytes | None:
-    """The last whole line of a segment, None when it has none."""
+    """Return the last whole line of a segment; None if it has none."""
     with path.open("rb") as file:
         end = whole_lines_bytes(file.fileno())
         start = whole_lines_bytes(file.fileno(), end - 1) if end else 0
@@ -322,7 +320,7 @@ def _last_line(path: Path) -> bytes | None:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The numbers of the segments, oldest first."""
+    """Return the numbers of the segments, oldest first."""
     try:
         names = os.listdir(folder)  # noqa: PTH208  # only names are needed
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Settings in force: the values with which the steps of a job work, as its checkpoint tells them."""
+"""Settings in force: the values of the settings of the steps of a job, from its checkpoint."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["settings_in_force"]
 
 
 class _Counts(msgspec.Struct, frozen=True):
-    """What the newest micro-batches have told of settings."""
+    """Settings, as the newest micro-batches reported them."""
 
     settings: dict[str, dict[str, Any]] = {}
 
 
 def settings_in_force(checkpoint: Path) -> dict[str, dict[str, Any]]:
-    """The settings of each step that has any, by names: as somebody has set them, else their defaults.
+    """Return the settings of each step that has any, by name: as set by a command, else the default.
 
-    What holds from an event time on is told by itself. Raises CheckpointError.
+    Values from an event time on have names of their own. Raises CheckpointError.
     """
     entry = read_command_catalog(checkpoint)
     told = stored_counts(Checkpoint(checkpoint), _Counts) or _Counts()
-    # A setting that is new in the code, or is gone, has no value of before.
+    # A setting that is new in the code has no earlier value, and one that is gone is not shown.
     return {
         name: {
             **step.defaults,

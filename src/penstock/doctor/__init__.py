@@ -1,4 +1,4 @@
-"""Doctor: whether jobs can run here, on this checkpoint and with these bindings.
+"""Doctor: checks whether jobs can run here, on this checkpoint and with these bindings.
 
 In: a machine, a job file, a checkpoint.
 Out: findings, each with its remedy.

@@ -1,4 +1,4 @@
-"""Bindings: whether the job of a file can be loaded, and the places that it is bound to answer."""
+"""Binding checks: the job of a file can be loaded, and its bound places answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _GOOD_BYTES: Final = 1 << 30
 
 
 def loaded_job(job_file: str) -> tuple[JobDescription | None, Finding]:
-    """The job of a file, None when it cannot be run, and what there is to say of it."""
+    """Load the job of a file; None if it cannot run. Returns a finding with it."""
     try:
         job = load_job(job_file).job
         job.check()
@@ -50,10 +50,10 @@ def loaded_job(job_file: str) -> tuple[JobDescription | None, Finding]:
 
 
 def examine_bindings(job: JobDescription, given: Mapping[str, str]) -> Iterator[Finding]:
-    """What is bound, place by place. Starts nothing, reads no record, and makes no topic, queue or folder."""
+    """Check each bound place. Starts nothing, reads no record, and creates no topic, queue or folder."""
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as folder:
-            # What is not bound is in the checkpoint; here it only has to be somewhere.
+            # Unbound streams are in the checkpoint; here they only need some place.
             bindings = parse_bindings(job, given, Checkpoint(Path(folder)))
     except PenstockError as e:
         yield refused("bindings", e)
@@ -64,7 +64,7 @@ def examine_bindings(job: JobDescription, given: Mapping[str, str]) -> Iterator[
 
 
 def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
-    """Whether the place of one binding answers."""
+    """Check that the place of one binding answers."""
     check = f"-D {name}"
     if isinstance(binding, FilesBinding) and not is_source:
         return check_folder(Folder(check, Path(binding.directory), check, _LEAST_BYTES, _GOOD_BYTES))
@@ -75,16 +75,16 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
         return fine(check, _answer(careful, is_source=is_source))
     except PlaceMissingError as e:
         if careful != binding:
-            return fine(check, f"{redacted(binding.uri)} is not there yet; the job creates it")
+            return fine(check, f"{redacted(binding.uri)} does not exist yet; the job creates it")
         return refused(check, e)
     except PenstockError as e:
         return refused(check, e)
 
 
 def _answer(binding: Binding, *, is_source: bool) -> str:
-    """What a place has answered. Raises a PenstockError as the start of a job does."""
+    """Ask a place, and return its answer. Raises a PenstockError as the start of a job does."""
     if isinstance(binding, FilesBinding):
-        # The list of the files that were found belongs to a checkpoint, and is not touched by this check.
+        # The list of found files belongs to a checkpoint; this check does not touch it.
         FileLog(binding, os.devnull).check()
         return f"the folder {binding.directory} can be read"
     if isinstance(binding, KafkaBinding):
@@ -93,7 +93,7 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         else:
             check_topic(binding, connection_settings(binding))
         return f"{binding.servers} has the topic {binding.topic}"
-    # The clients take a tenth of a second each to load.
+    # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
         from penstock.sources.rabbitmq_queue import check_queue
 
@@ -110,7 +110,7 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
 
 
 def _resolved(check: str, binding: SocketBinding) -> Finding:
-    """Whether the server of a socket is known. A connection would take lines from the job, so none is made."""
+    """Check that the host of a socket has an address. Does not connect, which would take lines from the job."""
     try:
         socket.getaddrinfo(binding.host, binding.port)
     except OSError as e:
@@ -119,12 +119,12 @@ def _resolved(check: str, binding: SocketBinding) -> Finding:
         )
     return fine(
         check,
-        f"the host {binding.host} has an address; whether it answers is not tried, since that takes lines",
+        f"the host {binding.host} has an address; not connected, since that takes lines from the job",
     )
 
 
 def _not_created(binding: Binding) -> Binding:
-    """The same binding, which does not make what is missing."""
+    """Return the same binding, which does not create what is missing."""
     if isinstance(binding, KafkaBinding):
         return dataclasses.replace(binding, create_topic=False)
     if isinstance(binding, QueueBinding | RabbitStreamBinding):

@@ -1,4 +1,4 @@
-"""Checkpoints: whose one is, where its job stands, whether its files are whole, and whether a job fits it."""
+"""Checkpoint checks: its job and progress, whether its files are intact, and whether a job fits it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AHEAD_S: Final = 60.0
 
 
 def checkpoint_folder(path: Path) -> Folder:
-    """What the folder of a checkpoint must be able to do."""
+    """What the folder of a checkpoint needs."""
     return Folder("checkpoint folder", path, "--checkpoint", _GIB // 4, 2 * _GIB, has_locks=True)
 
 
@@ -40,7 +40,7 @@ def examine_checkpoint(
     runs: Callable[[Path], bool] = is_running,
     now: Callable[[], float] = time.time,
 ) -> Iterator[Finding]:
-    """All that a checkpoint tells by itself. Changes nothing."""
+    """Check a checkpoint by itself. Changes nothing."""
     try:
         lineage = checkpoint.stored_lineage()
         starts = newest_epoch(checkpoint.folder)
@@ -48,15 +48,15 @@ def examine_checkpoint(
         yield refused("checkpoint", e)
         return
     if lineage is None:
-        yield fine("checkpoint", "none yet; the first start of a job makes it")
+        yield fine("checkpoint", "none yet; the first start of a job creates it")
         return
     yield _settings(lineage, starts)
     yield _use(checkpoint, runs)
     if is_rescaling(checkpoint):
         yield warning(
             "checkpoint files",
-            "a rescaling was broken off",
-            "Start the job; it brings the rescaling to its end.",
+            "a rescaling was interrupted",
+            "Start the job, which completes the rescaling.",
         )
         return
     retained = RunSettings().retained_batches
@@ -68,7 +68,7 @@ def examine_checkpoint(
         yield refused("checkpoint files", e)
         return
     if torn is not None:
-        yield warning("checkpoint files", torn.message, "Start the job; it takes back what is torn.")
+        yield warning("checkpoint files", torn.message, "Start the job, which discards the torn files.")
         return
     yield _progress(checkpoint, lineage, now())
 
@@ -87,8 +87,8 @@ def _use(checkpoint: Checkpoint, runs: Callable[[Path], bool]) -> Finding:
     if not lock.exists():
         return warning(
             "checkpoint use",
-            f"{lock} is missing, without which two runs can start",
-            "Make sure that nothing runs; the next start makes it.",
+            f"{lock} is missing; without it two runs can start",
+            "Make sure that no run uses the checkpoint; the next start creates it.",
         )
     if not os.access(lock, os.W_OK):
         return failed("checkpoint use", f"{lock} cannot be written", "Run as the user who runs the job.")
@@ -96,25 +96,25 @@ def _use(checkpoint: Checkpoint, runs: Callable[[Path], bool]) -> Finding:
 
 
 def _progress(checkpoint: Checkpoint, lineage: Lineage, now_s: float) -> Finding:
-    """The newest micro-batch; the files are whole."""
+    """Report the newest micro-batch of a checkpoint with intact files."""
     commits = checkpoint.spark_folder / "commits"
     numbers = batch_numbers(commits)
     if not numbers:
-        return fine("checkpoint files", "whole; no micro-batch was committed yet")
+        return fine("checkpoint files", "intact; no micro-batch is committed yet")
     written_s = (commits / str(numbers[-1])).stat().st_mtime
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(written_s))
-    found = f"whole; micro-batch {numbers[-1] + lineage.first_batch} was committed last, at {at}"
+    found = f"intact; micro-batch {numbers[-1] + lineage.first_batch} was committed last, at {at}"
     if written_s > now_s + _AHEAD_S:
         return warning(
             "checkpoint files",
             f"{found}, which is {written_s - now_s:.0f} s in the future",
-            "Set the clock of this machine, or of the one that ran the job: until then timers by processing time wait.",
+            "Set the clock of this machine, or of the one that ran the job. Until then processing-time timers wait.",
         )
     return fine("checkpoint files", found)
 
 
 def check_fit(checkpoint: Checkpoint, job: JobDescription) -> Finding | None:
-    """Whether a job can go on from a checkpoint; None for a new one, and for one that cannot be read."""
+    """Check that a job can go on from a checkpoint; None for a new one, and for one that cannot be read."""
     try:
         if checkpoint.stored_lineage() is None:
             return None

@@ -15,7 +15,7 @@ __all__ = ["Wanted", "examine"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked at beside this machine: a checkpoint, a job with what it is bound to, ports that must be free."""
+    """What to check besides this machine: a checkpoint, a job with its bindings, ports that must be free."""
 
     checkpoint: Path | None = None
     job_file: str | None = None
@@ -24,7 +24,7 @@ class Wanted:
 
 
 def examine(wanted: Wanted) -> Iterator[Finding]:
-    """What every check has found, as soon as it has. No job is started, and nothing fetched."""
+    """Run every check, and yield each finding at once. Starts no job and downloads nothing."""
     yield from _safely("python", software.check_python)
     yield from _safely("packages", lambda: software.check_packages(software.installed_requirements()))
     yield from _safely("workers", software.check_worker_python)
@@ -52,7 +52,7 @@ def examine(wanted: Wanted) -> Iterator[Finding]:
 
 
 def _of_checkpoint(wanted: Wanted) -> Iterator[Finding]:
-    # These rooms load Spark's package, and what is wrong with it was told before.
+    # These rooms load Spark's package, which an earlier check has examined.
     from penstock.checkpoints.checkpoint import Checkpoint
     from penstock.doctor.checkpoints import checkpoint_folder, examine_checkpoint
 
@@ -77,13 +77,13 @@ def _of_job(wanted: Wanted) -> Iterator[Finding]:
 
 
 def _safely(check: str, examined: Callable[[], Finding | Iterable[Finding]]) -> Iterator[Finding]:
-    """What a check has found; one that cannot look is a finding, too, and the others go on."""
+    """Run a check; an error in it is a finding too, and the other checks go on."""
     try:
         found = examined()
         yield from [found] if isinstance(found, Finding) else found
-    except Exception as e:  # on a machine that is not in order anything may fail
+    except Exception as e:  # on a broken machine anything may fail
         yield failed(
             check,
-            f"could not be looked at ({type(e).__name__}: {e})",
-            "See to what else has failed, and run penstock doctor again.",
+            f"the check failed ({type(e).__name__}: {e})",
+            "Fix the other failures, and run penstock doctor again.",
         )

@@ -1,4 +1,4 @@
-"""Findings: what a check has found, how it stands, and the remedy."""
+"""Findings: what a check has found, its status, and the remedy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Finding", "Status", "failed", "fine", "refused", "warning", "worst"]
 Status: TypeAlias = Literal["ok", "warning", "failed"]
 
 _ORDER: Final[tuple[Status, ...]] = ("ok", "warning", "failed")
-# Behind the first sentence of an error's message stands what to do.
+# The remedy follows the first sentence of an error message.
 _SENTENCE_END: Final = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 
 
 class Finding(msgspec.Struct, frozen=True):
     """What one check has found.
 
-    With `warning` jobs run, but not as well as they could, or not for long; with `failed` they do not run.
+    With `warning` jobs run, but slower or not for long; with `failed` they do not run.
     """
 
     check: str
@@ -30,22 +30,22 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def fine(check: str, found: str) -> Finding:
-    """Nothing is wrong."""
+    """Return a finding without a problem."""
     return Finding(check, "ok", found)
 
 
 def warning(check: str, found: str, remedy: str) -> Finding:
-    """Jobs run all the same."""
+    """Return a finding with which jobs still run."""
     return Finding(check, "warning", found, remedy)
 
 
 def failed(check: str, found: str, remedy: str) -> Finding:
-    """Jobs do not run."""
+    """Return a finding with which jobs do not run."""
     return Finding(check, "failed", found, remedy)
 
 
 def refused(check: str, error: Exception) -> Finding:
-    """What penstock itself would refuse to start with: its message says what happened, and then what to do.
+    """Return the finding for an error of penstock, whose message has first the problem, then the remedy.
 
     >>> refused("checkpoint", ValueError("The folder is damaged. Restore it."))
     Finding(check='checkpoint', status='failed', found='The folder is damaged.', remedy='Restore it.')
@@ -55,5 +55,5 @@ def refused(check: str, error: Exception) -> Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """How it stands as a whole."""
+    """Return the worst status of all findings."""
     return max((finding.status for finding in findings), key=_ORDER.index, default="ok")

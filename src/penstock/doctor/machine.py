@@ -1,4 +1,4 @@
-"""The machine: cores, memory, open files, addresses and ports, the clock."""
+"""Machine checks: cores, memory, open files, addresses and ports, the clock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DAY_S: Final = 86_400
 
 
 def check_cores(probe: Callable[[], Cores] = cores) -> Finding:
-    """How many cores Spark takes, and whether it may use them."""
+    """Check how many cores Spark takes, and whether it may use them."""
     found = probe()
     if found.quota is None or found.quota >= found.usable:
         return fine("cores", f"{found.usable}, and as many tasks at a time")
@@ -59,7 +59,7 @@ def check_cores(probe: Callable[[], Cores] = cores) -> Finding:
 
 
 def check_memory(probe: Callable[[], Memory] = memory, probe_cores: Callable[[], Cores] = cores) -> Finding:
-    """Whether the memory is enough for Spark's JVM and a Python worker for each core, and for the state they keep."""
+    """Check the memory for Spark's JVM, a Python worker for each core, and their state."""
     found, workers = probe(), probe_cores().usable
     heap = LOCAL_HEAP_MB << 20
     least = heap + workers * _WORKER_BYTES
@@ -68,23 +68,23 @@ def check_memory(probe: Callable[[], Memory] = memory, probe_cores: Callable[[],
     if found.total < least:
         return failed(
             "memory",
-            f"{shown}; Spark and {workers} workers take up to {_gib(least)} without any state",
+            f"{shown}; Spark and {workers} workers need up to {_gib(least)} even without state",
             "Give the machine or the container more memory, or run jobs with --master 'local[1]'.",
         )
     if found.available < least:
         return warning(
             "memory",
-            f"{shown}; Spark and {workers} workers take up to {_gib(least)} without any state",
-            "End what else uses memory, or run jobs with fewer cores: --master 'local[1]'.",
+            f"{shown}; Spark and {workers} workers need up to {_gib(least)} even without state",
+            "Stop other programs, or run jobs with fewer cores: --master 'local[1]'.",
         )
     if found.available < most:
         spare_mb = (found.available - least) // workers >> 20
         return warning(
             "memory",
-            f"{shown}; with all the state that {workers} workers may keep in memory a job takes up to {_gib(most)}",
-            f"Nothing for a job with little state; else run it with --state-memory-mb {spare_mb}, or with more memory.",
+            f"{shown}; a job with as much state as {workers} workers keep in memory needs up to {_gib(most)}",
+            f"Nothing to do for a job with little state; else --state-memory-mb {spare_mb}, or more memory.",
         )
-    return fine("memory", f"{shown}; a job takes up to {_gib(most)}")
+    return fine("memory", f"{shown}; a job needs up to {_gib(most)}")
 
 
 def _gib(size: int) -> str:
@@ -94,7 +94,7 @@ def _gib(size: int) -> str:
 def check_open_files(
     probe: Callable[[], tuple[int, int]] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
 ) -> Finding:
-    """How many files a process may have open; Java raises its own limit to the hard one."""
+    """Check how many files a process may have open; Java raises its own limit to the hard one."""
     soft, hard = (math.inf if limit == resource.RLIM_INFINITY else limit for limit in probe())
     shown = f"{soft:g} open files for a process, {hard:g} where it raises the limit".replace(
         "inf", "any number of"
@@ -111,21 +111,21 @@ def check_open_files(
 
 
 def check_loopback(connect: Callable[[], None] | None = None) -> Finding:
-    """Whether processes of this machine can talk to each other at 127.0.0.1, at ports that the system chooses."""
+    """Check that processes of this machine can connect at 127.0.0.1, at ports that the system chooses."""
     try:
         (connect or _talk)()
     except OSError as e:
         return failed(
             "loopback",
             f"no connection within {_LOOPBACK} ({e.strerror or e})",
-            "Let programs listen at 127.0.0.1 and connect to it: look at the firewall, the sandbox, the interface lo "
+            "Let programs listen at 127.0.0.1 and connect to it: check the firewall, the sandbox, the interface lo "
             "(ip link set lo up), and /proc/sys/net/ipv4/ip_local_port_range.",
         )
     return fine("loopback", f"{_PORTS} ports at {_LOOPBACK} were free, and answered")
 
 
 def _talk() -> None:
-    """Listen at as many ports as a job, and connect to each. Raises OSError."""
+    """Listen at as many ports as a job does, and connect to each. Raises OSError."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server((_LOOPBACK, 0))) for _ in range(_PORTS)]
         for server in servers:
@@ -135,19 +135,19 @@ def _talk() -> None:
             with answering:
                 answering.sendall(b"1")
                 if client.recv(1) != b"1":
-                    raise OSError("what was sent did not arrive")
+                    raise OSError("the bytes sent did not arrive")
 
 
 def check_port(port: int, listen: Callable[[tuple[str, int]], Any] = socket.create_server) -> Finding:
-    """Whether a port of 127.0.0.1 is free."""
+    """Check that a port of 127.0.0.1 is free."""
     name = f"port {port}"
     try:
         listen((_LOOPBACK, port)).close()
     except OSError as e:
         return failed(
             name,
-            f"{_LOOPBACK}:{port} cannot be listened at ({e.strerror or e})",
-            f"End what listens there (ss -ltnp 'sport = :{port}' names it), or choose another port.",
+            f"{_LOOPBACK}:{port} is not available ({e.strerror or e})",
+            f"Stop the program that listens there (ss -ltnp 'sport = :{port}' names it), or choose another port.",
         )
     return fine(name, f"{_LOOPBACK}:{port} is free")
 
@@ -155,15 +155,15 @@ def check_port(port: int, listen: Callable[[tuple[str, int]], Any] = socket.crea
 def check_server_port(
     port: int = _SERVER_PORT, listen: Callable[[tuple[str, int]], Any] = socket.create_server
 ) -> Finding:
-    """Whether the port is free at which `penstock serve` listens unless it is told another; jobs do not need it."""
+    """Check that the default port of `penstock serve` is free; jobs do not need it."""
     found = check_port(port, listen)
     if found.status == "ok":
         return fine("server port", found.found)
     return warning(
         "server port",
         found.found,
-        f"Nothing is wrong if a penstock serve is there already (ss -ltnp 'sport = :{port}' names who is). Otherwise "
-        "start yours with --bind 127.0.0.1:PORT.",
+        f"Nothing to do if penstock serve listens there already (ss -ltnp 'sport = :{port}' names the program). "
+        "Otherwise start it with --bind 127.0.0.1:PORT.",
     )
 
 
@@ -171,14 +171,14 @@ def check_host_name(
     name: Callable[[], str] = socket.gethostname,
     resolve: Callable[[str, None], Any] = socket.getaddrinfo,
 ) -> Finding:
-    """Whether the machine knows its own name, which Spark looks up on clusters, and Hadoop everywhere."""
+    """Check that the machine knows its own name, which Spark looks up on clusters, and Hadoop everywhere."""
     host = name()
     try:
         addresses = sorted({str(found[4][0]) for found in resolve(host, None)})
     except OSError as e:
         return warning(
             "host name",
-            f"{host} has no address ({e.strerror or e}); jobs on this machine do without, clusters do not",
+            f"{host} has no address ({e.strerror or e}); jobs on this machine run without one, clusters do not",
             f"Add the line '{_LOOPBACK} {host}' to /etc/hosts.",
         )
     return fine("host name", f"{host} is {', '.join(addresses)}")
@@ -190,7 +190,7 @@ def check_clock(
     sleep: Callable[[float], None] = time.sleep,
     installed_s: float | None = None,
 ) -> Finding:
-    """Whether the clock goes evenly, and is not in the past. Its time zone has no meaning for jobs."""
+    """Check that the clock runs evenly, and is not in the past. Its time zone does not matter to jobs."""
     remedy = (
         "Let a time service keep the clock (chrony, systemd-timesyncd), which slews it and does not set it. Timers by "
         "processing time, expiry of state and commands, and logins to object stores go by it."
@@ -204,17 +204,17 @@ def check_clock(
     if now_s < installed_s - _DAY_S:
         return failed("clock", f"{shown}, which is before penstock was installed", remedy)
     if abs(jump_s) > _JUMP_S:
-        return warning("clock", f"{shown}; it was set by {jump_s:+.3f} s while it was watched", remedy)
-    return fine("clock", f"{shown}, and goes evenly")
+        return warning("clock", f"{shown}; it jumped by {jump_s:+.3f} s during this check", remedy)
+    return fine("clock", f"{shown}, and runs evenly")
 
 
 def _difference(wall: Callable[[], float], monotonic: Callable[[], float]) -> float:
-    """What the clock shows beyond the time since the start of the machine."""
+    """Return how far the clock is ahead of the time since the start of the machine."""
     for _ in range(_READINGS):
         before = monotonic()
         shown = wall()
         after = monotonic()
-        # A process that was put aside between two readings tells nothing.
+        # A process that was suspended between two readings proves nothing.
         if after - before < _BRACKET_S:
             break
     return shown - (before + after) / 2

@@ -1,4 +1,4 @@
-"""The object store that the environment names: whether it answers, and how far its clock is from this one."""
+"""Object store check: the store that the environment names answers, and its clock agrees with this one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from penstock.objects.object_stores import S3_ENDPOINTS
 __all__ = ["check_object_store", "named_endpoint"]
 
 _ANSWER_S: Final = 5.0
-# S3 refuses requests that were signed so long ago, or so far in the future.
+# S3 refuses requests whose signature is older, or further in the future.
 _REFUSED_S: Final = 900.0
 _FAR_S: Final = 60.0
 
 
 def named_endpoint(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:
-    """The endpoint of S3 that the environment names, with its variable; nothing for Amazon's own."""
+    """Return the S3 endpoint that the environment names, with its variable; nothing for Amazon's own."""
     for variable in S3_ENDPOINTS:
         if variable in environment:
             yield variable, environment[variable]
@@ -36,10 +36,10 @@ def check_object_store(
     date_of: Callable[[str], str | None] | None = None,
     now: Callable[[], float] = time.time,
 ) -> Finding:
-    """Whether an endpoint answers, and the difference of the clocks, by which logins stand and fall."""
-    remedy = f"Start it, or correct {variable}. Jobs that use no object store do without."
+    """Check that an endpoint answers, and that the clocks agree, without which logins fail."""
+    remedy = f"Start it, or correct {variable}. Only jobs that use an object store need it."
     if not endpoint.startswith(tuple(f"{scheme}://" for scheme in WEB_SCHEMES)):
-        return failed("object store", f"{variable} is no address like https://HOST:PORT", remedy)
+        return failed("object store", f"{variable} is not an address like https://HOST:PORT", remedy)
     try:
         date = (date_of or _date_of)(endpoint)
     except (OSError, ValueError) as e:
@@ -47,7 +47,7 @@ def check_object_store(
     try:
         skew_s = email.utils.parsedate_to_datetime(date or "").timestamp() - now()
     except ValueError:
-        return fine("object store", f"{endpoint} answers; it does not tell its time")
+        return fine("object store", f"{endpoint} answers, without its time")
     found = f"{endpoint} answers; its clock is {skew_s:+.0f} s from this one"
     advice = "Let a time service keep both clocks (chrony, systemd-timesyncd)."
     if abs(skew_s) > _REFUSED_S:
@@ -58,7 +58,7 @@ def check_object_store(
 
 
 def _date_of(endpoint: str) -> str | None:
-    """The time that a server tells with its answer, whatever it answers. Raises OSError when it does not."""
+    """Return the time in the answer of a server, whatever it answers. Raises OSError if it does not answer."""
     request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310  # the scheme is checked
     try:
         with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:  # noqa: S310  # the same

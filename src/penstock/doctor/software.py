@@ -1,4 +1,4 @@
-"""Software: Python and its packages, Java, Spark's connectors, the archive of Spark's classes."""
+"""Software checks: Python and its packages, Java, Spark's connectors, the archive of Spark's classes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MODULES: Final = {"pyyaml": "yaml", "protobuf": "google.protobuf"}
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """The Python that runs this."""
+    """Check the Python that runs this."""
     shown = ".".join(map(str, version))
     if version < _LEAST_PYTHON:
         least = ".".join(map(str, _LEAST_PYTHON))
@@ -60,7 +60,7 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def installed_requirements() -> list[str] | None:
-    """The packages that the installed penstock requires, with their bounds; None when it is not installed."""
+    """Return the packages that penstock requires, with their bounds; None if penstock is not installed."""
     try:
         found = importlib.metadata.requires("penstock")
     except importlib.metadata.PackageNotFoundError:
@@ -73,11 +73,11 @@ def check_packages(
     version_of: Callable[[str], str] = importlib.metadata.version,
     load: Callable[[str], Any] = importlib.import_module,
 ) -> Finding:
-    """The packages that penstock requires: there, within the bounds, and they can be imported."""
+    """Check the packages that penstock requires: installed, within the bounds, and importable."""
     if requirements is None:
         return warning(
             "packages",
-            "penstock runs from a folder and is not installed, so that nothing says which packages it needs",
+            "penstock runs from a folder and is not installed, so its required packages are unknown",
             "Install it with pip.",
         )
     wrong = {text: why for text in requirements if (why := _wrong_with(text, version_of, load))}
@@ -88,7 +88,7 @@ def check_packages(
 
 
 def _wrong_with(text: str, version_of: Callable[[str], str], load: Callable[[str], Any]) -> str:
-    """What is wrong with a required package; empty when nothing is."""
+    """Return the problem with a required package; empty if there is no problem."""
     matched = _REQUIREMENT.match(text)
     assert matched is not None
     name, bounds = matched.group(1), matched.group(2).strip(" ()")
@@ -108,7 +108,7 @@ def _wrong_with(text: str, version_of: Callable[[str], str], load: Callable[[str
 
 
 def _comparable(version: str, bound: str) -> tuple[list[int], list[int]]:
-    """The numbers of two releases, of equal length. What comes before or after a release counts as the release."""
+    """Return the numbers of two releases, of equal length. Pre- and post-releases count as the release."""
     parts = [[int(n) for n in re.findall(r"\d+", re.split(r"[^\d.]", text)[0])] for text in (version, bound)]
     length = max(map(len, parts))
     first, second = ([*numbers, *[0] * (length - len(numbers))] for numbers in parts)
@@ -118,7 +118,7 @@ def _comparable(version: str, bound: str) -> tuple[list[int], list[int]]:
 def check_worker_python(
     environment: Mapping[str, str] = os.environ, run: Callable[[str], str] | None = None
 ) -> Finding:
-    """The Python of Spark's workers: this one, unless PYSPARK_PYTHON names another."""
+    """Check the Python of Spark's workers: this one, unless PYSPARK_PYTHON names another."""
     named = environment.get("PYSPARK_PYTHON")
     if not named:
         return fine("workers", "workers run on the same Python")
@@ -141,7 +141,7 @@ def _worker_version(python: str) -> str:
 
 
 def check_spark_home(environment: Mapping[str, str] = os.environ, version: str | None = None) -> Finding:
-    """The Spark that is started: that of the package pyspark, unless SPARK_HOME names another."""
+    """Check the Spark that jobs start: that of the package pyspark, unless SPARK_HOME names another."""
     version = version or importlib.metadata.version("pyspark")
     named = environment.get("SPARK_HOME")
     if not named:
@@ -160,7 +160,7 @@ def check_spark_home(environment: Mapping[str, str] = os.environ, version: str |
 def check_java(
     find: Callable[[], JavaHome] = find_java, environment: Mapping[str, str] = os.environ
 ) -> Finding:
-    """A Java that Spark can run on."""
+    """Check for a Java that Spark can run on."""
     try:
         java = find()
     except PenstockError as e:
@@ -179,7 +179,7 @@ def check_java(
 def check_jars(
     jars: Sequence[Jar] | None = None, folder: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> Finding:
-    """The jars that jobs need beside Spark's own. Fetches nothing."""
+    """Check the jars that jobs need besides Spark's own. Downloads nothing."""
     try:
         folder = folder or jars_folder()
     except PenstockError as e:
@@ -199,13 +199,13 @@ def check_jars(
     return warning(
         "jars",
         found,
-        f"Nothing, if there is a network: the first job fetches them, and so does {_PREPARE}. Without one put them "
-        "into a folder and name it in PENSTOCK_JARS.",
+        f"Nothing to do with a network: the first job downloads them, and so does {_PREPARE}. Without a network put "
+        "them into a folder and name it in PENSTOCK_JARS.",
     )
 
 
 def _from_offline(found: str, wanting: Sequence[Jar], offline: Path) -> Finding:
-    """What becomes of jars that are wanting where PENSTOCK_JARS names a folder."""
+    """Check a folder of PENSTOCK_JARS for the missing jars."""
     if not offline.is_dir():
         return failed(
             "jars",
@@ -217,7 +217,7 @@ def _from_offline(found: str, wanting: Sequence[Jar], offline: Path) -> Finding:
     if other:
         return failed(
             "jars",
-            f"{found}; in PENSTOCK_JARS {', '.join(other)} is not the pinned one",
+            f"{found}; in PENSTOCK_JARS {', '.join(other)} differs from the pinned one",
             "Find out where it came from, and replace it.",
         )
     lost = [jar.file_name for jar in wanting if digests[jar] is None]
@@ -225,7 +225,7 @@ def _from_offline(found: str, wanting: Sequence[Jar], offline: Path) -> Finding:
         return warning(
             "jars",
             f"{found}; PENSTOCK_JARS does not have {', '.join(lost)} either",
-            f"Put them into {offline}, or let the first job fetch them.",
+            f"Put them into {offline}, or let the first job download them.",
         )
     return fine("jars", f"{found}; the first job copies them from PENSTOCK_JARS, {offline}")
 
@@ -233,15 +233,15 @@ def _from_offline(found: str, wanting: Sequence[Jar], offline: Path) -> Finding:
 def check_class_archive(
     find: Callable[[], JavaHome] = find_java, place: Callable[[JavaHome], Path] = class_archive
 ) -> Finding:
-    """The archive of Spark's classes, with which jobs start sooner."""
+    """Check for the archive of Spark's classes, with which jobs start sooner."""
     try:
         archive = place(find())
     except PenstockError as e:
-        return warning("classes", f"not looked for: {e}", "See to the Java and the cache first.")
+        return warning("classes", f"not checked: {e}", "Fix Java and the cache first.")
     if archive.is_file():
         return fine("classes", f"an archive of Spark's classes, {archive.stat().st_size >> 20} MB, {archive}")
     return warning(
         "classes",
         "no archive of Spark's classes for this Java, so that each job starts some seconds later",
-        f"Make it with {_PREPARE}. (A Java that cannot keep one is done without.)",
+        f"Create it with {_PREPARE}. (Some Javas cannot have one; jobs run without it.)",
     )

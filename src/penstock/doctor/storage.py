@@ -1,4 +1,4 @@
-"""Storage: whether folders can be written, are large enough, and run programs where they must."""
+"""Storage checks: folders are writable and large enough, and run programs where they must."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _GIB: Final = 1 << 30
 _PROBE_BYTES: Final = 1 << 16
 _FEW_FILES: Final = 10_000
 # Java keeps its temporary files there, whatever TMPDIR says.
-_JAVA_TEMPORARY: Final = Path("/tmp")  # noqa: S108  # looked at, not written under a name
+_JAVA_TEMPORARY: Final = Path("/tmp")  # noqa: S108  # checked, not written under a name
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that jobs use: what for, how it is set, and what it must be able to do.
+    """A folder that jobs use: its purpose, the setting that names it, and its requirements.
 
-    With less than `least_bytes` free no job gets far, with less than `good_bytes` not every one.
+    With less than `least_bytes` free no job runs for long; with less than `good_bytes` some do not.
     """
 
     check: str
@@ -40,7 +40,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Disk:
-    """What a file system has. `free_files` is None where it does not count them."""
+    """What is free on a file system. `free_files` is None if it does not count files."""
 
     free_bytes: int
     free_files: int | None
@@ -48,11 +48,11 @@ class Disk:
 
 
 def job_folders(environment: Mapping[str, str] = os.environ) -> list[Folder]:
-    """The folders that every job on this machine uses, each once."""
+    """Return the folders that every job on this machine uses, each once."""
     temporary = Path(tempfile.gettempdir())
     found = [
         Folder("cache", cache_place(environment), "PENSTOCK_CACHE", _GIB // 4, _GIB // 2, runs_programs=True),
-        # Libraries of RocksDB and of compressions are unpacked there, and loaded; shuffles and state have files there.
+        # Java unpacks and loads the libraries of RocksDB and compression there; shuffles and state have files there.
         Folder(
             "temporary files",
             _JAVA_TEMPORARY,
@@ -75,22 +75,22 @@ def check_folder(
     write: Callable[[Path, bool], None] | None = None,
     disk: Callable[[Path], Disk] | None = None,
 ) -> Finding:
-    """One folder; of one that is not there yet, the folder in which it would be made."""
+    """Check one folder; for a missing one, the folder in which it would be created."""
     path = folder.path
     while not path.exists() and path != path.parent:
         path = path.parent
-    shown = str(folder.path) if path == folder.path else f"{folder.path}, which is to be made in {path}"
+    shown = str(folder.path) if path == folder.path else f"{folder.path}, to be created in {path}"
     try:
         (write or write_to)(path, folder.has_locks)
         found = (disk or disk_of)(path)
     except OSError as e:
         return failed(
             folder.check,
-            f"{shown} cannot be written ({e.strerror or e})",
+            f"{shown} is not writable ({e.strerror or e})",
             f"Make {path} writable, or choose another folder with {folder.setting}.",
         )
     free = f"{found.free_bytes / _GIB:.1f} GiB free in {shown}"
-    room = f"Make room, or choose a folder on another disk with {folder.setting}."
+    room = f"Free some space, or choose a folder on another disk with {folder.setting}."
     if folder.runs_programs and not found.runs_programs:
         return failed(
             folder.check,
@@ -107,7 +107,7 @@ def check_folder(
 
 
 def write_to(folder: Path, has_locks: bool) -> None:
-    """Write a file without a name to the disk of a folder, and lock it if that must work. Raises OSError."""
+    """Write an unnamed file to the disk of a folder, and lock it if that must work. Raises OSError."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(_PROBE_BYTES))
         file.flush()
@@ -117,7 +117,7 @@ def write_to(folder: Path, has_locks: bool) -> None:
 
 
 def disk_of(folder: Path) -> Disk:
-    """The file system that a folder is on."""
+    """Return the file system of a folder."""
     found = os.statvfs(folder)
     return Disk(
         found.f_bavail * found.f_frsize,

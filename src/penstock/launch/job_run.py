@@ -20,7 +20,7 @@ from penstock.checkpoints.described_state import read_described
 from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.command_sender import command_binding, send_command
 from penstock.commands.command_target import check_known, parse_target
-from penstock.commands.receipt_history import NewReceipts, await_end, newest_stories, story_of
+from penstock.commands.receipt_history import NewReceipts, await_end, find_history, find_newest_histories
 from penstock.control.commands import Command
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, JobFailedError
@@ -225,9 +225,9 @@ class JobRun:
     def receipts(self, command_id: str | None = None) -> list[Receipt]:
         """What became of a command, or of all: the receipts in order."""
         if command_id is not None:
-            found = story_of(self.checkpoint, command_id)
+            found = find_history(self.checkpoint, command_id)
             return [] if found is None else list(found.receipts)
-        told = newest_stories(self.checkpoint, lambda _: True, _MOST_RECEIPTS)
+        told = find_newest_histories(self.checkpoint, lambda _: True, _MOST_RECEIPTS)
         return [receipt for one in told for receipt in one.receipts]
 
     def state(self, step: str, key: Any = None) -> dict[Any, Any]:

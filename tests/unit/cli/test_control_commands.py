@@ -104,20 +104,20 @@ def test_keys_and_the_payload_may_be_json_and_come_from_stdin(checkpoint: Path) 
         (["--kind=explode"], "it takes set, limit, pause"),
         (["--kind=set", "--target=cool/1"], "heat, names, pairs"),
         (["--kind=set"], "it takes it for STEP/KEY"),
-        (["--kind=set", "--target=heat/1", "--json={"], "The payload of --json is no JSON"),
-        (["--kind=set", "--target=heat/1", "--json=NaN"], "no JSON"),
-        (["--kind=set", "--target=heat/1", "--json=1", "--json-file=x"], "Use one of the two"),
+        (["--kind=set", "--target=heat/1", "--json={"], "The payload of --json is not valid JSON"),
+        (["--kind=set", "--target=heat/1", "--json=NaN"], "not valid JSON"),
+        (["--kind=set", "--target=heat/1", "--json=1", "--json-file=x"], "Use one of them"),
         (["--kind=set", "--target=heat/1", "--json-file=/nowhere"], "cannot be read"),
-        (["--kind=pause", "--effective-at=noon"], "no time in ISO 8601"),
+        (["--kind=pause", "--effective-at=noon"], "not an ISO 8601 time"),
         (["--kind=pause", "--effective-at=2026-01-01T00:00:00"], "no time zone"),
-        (["--kind=pause", "--expires-at=2020-01-01T00:00:00Z"], "is past"),
-        (["--kind=pause", "--expires-in=-1"], "is past"),
-        (["--kind=pause", "--expires-in=1e300"], "leads to no date"),
-        (["--kind=pause", "--expires-in=1", "--expires-at=2120-01-01T00:00:00Z"], "Use one of the two"),
+        (["--kind=pause", "--expires-at=2020-01-01T00:00:00Z"], "is in the past"),
+        (["--kind=pause", "--expires-in=-1"], "is in the past"),
+        (["--kind=pause", "--expires-in=1e300"], "too far away to be a date"),
+        (["--kind=pause", "--expires-in=1", "--expires-at=2120-01-01T00:00:00Z"], "Use one of them"),
         (["--kind=pause", "--id="], "the id is empty"),
         (["--kind=pause", f"--id={'x' * 129}"], "longer than 128 bytes"),
         (["--kind=pause", "--version=-1"], "the version is negative"),
-        (["--kind=pause", "-Dreadings=jsonl:x"], "only -D commands=URI"),
+        (["--kind=pause", "-Dreadings=jsonl:x"], "Only -D commands=URI"),
         (["--kind=pause", "-Dcommands"], "not of the form NAME=URI"),
         (["--kind=pause", "-Dcommands=socket://h:1"], "sends to the job itself"),
     ],
@@ -208,9 +208,9 @@ def test_an_unknown_id_and_a_missing_checkpoint_are_refused(checkpoint: Path) ->
     """With what to do."""
     refused(control("status", checkpoint, "nobody"), "The id 'nobody' is unknown")
     refused(control("status", "good"), "PENSTOCK_CHECKPOINT")
-    refused(control("status", checkpoint, "good", "bad"), "too many")
-    refused(control("history"), "No job is named")
-    refused(control("send", "--kind=pause"), "No job is named")
+    refused(control("status", checkpoint, "good", "bad"), "Got 3 arguments")
+    refused(control("history"), "Name a job")
+    refused(control("send", "--kind=pause"), "Name a job")
     for command in (["send", "--kind=pause"], ["history"], ["status", "good"]):
         result = control(*command, PENSTOCK_CHECKPOINT=str(checkpoint.parent))
         refused(result, "is not a checkpoint of a job that was started")

@@ -70,8 +70,8 @@ def test_the_scaling_policy_is_heeded_or_not(place: ServedRest) -> None:
     """As who submits the job says; `info` shows it with the last decision."""
     place.define("scaled", "scaling: {most_tasks: 4}")
     for more, policy, shown in (
-        ((), {"most_tasks": 4}, "most_tasks=4; nothing was decided yet"),
-        (("--scaling=dry-run",), {"most_tasks": 4, "dry_run": True}, "nothing was decided yet"),
+        ((), {"most_tasks": 4}, "most_tasks=4; no decision yet"),
+        (("--scaling=dry-run",), {"most_tasks": 4, "dry_run": True}, "no decision yet"),
         (("--scaling=off",), None, None),
     ):
         job_id = penstock(place, "submit", "scaled", *more).stdout.strip()
@@ -106,7 +106,7 @@ def test_a_server_takes_no_code(place: ServedRest) -> None:
 
 def test_jobs_are_listed(place: ServedRest) -> None:
     """Those that are not over, or all, or those with a status; as a table or as JSON."""
-    assert "No job runs" in penstock(place, "list").stderr
+    assert "No jobs are running" in penstock(place, "list").stderr
     job_id, over = place.submit(), place.submit(name="[old]")
     lines = penstock(place, "list").stdout.splitlines()
     assert lines[0].split()[:3] == ["id", "name", "status"]
@@ -115,7 +115,7 @@ def test_jobs_are_listed(place: ServedRest) -> None:
     found = told(penstock(place, "list", "--all", "-ojson"))
     assert [(job["id"], job["status"]) for job in found] == [(over, "CREATED"), (job_id, "CREATED")]
     assert told(penstock(place, "list", "--status=RUNNING", "--status=PAUSED", "-ojson")) == []
-    assert "no such job" in penstock(place, "list", "--status=RUNNING").stderr
+    assert "No such job" in penstock(place, "list", "--status=RUNNING").stderr
 
 
 def test_a_job_is_found_by_id_name_or_beginning(place: ServedRest) -> None:
@@ -157,7 +157,7 @@ def test_a_job_is_paused_resumed_rescaled_stopped_with_a_savepoint(
     assert resumed["job"] == job_id
     assert place.service.get(job_id).status is JobStatus.RUNNING
     rescaled = penstock(place, "rescale", job_id, "--parallelism=4").stdout.replace("\n", " ")
-    assert "The parallelism was 1, and is 4 since micro-batch 7" in rescaled
+    assert "The parallelism was 1 and is 4 since micro-batch 7" in rescaled
     stopped = penstock(place, "stop", job_id, "--savepoint", "--drain")
     assert "stopped after micro-batch 7" in stopped.stderr
     assert place.service.get(job_id).status is JobStatus.FINISHED
@@ -187,7 +187,7 @@ def test_an_operation_need_not_be_waited_for(place: ServedRest) -> None:
     assert place.service.operation(printed).kind == "cancel"
     paused = told(penstock(place, "pause", place.submit(), "--no-wait", "-ojson"))
     assert place.service.operation(paused["operation"]).job == paused["job"]
-    refused(penstock(place, "cancel", place.submit(), "--timeout=0.2"), "not done within 0.2 s", 1)
+    refused(penstock(place, "cancel", place.submit(), "--timeout=0.2"), "did not finish within 0.2 s", 1)
 
 
 def test_a_savepoint_that_cannot_be_is_told(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,11 +202,11 @@ def test_places_are_not_for_clients(place: ServedRest) -> None:
     job_id, folder = place.submit(), place.root
     refused(penstock(place, "stop", job_id, "--savepoint-path=/tmp/x"), "--savepoint-path names a place")
     refused(penstock(place, "savepoint", job_id, "--to=/tmp/x"), "--to names a place")
-    refused(penstock(place, "savepoint", job_id, "--dispose=/etc/x"), "is no id")
+    refused(penstock(place, "savepoint", job_id, "--dispose=/etc/x"), "is not an id")
     refused(penstock(place, "savepoint", job_id, "--dispose=sp-x"), "There is no savepoint 'sp-x'")
     refused(penstock(place, "state", "dump", job_id, f"--to={folder}"), "is not empty")
     refused(penstock(place, "state", "dump", job_id, f"--to={folder}/new"), "was never started")
-    refused(penstock(place, "stop", folder, "--no-wait"), "--no-wait goes with a job of a server")
+    refused(penstock(place, "stop", folder, "--no-wait"), "--no-wait works with a job of a server only")
     refused(
         penstock(place, "control", "send", job_id, "--kind=x", "-Dcommands=jsonl:x"), "goes with a checkpoint"
     )
@@ -404,7 +404,7 @@ def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     found = told(penstock(place, "metrics", job_id, "--window=10", "-ojson"))
     assert (found["batches"][0]["batch"], found["sinks"][0]["records"]) == (7, 99)
     refused(penstock(place, "metrics", job_id, "-oprometheus"), "at /metrics")
-    refused(penstock(place, "metrics"), "No job is named")
+    refused(penstock(place, "metrics"), "Name a job")
 
     following = follow(place, "metrics", job_id, "--watch", "-ojson")
     assert following.stdout is not None
@@ -425,11 +425,9 @@ def test_a_folder_called_like_a_job_does_not_stand_in_its_way(
     (tmp_path / "rooms" / "state").mkdir(parents=True)
     assert told(penstock(place, "metrics", "rooms", "-ojson"))["running"] is False
     assert f"The job {job_id} does not run" in penstock(place, "metrics", "rooms").stdout.replace("\n", " ")
-    refused(
-        penstock(place, "metrics", "attic"), "no job 'attic' on the server, and no checkpoint of that name"
-    )
+    refused(penstock(place, "metrics", "attic"), "no job 'attic', and no checkpoint of that name")
     alone = penstock(place, "metrics", "rooms", f"--home={tmp_path}", PENSTOCK_SERVER="")
-    refused(alone, "The folder rooms is no checkpoint, and as a job: No server works in", code=3)
+    refused(alone, "The folder rooms is not a checkpoint, and as a job: No server runs in", code=3)
     (tmp_path / "rooms" / "state").rmdir()
     Checkpoint(tmp_path / "rooms").begin(Lineage("abc", "attic", 8, 2, ("visits",)))
     assert "The job attic does not run" in penstock(place, "metrics", "rooms").stdout.replace("\n", " ")

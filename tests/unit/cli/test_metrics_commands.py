@@ -141,7 +141,7 @@ def test_metrics_for_prometheus(checkpoint: Path) -> None:
     assert values["penstock_running"] == 0
     assert values["penstock_records_in_total"] == 3000
     refused = penstock_("metrics", checkpoint, "-o", "prometheus", "--watch", code=2)
-    assert "Error: --watch goes with tables or JSON" in refused.stderr
+    assert "Error: --watch works with tables or JSON" in refused.stderr
 
 
 def test_metrics_of_a_job_without_figures(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.output import Output
-from penstock.cli.serve import _tell
+from penstock.cli.serve import _print_address
 from penstock.server.server import Started
 
 TOKEN = "canary-token-0123456789"
@@ -19,7 +19,7 @@ STARTED = Started("http://127.0.0.1:8081", f"http://127.0.0.1:8081/login?token={
 @pytest.mark.parametrize("output", Output)
 def test_a_log_has_no_token(output: Output, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file, a pipe or the journal of a service is read by others; the home is not, and is named."""
-    _tell(STARTED, output, tmp_path / "home")
+    _print_address(STARTED, output, tmp_path / "home")
     printed = capsys.readouterr()
     assert TOKEN not in printed.out + printed.err
     assert STARTED.url in printed.out
@@ -31,7 +31,7 @@ def test_a_terminal_has_the_url_to_open(
 ) -> None:
     """Who sits there is the owner."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    _tell(STARTED, Output.text, tmp_path)
+    _print_address(STARTED, Output.text, tmp_path)
     assert STARTED.login in capsys.readouterr().out
-    _tell(STARTED, Output.json, tmp_path)
+    _print_address(STARTED, Output.json, tmp_path)
     assert json.loads(capsys.readouterr().out)["token"] == TOKEN

@@ -156,7 +156,7 @@ def test_equal_snapshots_have_no_difference(tmp_path: Path, form: str) -> None:
     snapshot(tmp_path / "a", "csv")
     snapshot(tmp_path / "b", form)
     result = penstock("state", "diff", tmp_path / "a", tmp_path / "b")
-    assert (result.exit_code, result.stdout) == (0, "The two have the same content.\n")
+    assert (result.exit_code, result.stdout) == (0, "Both have the same content.\n")
     found = json.loads(penstock("state", "diff", tmp_path / "a", tmp_path / "b", "-ojson", "--all").stdout)
     assert (found["same"], found["tables_added"], found["tables_removed"]) == (True, [], [])
     assert {"step 0/__header", "step 0/limit"} <= {table["name"] for table in found["tables"]}
@@ -294,7 +294,8 @@ def test_a_job_that_does_not_run_cannot_be_stopped(rooms: Rooms) -> None:
     for more in ([], ["--savepoint"], ["--drain"]):
         refused(
             penstock("stop", rooms.folder, *more),
-            f"No job runs on {rooms.folder}. Its state is in the checkpoint; take a savepoint with penstock savepoint.",
+            f"No job runs on {rooms.folder}. Its state is in the checkpoint; penstock savepoint takes a savepoint of "
+            "it.",
         )
 
 
@@ -312,10 +313,10 @@ def test_a_job_that_does_not_run_is_rescaled_in_its_checkpoint(rooms: Rooms) -> 
     text = penstock("rescale", rooms.folder, "--parallelism=1")
     assert text.exit_code == 0
     assert text.stdout.startswith(
-        "The parallelism was 3, and is 1 since micro-batch 2; the job stood still for "
+        "The parallelism was 3 and is 1 since micro-batch 2; the job stood still for "
     )
     same = penstock("rescale", rooms.folder, "--parallelism=1")
-    assert (same.exit_code, same.stdout) == (0, "The parallelism was 1 already; nothing was changed.\n")
+    assert (same.exit_code, same.stdout) == (0, "The parallelism is 1 already; nothing changed.\n")
 
 
 def test_a_dump_and_a_savepoint_are_told_with_what_they_hold(rooms: Rooms, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_job_is_seen_and_ended_without_a_server(place: RestPlace, leaves_addre
     found = {job["id"]: job for job in json.loads(listed.stdout)}
     assert {job: found[job]["status"] for job in found} == {one: "RUNNING", other: "RUNNING"}
     assert found[one]["progress"] == {"batch_id": 7}
-    assert "No server works" in listed.stderr
+    assert "No server is running" in listed.stderr
     canceled = penstock(place, "cancel", "small")
     assert canceled.exit_code == 0, canceled.output
     assert f"The job {one} is canceled." in canceled.stderr

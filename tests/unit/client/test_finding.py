@@ -39,15 +39,15 @@ def test_a_name_wins_over_the_environment_and_that_over_the_home(tmp_path: Path)
     [
         ("https://two", {"PENSTOCK_SERVER": "https://one", "PENSTOCK_TOKEN": "secret"}, "names another"),
         ("https://one:1", {"PENSTOCK_SERVER": "https://one:2", "PENSTOCK_TOKEN": "secret"}, "names another"),
-        ("https://elsewhere", {}, "There is no token for https://elsewhere"),
-        ("http://127.0.0.1:8082", {}, "There is no token"),
+        ("https://elsewhere", {}, "No token is known for https://elsewhere"),
+        ("http://127.0.0.1:8082", {}, "No token is known"),
         ("http://elsewhere", {"PENSTOCK_TOKEN": "secret"}, "in clear text"),
         ("127.0.0.1:8081", {"PENSTOCK_TOKEN": "secret"}, "http(s)://HOST:PORT"),
         (f"{URL}/login?token=secret", {"PENSTOCK_TOKEN": "secret"}, "http(s)://HOST:PORT"),
         ("http://ann:secret@127.0.0.1", {"PENSTOCK_TOKEN": "secret"}, "http(s)://HOST:PORT"),
         ("http://127.0.0.1:x", {"PENSTOCK_TOKEN": "secret"}, "http(s)://HOST:PORT"),
         ("http://127.0.0.1@evil.example/", {"PENSTOCK_TOKEN": "secret"}, "http(s)://HOST:PORT"),
-        (URL, {"PENSTOCK_TOKEN": "secret\nX: y"}, "is no token"),
+        (URL, {"PENSTOCK_TOKEN": "secret\nX: y"}, "is not a token"),
     ],
 )
 def test_what_would_give_a_token_away_is_refused(

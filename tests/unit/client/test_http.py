@@ -125,7 +125,7 @@ def test_the_token_goes_through_no_proxy(
         ((422, {}, b'{"type": "x", "detail": "Bad.", "errors": ["body.x: no"]}'), RefusedError, "body.x: no"),
         ((503, {}, b'{"detail": "The store is busy."}'), ExternalSystemError, "busy"),
         ((500, {}, b'{"detail": "Something."}'), ServerFailedError, "See its log"),
-        ((200, {}, b"<html>hello</html>"), ServerFailedError, "does not answer as a server of penstock"),
+        ((200, {}, b"<html>hello</html>"), ServerFailedError, "does not answer like a penstock server"),
         ((502, {}, b"<html>proxy</html>"), ServerFailedError, "502"),
     ],
 )

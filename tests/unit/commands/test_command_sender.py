@@ -63,7 +63,7 @@ def test_a_command_that_waits_is_found(tmp_path: Path) -> None:
     ("commands", "given", "said"),
     [
         ("amqp://guest:***@h:5672/%2F/q", None, "does not keep the secrets"),
-        ("kafka://h:9092/t?sasl.password=***", None, "Give the URI with -D commands=URI"),
+        ("kafka://h:9092/t?sasl.password=***", None, "Give the whole URI with -D commands=URI"),
         ("socket://h:1", None, "sends to the job itself"),
         ("kafka://h:9092/t?format=bytes", None, "JSON or protobuf"),
         ("jsonl:/x", "csv:/x", "JSON or protobuf"),

@@ -12,7 +12,13 @@ from control_checkpoint import ENTRY, append_lines, make_checkpoint, receipts, w
 
 import penstock.commands.receipt_segments
 from penstock.commands.job_receipts import plain
-from penstock.commands.receipt_history import CommandFilter, NewReceipts, await_end, newest_stories, story_of
+from penstock.commands.receipt_history import (
+    CommandFilter,
+    NewReceipts,
+    await_end,
+    find_history,
+    find_newest_histories,
+)
 from penstock.commands.receipt_segments import SegmentWriter, kept_receipts
 from penstock.errors import CheckpointError
 
@@ -47,20 +53,20 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return lines
 
 
-def test_the_newest_stories_are_read_from_the_end(checkpoint: Path, decoded: list[bytes]) -> None:
+def test_the_newest_histories_are_read_from_the_end(checkpoint: Path, decoded: list[bytes]) -> None:
     """Oldest first, and no receipt more than is needed."""
-    stories = newest_stories(checkpoint, everything, 3)
+    stories = find_newest_histories(checkpoint, everything, 3)
     assert [story.last.id for story in stories] == ["b8", "a9", "b9"]
     assert len(decoded) == 2 + 3 + 2
-    assert len(newest_stories(checkpoint, everything, 100)) == 20
-    assert newest_stories(checkpoint.parent, everything, 5) == []
+    assert len(find_newest_histories(checkpoint, everything, 100)) == 20
+    assert find_newest_histories(checkpoint.parent, everything, 5) == []
 
 
 def test_stories_are_chosen_by_step_and_kind(checkpoint: Path) -> None:
     """A command to the whole job belongs to the steps that take its kind from it."""
 
     def ids(step: str | None, kind: str | None = None) -> list[str]:
-        stories = newest_stories(checkpoint, CommandFilter(ENTRY, step, kind), 3)
+        stories = find_newest_histories(checkpoint, CommandFilter(ENTRY, step, kind), 3)
         return [story.last.id for story in stories]
 
     assert ids("heat") == ["b8", "a9", "b9"]
@@ -73,14 +79,14 @@ def test_stories_are_chosen_by_step_and_kind(checkpoint: Path) -> None:
 
 def test_a_story_has_all_receipts_of_its_command(checkpoint: Path, decoded: list[bytes]) -> None:
     """In order; what is only alike is not it."""
-    story = story_of(checkpoint, "a7")
+    story = find_history(checkpoint, "a7")
     assert story is not None
     assert [receipt.status for receipt in story.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
     assert len(decoded) == 3
     assert plain(story.last)["details"] == {"x": 1}
     assert plain(story.last)["reason"] == ""
-    assert story_of(checkpoint, "a") is None
-    assert story_of(checkpoint, "set") is None
+    assert find_history(checkpoint, "a") is None
+    assert find_history(checkpoint, "set") is None
 
 
 def test_an_id_that_came_twice_has_its_newest_story(checkpoint: Path) -> None:
@@ -90,10 +96,13 @@ def test_an_id_that_came_twice_has_its_newest_story(checkpoint: Path) -> None:
         10,
         [*receipts("a7", "REJECTED", 10), *receipts("a7", "DEGRADED", 10, target="names/x")],
     )
-    story = story_of(checkpoint, "a7")
+    story = find_history(checkpoint, "a7")
     assert story is not None
     assert (story.last.status, story.last.target, len(story.receipts)) == ("DEGRADED", "names/x", 3)
-    assert [s.last.status for s in newest_stories(checkpoint, everything, 2)] == ["REJECTED", "DEGRADED"]
+    assert [s.last.status for s in find_newest_histories(checkpoint, everything, 2)] == [
+        "REJECTED",
+        "DEGRADED",
+    ]
 
 
 def test_damaged_receipts_are_an_error_that_names_the_file(checkpoint: Path) -> None:
@@ -101,7 +110,7 @@ def test_damaged_receipts_are_an_error_that_names_the_file(checkpoint: Path) -> 
     path = kept_receipts(checkpoint) / "0000000001.jsonl"
     path.write_text('{"id": "a\n')
     with pytest.raises(CheckpointError) as error:
-        newest_stories(checkpoint, everything, 1)
+        find_newest_histories(checkpoint, everything, 1)
     assert str(path) in str(error.value)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.commands.job_receipts import read_receipts
-from penstock.commands.receipt_history import story_of
+from penstock.commands.receipt_history import find_history
 from penstock.commands.receipt_segments import NewLines, SegmentWriter, kept_receipts, segment_names
 from penstock.errors import CheckpointError
 
@@ -89,8 +89,8 @@ def test_the_oldest_receipts_go_beyond_the_bound(checkpoint: Path) -> None:
     )
     kept = told(checkpoint)
     assert kept == [(batch, f"c{batch}") for batch in range(kept[0][0], 500)]
-    assert story_of(checkpoint, "c0") is None
-    assert story_of(checkpoint, kept[0][1]) is not None
+    assert find_history(checkpoint, "c0") is None
+    assert find_history(checkpoint, kept[0][1]) is not None
 
 
 def test_an_index_that_is_missing_is_made_again(checkpoint: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_index_that_is_missing_is_made_again(checkpoint: Path) -> None:
     indexes = {path: path.read_bytes() for path in kept_receipts(checkpoint).glob("*.ids")}
     for path in indexes:
         path.unlink()
-    assert story_of(checkpoint, "c0") is not None
+    assert find_history(checkpoint, "c0") is not None
     (kept_receipts(checkpoint) / "0000000099.ids").touch()
     SegmentWriter(checkpoint).open()
     assert {path: path.read_bytes() for path in kept_receipts(checkpoint).glob("*.ids")} == indexes
@@ -123,10 +123,10 @@ def test_an_unknown_id_is_answered_from_the_indexes(
 
     monkeypatch.setattr(Path, "open", counted)
     begin = time.perf_counter()
-    assert story_of(checkpoint, "nobody") is None
+    assert find_history(checkpoint, "nobody") is None
     assert time.perf_counter() - begin < 0.2
     assert opened == segment_names(checkpoint)[-1:]
-    assert story_of(checkpoint, "c17-3") is not None
+    assert find_history(checkpoint, "c17-3") is not None
 
 
 def test_a_full_disk_leaves_no_part_of_a_micro_batch(

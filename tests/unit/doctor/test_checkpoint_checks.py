@@ -79,7 +79,7 @@ def test_a_whole_checkpoint_is_told(checkpoint: Checkpoint) -> None:
     )
     assert found["checkpoint use"].found == "no run uses it now"
     assert found["checkpoint files"].found == (
-        "whole; micro-batch 11 was committed last, at 2027-01-15 08:00:00 UTC"
+        "intact; micro-batch 11 was committed last, at 2027-01-15 08:00:00 UTC"
     )
     assert examined(checkpoint, runs=True)["checkpoint use"].found == "a run uses it now"
 
@@ -88,7 +88,7 @@ def test_a_new_checkpoint_is_in_order(tmp_path: Path) -> None:
     """Whether its folder is there or not."""
     for folder in (tmp_path, tmp_path / "new"):
         (finding,) = examined(Checkpoint(folder)).values()
-        assert (finding.status, finding.found) == ("ok", "none yet; the first start of a job makes it")
+        assert (finding.status, finding.found) == ("ok", "none yet; the first start of a job creates it")
 
 
 def test_a_job_that_was_started_but_has_read_nothing_is_in_order(checkpoint: Checkpoint) -> None:
@@ -137,7 +137,7 @@ def test_a_rescaling_that_was_broken_off_is_told(checkpoint: Checkpoint) -> None
     (checkpoint.folder / "rescaling.json").touch()
     (checkpoint.folder / "metadata").unlink()
     finding = examined(checkpoint)["checkpoint files"]
-    assert (finding.status, finding.found) == ("warning", "a rescaling was broken off")
+    assert (finding.status, finding.found) == ("warning", "a rescaling was interrupted")
     assert "Start the job" in finding.remedy
 
 

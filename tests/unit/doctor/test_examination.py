@@ -97,7 +97,7 @@ def test_a_check_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> 
     findings = {findings.check: findings for findings in examine(Wanted())}
     assert list(findings) == ALWAYS
     assert findings["memory"].status == "failed"
-    assert findings["memory"].found == "could not be looked at (ZeroDivisionError: oh)"
+    assert findings["memory"].found == "the check failed (ZeroDivisionError: oh)"
 
 
 def test_the_worst_finding_counts() -> None:
@@ -156,7 +156,7 @@ def test_machines_get_one_line_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-D", "readings=jsonl:/tmp"], "Name the job file, too"),
+        (["-D", "readings=jsonl:/tmp"], "Name the job file too"),
         ([EXAMPLE, "-D", "readings"], "NAME=URI"),
         (["--port", "0"], "'--port'"),
     ],

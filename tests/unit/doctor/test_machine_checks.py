@@ -47,7 +47,7 @@ def test_a_container_with_part_of_the_cores_is_told() -> None:
     [
         (64, 60, "ok", ""),
         (64, 6, "warning", "--state-memory-mb"),
-        (64, 2, "warning", "End what else"),
+        (64, 2, "warning", "Stop other programs"),
         (2, 2, "failed", "more memory"),
     ],
 )

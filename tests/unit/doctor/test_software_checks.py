@@ -146,7 +146,7 @@ def test_no_java_comes_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
         )
 
     told(check_java(none), "failed", "none was found", "Install one and set JAVA_HOME.")
-    told(check_class_archive(none), "warning", "not looked for")
+    told(check_class_archive(none), "warning", "not checked")
 
 
 def test_jars_are_told_by_their_digests(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_jars_of_a_machine_without_a_network(tmp_path: Path) -> None:
     offline.mkdir()
     told(check_jars([ONE], cache, named), "warning", "does not have one-1.0.jar", "Put them into")
     (offline / "one-1.0.jar").write_bytes(b"another")
-    told(check_jars([ONE], cache, named), "failed", "one-1.0.jar is not the pinned one", "replace it")
+    told(check_jars([ONE], cache, named), "failed", "one-1.0.jar differs from the pinned one", "replace it")
     (offline / "one-1.0.jar").write_bytes(b"one")
     told(check_jars([ONE], cache, named), "ok", "the first job copies them")
 

@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_written_is_told(folder: Folder) -> None:
 
     finding = check_folder(folder, refuse)
     assert finding.status == "failed"
-    assert "cannot be written (Read-only file system)" in finding.found
+    assert "is not writable (Read-only file system)" in finding.found
     assert "PENSTOCK_CACHE" in finding.remedy
 
 
@@ -82,7 +82,7 @@ def test_the_folder_in_which_a_new_one_would_be_is_looked_at(tmp_path: Path) -> 
     new = tmp_path / "a" / "b"
     finding = check_folder(Folder("cache", new, "X", 0, 0, has_locks=True))
     assert finding.status == "ok"
-    assert f"{new}, which is to be made in {tmp_path}" in finding.found
+    assert f"{new}, to be created in {tmp_path}" in finding.found
     assert list(tmp_path.iterdir()) == []
 
 

@@ -302,7 +302,7 @@ def test_a_command_is_sent(place: RestPlace) -> None:
         ({"kind": "dump-state", "payload": {"to": "/etc/cron.d"}}, "which REST does not allow"),
         ({"kind": "sing", "target": "thermostat"}, "takes no command 'sing'"),
         ({"kind": "set", "target": "../x"}, "names no step"),
-        ({"kind": "set", "target": "thermostat/x"}, "not of the type"),
+        ({"kind": "set", "target": "thermostat/x"}, "does not have the key type"),
         ({"kind": "set", "target": "thermostat", "keys": []}, "empty array"),
     ],
 )

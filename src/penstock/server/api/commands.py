@@ -15,7 +15,12 @@ from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.command_sender import find_waiting
 from penstock.commands.command_target import check_known, parse_target
 from penstock.commands.job_receipts import plain
-from penstock.commands.receipt_history import CommandFilter, CommandHistory, newest_stories, story_of
+from penstock.commands.receipt_history import (
+    CommandFilter,
+    CommandHistory,
+    find_history,
+    find_newest_histories,
+)
 from penstock.control.commands import Command as ControlCommand
 from penstock.errors import CommandRefusedError, UnknownIdError
 from penstock.server.api.access import Role
@@ -97,7 +102,7 @@ def list_commands(
     """The newest commands that the job has read, newest last."""
     checkpoint = service.checkpoint(job_id)
     wanted = CommandFilter(read_command_catalog(checkpoint), step, kind)
-    return Page(items=[_story(story) for story in newest_stories(checkpoint, wanted, limit)])
+    return Page(items=[_story(story) for story in find_newest_histories(checkpoint, wanted, limit)])
 
 
 @router.get("/jobs/{job_id}/commands/{command_id}", summary="Get a command", openapi_extra=needs(Role.VIEWER))
@@ -108,11 +113,11 @@ def get_command(
 ) -> CommandStory:
     """What became of a command, with all its receipts."""
     checkpoint = service.checkpoint(job_id)
-    story = story_of(checkpoint, command_id)
+    story = find_history(checkpoint, command_id)
     if story is not None:
         return _story(story)
     waiting = find_waiting(command_id, read_command_catalog(checkpoint), checkpoint)
-    if waiting is None and (story := story_of(checkpoint, command_id)) is not None:
+    if waiting is None and (story := find_history(checkpoint, command_id)) is not None:
         # A command that was waiting a moment ago may have its receipts by now.
         return _story(story)
     if waiting is None:

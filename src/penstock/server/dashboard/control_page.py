@@ -14,7 +14,7 @@ from penstock.commands.command_catalog import CommandCatalog, read_command_catal
 from penstock.commands.command_target import TARGET_FORMS
 from penstock.commands.job_receipts import plain
 from penstock.commands.payloads import Payload, payload_key
-from penstock.commands.receipt_history import CommandHistory, newest_stories, story_of
+from penstock.commands.receipt_history import CommandHistory, find_history, find_newest_histories
 from penstock.commands.receipt_segments import newest_mark
 from penstock.commands.settings_in_force import settings_in_force
 from penstock.control.receipts import FINAL
@@ -72,7 +72,7 @@ class StoriesTail:
         mark = newest_mark(self._checkpoint)
         if mark != self._mark:
             self._mark = mark
-            self._known = newest_stories(self._checkpoint, lambda _: True, _MOST_STORIES)[::-1]
+            self._known = find_newest_histories(self._checkpoint, lambda _: True, _MOST_STORIES)[::-1]
         return self._known
 
 
@@ -293,7 +293,7 @@ class _ControlPage:
             wanted = self._followed
             if wanted is None:
                 return None, None
-            return wanted, story_of(self._visit.service.checkpoint(self._visit.job_id), wanted)
+            return wanted, find_history(self._visit.service.checkpoint(self._visit.job_id), wanted)
 
         self._timer = self._visit.poll(read, self._show_story, every_s=0.5)
         self._timer.deactivate()
