@@ -4,7 +4,7 @@
 so that more tasks help on a machine with few cores, too. Orders arrive as files, two a second. The job's definition has
 a scaling policy with short times, so that the whole takes minutes; nobody does anything but write files.
 
-Lag is that of the job's figures: how long the oldest order that waits had been waiting when a micro-batch ended. Its
+Lag is that of the job's metrics: how long the oldest order that waits had been waiting when a micro-batch ended. Its
 level is the highest in the second half of the time before the rise, and it must be back there, or below what one
 interval of micro-batches brings, in the last quarter of the time at the top, and of the time after the fall. Every
 order must be priced once.
@@ -31,7 +31,7 @@ from benchmarks.chart import Panel, draw_chart
 from benchmarks.command import option, run_command
 from benchmarks.processes import end_session, python_process
 from benchmarks.report import Column, print_table
-from penstock.metrics.batch_metrics import Figures, read_figures
+from penstock.metrics.batch_metrics import BatchMetrics, read_batch_metrics
 
 __all__ = ["Sizes", "main", "measure", "show"]
 
@@ -197,7 +197,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
             for event in events
             if event["what"] == "asked for: rescale"
         ]
-        figures = list(read_figures(server.home / "jobs" / job / "checkpoint", feed.begun))
+        metrics = list(read_batch_metrics(server.home / "jobs" / job / "checkpoint", feed.begun))
     finally:
         if job:
             with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
                 server.await_status(job, "CANCELED")
         server.end()
     _check(priced, feed.orders)
-    result = _result(sizes, feed, figures, operations)
+    result = _result(sizes, feed, metrics, operations)
     if sizes.picture:
         Path(sizes.picture).write_text(_picture(result), encoding="utf-8")
     return result
@@ -236,7 +236,7 @@ def _check(priced: Path, sent: int) -> None:
         raise RuntimeError(f"{wrong} orders were lost or priced twice, {miscounted} customers miscounted.")
 
 
-def _result(sizes: Sizes, feed: _Feed, figures: list[Figures], operations: list[Any]) -> dict[str, Any]:
+def _result(sizes: Sizes, feed: _Feed, metrics: list[BatchMetrics], operations: list[Any]) -> dict[str, Any]:
     end_s = sizes.before_s + sizes.top_s + sizes.after_s
     samples = [
         {
@@ -245,7 +245,7 @@ def _result(sizes: Sizes, feed: _Feed, figures: list[Figures], operations: list[
             "lag_s": found.lag["orders"].seconds or 0.0,
             "batch_s": round(found.busy_s, 2),
         }
-        for found in figures
+        for found in metrics
         if "orders" in found.lag and (found.ended - feed.begun).total_seconds() < end_s
     ]
     rescales = [

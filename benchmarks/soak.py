@@ -1,7 +1,7 @@
 """Soak: what a job uses while it runs for long, and whether that grows.
 
 The temperature-control job reads a file of readings and takes one command at a time, for as long as it is told. Before
-that it gets as many commands as it may remember, and it keeps few receipts and figures and little of its log, so that
+that it gets as many commands as it may remember, and it keeps few receipts and metrics and little of its log, so that
 what is bounded has reached its bound. What it uses (memory of driver, JVM and workers, their open files, the size and
 the files of the checkpoint), how much CPU time a micro-batch costs all processes, and how long a micro-batch and a
 command take is noted all the while. The median of the last tenth of the time is compared with that of the second tenth.
@@ -41,7 +41,7 @@ from penstock.bindings.parse import parse_binding
 from penstock.commands.command_sender import send_command
 from penstock.commands.receipt_history import NewReceipts, await_end
 from penstock.control.commands import Command, Target
-from penstock.metrics.batch_metrics import NewFigures
+from penstock.metrics.batch_metrics import BatchMetricsTail
 from penstock.streams.graph import COMMANDS
 
 __all__ = ["LIMIT_PERCENT", "Series", "Sizes", "growth", "main", "measure"]
@@ -215,11 +215,11 @@ class _Feed(_Beside):
     Files that were read in committed micro-batches are deleted, as are outputs when they are some seconds old.
     """
 
-    def __init__(self, folder: Path, sizes: Sizes, figures: NewFigures, clock: _Clock) -> None:
+    def __init__(self, folder: Path, sizes: Sizes, metrics: BatchMetricsTail, clock: _Clock) -> None:
         super().__init__()
         self._folder: Final = folder
         self._sizes: Final = sizes
-        self._figures: Final = figures
+        self._metrics: Final = metrics
         self._clock: Final = clock
         self._oldest = 1
         self.batch_ms: Final = Series()
@@ -230,9 +230,9 @@ class _Feed(_Beside):
         while not self._ended.wait(self._sizes.period_s):
             _offer(self._folder, number)
             number += 1
-            for figures in self._figures.read():
-                self.batch_ms.add(self._clock.part_at(figures.ended.timestamp()), figures.busy_s * 1000)
-                self._delete_read(figures.totals.records_in.get("readings", 0) // self._sizes.rows)
+            for metrics in self._metrics.read():
+                self.batch_ms.add(self._clock.part_at(metrics.ended.timestamp()), metrics.busy_s * 1000)
+                self._delete_read(metrics.totals.records_in.get("readings", 0) // self._sizes.rows)
             _delete_outputs(self._folder / "heaters")
 
     def _delete_read(self, files: int) -> None:
@@ -322,7 +322,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     _make_inputs(work, sizes)
     bindings = {name: f"parquet:{work / name}" for name in ("readings", "settings", "heaters")}
     options = ["--master", f"local[{sizes.cores}]", "--batch-interval", str(sizes.interval_ms), "-o", "json"]
-    bounds = ["--receipts-mb", "1", "--figures-mb", "1", "--log-mb", "1"]
+    bounds = ["--receipts-mb", "1", "--metrics-mb", "1", "--log-mb", "1"]
     job = RunningJob(work, bindings, [*options, *bounds], ("penstock.cli", "run"))
     try:
         job.await_true("its first micro-batch", lambda: len(batch_ends(job.checkpoint)) >= 1)
@@ -331,7 +331,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
             commands.send_many(sizes.remembered)
         clock = _Clock(sizes.seconds)
         command_ms = Series()
-        feed = _Feed(work, sizes, NewFigures(job.checkpoint), clock)
+        feed = _Feed(work, sizes, BatchMetricsTail(job.checkpoint), clock)
         usage = _Usage(job, clock, sizes.seconds / sizes.samples, lambda: len(feed.batch_ms.values))
         with feed, usage:
             while clock.part() < 1:

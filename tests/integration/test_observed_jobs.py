@@ -1,4 +1,4 @@
-"""What is measured and told of whole jobs: figures that agree with what they did, and events of each run."""
+"""What is measured and told of whole jobs: metrics that agree with what they did, and events of each run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.jobs.events import newest_events
 from penstock.jobs.metrics_recorder import PHASES
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
-from penstock.metrics.batch_metrics import newest_figures, read_figures
+from penstock.metrics.batch_metrics import newest_batch_metrics, read_batch_metrics
 from penstock.spark.progress import ProgressReader
 
 
@@ -70,7 +70,7 @@ def write_visits(folder: Path, number: int) -> None:
     write_lines(folder, f"{number:03}.jsonl", visits)
 
 
-def test_figures_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) -> None:
+def test_metrics_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) -> None:
     """Micro-batch by micro-batch, over two runs, the second of which fails; and no password is in either."""
     folder, checkpoint = tmp_path / "visits", tmp_path / "checkpoint"
     for number in range(3):
@@ -85,22 +85,22 @@ def test_figures_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) ->
     ended = dt.datetime.now(dt.UTC)
 
     # The last micro-batch is that in which time ends.
-    found = list(read_figures(checkpoint))
-    assert [figures.batch for figures in found] == list(range(summary.batches)) == [0, 1, 2, 3]
-    assert {figures.job_id for figures in found} == {summary.job_id}
-    assert [figures.records_in for figures in found] == [{"visits": 200}] * 3 + [{}]
-    assert [figures.dead_letters for figures in found] == [10, 10, 10, 0]
+    found = list(read_batch_metrics(checkpoint))
+    assert [metrics.batch for metrics in found] == list(range(summary.batches)) == [0, 1, 2, 3]
+    assert {metrics.job_id for metrics in found} == {summary.job_id}
+    assert [metrics.records_in for metrics in found] == [{"visits": 200}] * 3 + [{}]
+    assert [metrics.dead_letters for metrics in found] == [10, 10, 10, 0]
     last = found[-1]
     assert last.totals.records_in == summary.records_in == {"visits": 600}
     assert last.totals.records_out == summary.records_out
     assert last.totals.dead_letters == summary.dead_letters == 30
     assert last.totals.batches == last.totals.batches_within[-1] == 4
-    for figures in found:
-        assert begun <= figures.started < figures.ended <= ended
-        assert tuple(figures.phases) == PHASES
-        assert figures.phases["processing"] > 0
-        assert sum(figures.phases.values()) == pytest.approx(figures.duration_s, abs=0.25, rel=0.2)
-        assert figures.parallelism == 2
+    for metrics in found:
+        assert begun <= metrics.started < metrics.ended <= ended
+        assert tuple(metrics.phases) == PHASES
+        assert metrics.phases["processing"] > 0
+        assert sum(metrics.phases.values()) == pytest.approx(metrics.duration_s, abs=0.25, rel=0.2)
+        assert metrics.parallelism == 2
     first = found[0]
     count = first.steps["count"]
     assert (count.records, count.keys, count.late) == (200, 19, 0)
@@ -111,8 +111,8 @@ def test_figures_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) ->
     assert count.watermark == instant_of(198_999)
     assert last.steps["count"].watermark == instant_of(598_999)
     assert last.steps["windows"].keys == 0
-    assert [figures.lag["visits"].files for figures in found] == [2, 1, 0, 0]
-    assert [figures.lag["visits"].seconds == 0 for figures in found[2:]] == [True, True]
+    assert [metrics.lag["visits"].files for metrics in found] == [2, 1, 0, 0]
+    assert [metrics.lag["visits"].seconds == 0 for metrics in found[2:]] == [True, True]
     assert found[1].lag["visits"].seconds is not None
     assert found[1].lag["visits"].seconds > 0
     assert last.memory is not None
@@ -140,10 +140,10 @@ def test_figures_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) ->
     assert (failure.job_id, failure.details["error"]) == (second_run.job_id, "ExternalSystemError")
     assert "127.0.0.1:1" in failure.details["reason"]
     assert "canary" not in (checkpoint / "events.jsonl").read_text()
-    assert newest_figures(checkpoint) == last
+    assert newest_batch_metrics(checkpoint) == last
 
 
-def test_what_comes_after_a_while_of_nothing_has_its_figures(
+def test_what_comes_after_a_while_of_nothing_has_its_metrics(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though Spark tells of its looks in vain under the number of the micro-batch that comes next."""
@@ -174,7 +174,7 @@ def test_what_comes_after_a_while_of_nothing_has_its_figures(
                 seen.append(told.batch_id)
                 write_visits(tmp_path / "visits", told.batch_id)
             time.sleep(0.02)
-        while len(list(read_figures(tmp_path / "checkpoint"))) < 4 and time.monotonic() < deadline:
+        while len(list(read_batch_metrics(tmp_path / "checkpoint"))) < 4 and time.monotonic() < deadline:
             time.sleep(0.02)
         stop.set()
 
@@ -183,8 +183,8 @@ def test_what_comes_after_a_while_of_nothing_has_its_figures(
     JobRunner(job, settings, code=tuple(sorted(Path(__file__).parent.glob("*.py")))).run(stop)
     visitor.join()
     assert seen == [1, 2, 3]
-    found = list(read_figures(tmp_path / "checkpoint"))
-    assert [figures.batch for figures in found] == [0, 1, 2, 3]
-    assert [figures.records_in for figures in found] == [{"visits": 200}] * 4
+    found = list(read_batch_metrics(tmp_path / "checkpoint"))
+    assert [metrics.batch for metrics in found] == [0, 1, 2, 3]
+    assert [metrics.records_in for metrics in found] == [{"visits": 200}] * 4
     assert found[-1].totals.records_in == {"visits": 800}
-    assert min(figures.duration_s for figures in found) > 0.01
+    assert min(metrics.duration_s for metrics in found) > 0.01

@@ -54,7 +54,7 @@ class FirstContact:
         return self.client.get(self.started["login"], follow_redirects=True)
 
     def records(self) -> int:
-        """How many records the demo has read, as the figures behind its charts tell; 0 before it runs."""
+        """How many records the demo has read, as the metrics behind its charts tell; 0 before it runs."""
         path = f"/v1/jobs/{self.started['demo']}"
         if self.client.get(path).raise_for_status().json()["status"] != "RUNNING":
             return 0

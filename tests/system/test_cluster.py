@@ -16,7 +16,7 @@ from job_process import EXAMPLE, await_true, kill, processes_of
 from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
 from spark_cluster import bare_python, quick_jvm, spark_cluster
 
-from penstock.metrics.batch_metrics import newest_figures, read_figures
+from penstock.metrics.batch_metrics import newest_batch_metrics, read_batch_metrics
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager.scaling_state import AUTOSCALER
 from penstock.server.runs.definitions import Catalog
@@ -134,8 +134,8 @@ def test_a_managed_job_is_scaled_out_on_a_cluster(managed: Managed, tmp_path: Pa
     assert (done.detail["before"], done.detail["after"]) == (1, 2)
     assert 0 < done.detail["downtime_s"] < 60
     checkpoint = managed.service.checkpoint(job_id)
-    await_true(lambda: len({f.parallelism for f in read_figures(checkpoint)}) == 2, managed.log)
-    newest = newest_figures(checkpoint)
+    await_true(lambda: len({f.parallelism for f in read_batch_metrics(checkpoint)}) == 2, managed.log)
+    newest = newest_batch_metrics(checkpoint)
     assert newest is not None
     assert (newest.parallelism, newest.cores) == (2, 2)
     # Both workers took part, and neither can import penstock by itself.

@@ -1,4 +1,4 @@
-"""First contact: an empty home, one command, and a demo job runs whose figures can be seen."""
+"""First contact: an empty home, one command, and a demo job runs whose metrics can be seen."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MOST_S = 60.0
 
 
 def test_a_demo_runs_in_an_empty_home(tmp_path: Path) -> None:
-    """The URL leads to a page; the job runs and tells figures. It uses no disk for its input and output."""
+    """The URL leads to a page; the job runs and tells metrics. It uses no disk for its input and output."""
     met = FirstContact([sys.executable, "-m", "penstock.cli"], tmp_path)
     try:
         page = met.open()
         assert page.is_success
         assert page.headers["Content-Type"].startswith("text/html")
         await_true(lambda: met.records() > 0, met.log)
-        print(f"\nfigures after {met.seconds:.1f} s")
+        print(f"\nmetrics after {met.seconds:.1f} s")
         assert {path.name for path in met.home.iterdir()} <= {"jobs", "server.json"} | {
             path.name for path in met.home.glob("store.db*")
         }
@@ -35,7 +35,7 @@ def test_a_demo_runs_in_an_empty_home(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_from_an_empty_environment(tmp_path: Path) -> None:
-    """`pip install .`, `penstock serve`, open the URL: a running job with figures in under 60 s from the start."""
+    """`pip install .`, `penstock serve`, open the URL: a running job with metrics in under 60 s from the start."""
     begun_s = time.monotonic()
     venv.create(tmp_path / "venv", with_pip=True)
     programs = tmp_path / "venv" / "bin"
@@ -53,7 +53,7 @@ def test_from_an_empty_environment(tmp_path: Path) -> None:
         met.close()
     print(
         f"\npip install: {installed_s:.0f} s; penstock serve listens after {listens_s:.1f} s, the page is there after "
-        f"{opened_s:.1f} s, figures of the running demo after {seconds:.1f} s (load {os.getloadavg()[0]:.1f} on "
+        f"{opened_s:.1f} s, metrics of the running demo after {seconds:.1f} s (load {os.getloadavg()[0]:.1f} on "
         f"{os.cpu_count()} cores)"
     )
     assert seconds < MOST_S

@@ -253,14 +253,14 @@ def send_of_each_status(operator: Operator, checkpoint: Path, job: JobProcess) -
     return {applied.summary["id"]: "APPLIED", "wrong": "REJECTED", degraded.summary["id"]: "DEGRADED"}
 
 
-def check_metrics(metrics: dict[tuple[str, str], float], figures: dict[str, Any]) -> None:
+def check_metrics(page: dict[tuple[str, str], float], found: dict[str, Any]) -> None:
     """What Prometheus gets is what the checkpoint has."""
-    found = figures["figures"]
-    assert figures["running"]
-    assert metrics["penstock_running", ""] == 1
-    assert metrics["penstock_step_keys", "limits"] == found["steps"]["limits"]["keys"] == 1
-    assert metrics["penstock_records_out_total", "bounds"] == found["totals"]["records_out"]["bounds"] == 3
-    assert metrics["penstock_lag_files", "readings"] == 0
+    assert found["running"]
+    newest = found["metrics"]
+    assert page["penstock_running", ""] == 1
+    assert page["penstock_step_keys", "limits"] == newest["steps"]["limits"]["keys"] == 1
+    assert page["penstock_records_out_total", "bounds"] == newest["totals"]["records_out"]["bounds"] == 3
+    assert page["penstock_lag_files", "readings"] == 0
 
 
 def check_log(job: JobProcess, checkpoint: Path) -> str:

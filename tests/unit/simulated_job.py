@@ -1,6 +1,6 @@
 """A job that is simulated in seconds of its own: what arrives, what micro-batches cost, and what a rescale costs.
 
-Its figures are those that a run writes, so that scaling can be judged over hours without waiting for them.
+Its metrics are those that a run writes, so that scaling can be judged over hours without waiting for them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.metrics.batch_metrics import Figures, Lag, StepFigures, Totals
+from penstock.metrics.batch_metrics import BatchMetrics, Lag, StepBatchMetrics, Totals
 from penstock.scaling.autoscale_decisions import Decision, Rescale, decide
 from penstock.scaling.capacity import Bounds
 from penstock.scaling.policy import ScalingPolicy
@@ -53,7 +53,7 @@ class SimulatedJob:
     load: Callable[[float], float]
     hours: float = 2.0
     tasks: int = 1
-    figures: list[Figures] = field(default_factory=list)
+    metrics: list[BatchMetrics] = field(default_factory=list)
     rescales: list[Rescale] = field(default_factory=list)
     decisions: list[tuple[float, Decision]] = field(default_factory=list)
     now: float = 0.0
@@ -82,12 +82,12 @@ class SimulatedJob:
         """How long the oldest record that waits has been waiting."""
         return max(0.0, self.now - float(np.searchsorted(self._arrived, self._read, "right")))
 
-    def batch(self) -> Figures:
+    def batch(self) -> BatchMetrics:
         """One micro-batch, and the wait before it."""
         nature = self.nature
         started = self.now
-        if self.figures and nature.interval_s:
-            last = (self.figures[-1].started - BEGUN).total_seconds()
+        if self.metrics and nature.interval_s:
+            last = (self.metrics[-1].started - BEGUN).total_seconds()
             started = max(started, last + nature.interval_s)
         while self.arrived(started) == self._read:
             started += 0.1
@@ -108,7 +108,7 @@ class SimulatedJob:
             phases={name: totals.phases.get(name, 0.0) + phase for name, phase in phases.items()},
             records_in={"visits": totals.records_in["visits"] + records},
         )
-        found = Figures(
+        found = BatchMetrics(
             job="shop",
             job_id="shop-1",
             batch=totals.batches,
@@ -122,17 +122,17 @@ class SimulatedJob:
             records_in={"visits": records},
             lag=self._lag(),
             steps={
-                "count": StepFigures(
+                "count": StepBatchMetrics(
                     records=records, skew=max(1.0, share * self.tasks), state_bytes=12_000_000
                 )
             },
             totals=self._totals,
         )
-        self.figures.append(found)
+        self.metrics.append(found)
         return found
 
     def run(self, until: float, policy: ScalingPolicy | None = None, look_s: float = 20.0) -> SimulatedJob:
-        """Micro-batches until a time, with a look at the figures every now and then, when there is a policy."""
+        """Micro-batches until a time, with a look at the metrics every now and then, when there is a policy."""
         looked = self.now
         while self.now < until:
             self.batch()
@@ -142,8 +142,8 @@ class SimulatedJob:
         return self
 
     def _look(self, policy: ScalingPolicy) -> None:
-        since = bisect.bisect(self.figures, at(self.now - 900), key=lambda figures: figures.ended)
-        recent = self.figures[since:]
+        since = bisect.bisect(self.metrics, at(self.now - 900), key=lambda metrics: metrics.ended)
+        recent = self.metrics[since:]
         decision = decide(policy, self.rescales, recent, self.bounds, at(self.now))
         assert decision is not None
         self.decisions.append((self.now, decision))

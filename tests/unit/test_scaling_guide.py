@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.cli import app
-from penstock.metrics.batch_metrics import FiguresWriter
+from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.scaling.policy import DEFAULT_POLICY, ScalingPolicy, parse_policy
 from penstock.server.manager.scaling_state import policy_for
 from penstock.server.runs.definitions import Catalog
@@ -35,9 +35,9 @@ def test_the_example_of_the_guide(tmp_path: Path) -> None:
     checkpoint = tmp_path / "state"
     checkpoint.mkdir()
     Checkpoint(checkpoint).begin(Lineage("a", "shop", nature.key_groups, 2, ("visits",)))
-    writer = FiguresWriter(checkpoint)
-    for figures in job.figures:
-        writer.append(figures)
+    writer = BatchMetricsWriter(checkpoint)
+    for metrics in job.metrics:
+        writer.append(metrics)
     writer.close()
     policy = tmp_path / "scaling.yaml"
     text, _ = blocks("yaml")

@@ -1,4 +1,4 @@
-"""A driver without Spark whose tasks wait rather than compute: it takes a load, writes figures, and can be rescaled.
+"""A driver without Spark whose tasks wait rather than compute: it takes a load, writes metrics, and can be rescaled.
 
 Its definition's job file names a file with the load, in records per second, which a test changes as it likes. One task
 does 1,000 records per second, and micro-batches begin 0.1 s apart.
@@ -18,7 +18,7 @@ import msgspec
 from penstock.base.durable import write_atomically
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.jobs.requests import Answer, Request, Requests
-from penstock.metrics.batch_metrics import Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
 from penstock.server.runs.driver import Launch
 from penstock.server.runs.processes import (
     ALIVE_VARIABLE,
@@ -68,7 +68,7 @@ class WaitingJob:
         self._job_id = f"wait-{run}"
         self._tasks = checkpoint.known_lineage().parallelism
         self._requests = Requests(checkpoint.folder, run)
-        self._writer = FiguresWriter(checkpoint.folder)
+        self._writer = BatchMetricsWriter(checkpoint.folder)
         self._waiting = 0.0
         self._seen_s = self._begun_s = self._ended_s = time.time()
         self._totals = Totals(phases={}, records_in={"visits": 0})
@@ -114,7 +114,7 @@ class WaitingJob:
         )
         started = dt.datetime.fromtimestamp(begun_s, dt.UTC)
         self._writer.append(
-            Figures(
+            BatchMetrics(
                 job="wait",
                 job_id=self._job_id,
                 batch=totals.batches,
@@ -126,7 +126,7 @@ class WaitingJob:
                 cores=CORES,
                 records_in={"visits": records},
                 lag={"visits": Lag(records=int(self._waiting))},
-                steps={"wait": StepFigures(records=records, skew=1.0)},
+                steps={"wait": StepBatchMetrics(records=records, skew=1.0)},
                 totals=self._totals,
             )
         )

@@ -34,13 +34,13 @@ def advise(
         typer.Option(
             metavar="SECONDS",
             min=1,
-            help="How long before the newest figures to measure the rate of arriving records.",
+            help="How long before the newest metrics to measure the rate of arriving records.",
         ),
     ] = 600.0,
     cores: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Cores for the job's tasks. Default: as in the newest figures."
+            metavar="N", min=1, help="Cores for the job's tasks. Default: as in the newest metrics."
         ),
     ] = None,
     policy: Annotated[
@@ -53,7 +53,7 @@ def advise(
 ) -> None:
     """Recommend a parallelism, batch interval and number of cores for a job, and give the reasons. Changes nothing.
 
-    The job need not run: the advice follows from the figures in its checkpoint. For a job of a server it also follows
+    The job need not run: the advice follows from the metrics in its checkpoint. For a job of a server it also follows
     the policy of its definition, if there is one.
     """
     with errors_as_sentences():

@@ -30,8 +30,8 @@ from penstock.control.receipts import Receipt
 from penstock.errors import CheckpointError, CommandRefusedError
 from penstock.jobs.events import Event, EventKind, NewEvents, newest_events, record_event, user_name
 from penstock.jobs.requests import Request, ask, is_running, new_request
-from penstock.metrics.batch_metrics import NewFigures, newest_figures
-from penstock.metrics.job_metrics import measured
+from penstock.metrics.batch_metrics import BatchMetricsTail, newest_batch_metrics
+from penstock.metrics.job_metrics import measure_job
 from penstock.server.service.metrics_resources import Metrics, metrics_of
 
 if TYPE_CHECKING:
@@ -61,31 +61,31 @@ class CheckpointJob:
     # -- metrics and events --
 
     def metrics(self, window_s: float) -> Metrics:
-        """Measure the figures in the checkpoint."""
+        """Measure the metrics in the checkpoint."""
         self._checkpoint.check_begun()
-        found = measured(self._folder, window_s, is_running=is_running(self._folder))
+        found = measure_job(self._folder, window_s, is_running=is_running(self._folder))
         return metrics_of(found, [] if found.newest is None else [found.newest])
 
     def metrics_content(self, window_s: float, *, watch: bool) -> Iterator[Any]:
-        """Yield rates and figures, then the figures of each micro-batch."""
+        """Yield rates and metrics, then the metrics of each micro-batch."""
         self._checkpoint.check_begun()
-        found = measured(self._folder, window_s, is_running=is_running(self._folder))
-        yield {"running": found.is_running, "rates": found.rates, "figures": found.newest}
+        found = measure_job(self._folder, window_s, is_running=is_running(self._folder))
+        yield {"running": found.is_running, "rates": found.rates, "metrics": found.newest}
         if watch:
-            new = NewFigures(self._folder)
+            new = BatchMetricsTail(self._folder)
             while True:
                 yield from new.read()
                 time.sleep(_LINES_S)
 
     def exposition(self) -> str:
-        """Return the newest figures, or nothing before the first micro-batch."""
-        from penstock.metrics.exposition import JobFigures, exposition
+        """Return the newest metrics, or nothing before the first micro-batch."""
+        from penstock.metrics.exposition import ExposedJob, exposition
 
         self._checkpoint.check_begun()
-        newest = newest_figures(self._folder)
+        newest = newest_batch_metrics(self._folder)
         if newest is None:
             return ""
-        return exposition([JobFigures(newest, is_running(self._folder))]).decode()
+        return exposition([ExposedJob(newest, is_running(self._folder))]).decode()
 
     def events(
         self, limit: int, show: Callable[[JobEvent], None], *, with_commands: bool, follow: bool
@@ -100,7 +100,7 @@ class CheckpointJob:
             new.follow(lambda event: show(_job_event(event)))
 
     def advise(self, window_s: float, cores: int | None, policy: ScalingPolicy | None) -> ScalingAdvice:
-        """Advise from the figures in the checkpoint, by the given policy."""
+        """Advise from the metrics in the checkpoint, by the given policy."""
         from penstock.scaling.checkpoint_advice import advice_on
 
         return ScalingAdvice(*advice_on(self._folder, policy, window_s, cores), policy is not None)

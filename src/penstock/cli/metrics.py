@@ -56,7 +56,7 @@ def metrics(
         typer.Option("-o", "--output", help="Print tables, one JSON line, or Prometheus' text format."),
     ] = MetricsOutput.text,
 ) -> None:
-    """Show the figures of a job's newest micro-batch, and its rates over the last minute.
+    """Show the metrics of a job's newest micro-batch, and its rates over the last minute.
 
     With --watch and -o json, print a line as each micro-batch is committed.
     """

@@ -51,7 +51,7 @@ def show_metrics(job: str, look: Callable[[], Metrics], *, watch: bool) -> None:
 
 def _tables(job: str, found: Metrics) -> RenderableType:
     if not found.batches:
-        return f"The job {escaped(job)} {'runs, and' if found.running else 'does not run, and'} has no figures yet."
+        return f"The job {escaped(job)} {'runs, and' if found.running else 'does not run, and'} has no metrics yet."
     return Group(*_parts(job, found, found.batches[-1]))
 
 

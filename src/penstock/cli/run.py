@@ -75,12 +75,12 @@ _ReceiptsOption = Annotated[
     int,
     typer.Option(metavar="MB", min=1, help="How many receipts the checkpoint keeps; the oldest go first."),
 ]
-_FiguresOption = Annotated[
+_MetricsOption = Annotated[
     int,
     typer.Option(
         metavar="MB",
         min=1,
-        help="How many figures of micro-batches the checkpoint keeps; the oldest go first.",
+        help="How many metrics of micro-batches the checkpoint keeps; the oldest go first.",
     ),
 ]
 _LogSizeOption = Annotated[
@@ -158,7 +158,7 @@ def run(
     max_held_bytes: _MaxHeldBytesOption = 256 << 20,
     state_memory_mb: _StateMemoryOption = 1024,
     receipts_mb: _ReceiptsOption = 256,
-    figures_mb: _FiguresOption = 32,
+    metrics_mb: _MetricsOption = 32,
     log_mb: _LogSizeOption = 64,
     lock_timeout: _LockTimeoutOption = 60.0,
     from_savepoint: _FromSavepointOption = None,
@@ -196,7 +196,7 @@ def run(
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
             receipts_mb=receipts_mb,
-            figures_mb=figures_mb,
+            metrics_mb=metrics_mb,
             log_mb=log_mb,
             from_savepoint=from_savepoint,
             from_dump=from_dump,

@@ -144,7 +144,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class RunServices:
-    """What goes on beside the micro-batches of a run: who owns the checkpoint, dumps to make, figures to record.
+    """What goes on beside the micro-batches of a run: who owns the checkpoint, dumps to make, metrics to record.
 
     `lag_clocks`, by stream, know since when records wait. They and `progress` are those of the whole run, also when the
     job was rescaled meanwhile.

@@ -22,13 +22,13 @@ def metrics_served(
         yield
         return
     # Which takes a while to load.
-    from penstock.metrics.exposition import JobFigures, exposition
+    from penstock.metrics.exposition import ExposedJob, exposition
     from penstock.metrics.metrics_server import MetricsServer
 
     address = metrics_address(bind, allow_remote=settings.metrics_allow_remote)
     with MetricsServer(
         address,
-        lambda: exposition([JobFigures(recorder.latest, batch_running_s=recorder.batch_running_s)]),
+        lambda: exposition([ExposedJob(recorder.latest, batch_running_s=recorder.batch_running_s)]),
     ) as server:
         on_note(f"The metrics of the job are at {server.url}.")
         yield

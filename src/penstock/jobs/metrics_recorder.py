@@ -1,4 +1,4 @@
-"""Metrics recorder: the figures of each micro-batch, from what its tasks report and what Spark tells of it."""
+"""Metrics recorder: the metrics of each micro-batch, from what its tasks report and what Spark tells of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from penstock.control.receipts import FINAL
 from penstock.jobs.compile import CompiledJob
 from penstock.jobs.job_log import job_log
 from penstock.machine.memory import MemoryUse
-from penstock.metrics.batch_metrics import BOUNDS_S, Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.metrics.batch_metrics import (
+    BOUNDS_S,
+    BatchMetrics,
+    BatchMetricsWriter,
+    Lag,
+    StepBatchMetrics,
+    Totals,
+)
 from penstock.operators.window_step import WindowStep
 from penstock.runtime.packed_rows import DEAD_LETTERS, TIME, time_of
 from penstock.sources.base import ReplayableLog
@@ -62,7 +69,7 @@ class Counted:
     records_out: dict[str, int] = field(default_factory=dict)
     dead_letters: int = 0
     commands: dict[str, int] = field(default_factory=dict)
-    steps: dict[str, StepFigures] = field(default_factory=dict)
+    steps: dict[str, StepBatchMetrics] = field(default_factory=dict)
     step_records: dict[str, int] = field(default_factory=dict)
     in_windows: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
@@ -103,7 +110,7 @@ def counted(
     for step in steps:
         records, keys = by_slot.get(step, []), held.keys.get(step, {}).values()
         found.step_records[step] = sum(records)
-        found.steps[step] = StepFigures(
+        found.steps[step] = StepBatchMetrics(
             records=sum(records),
             skew=_skew(records, parallelism),
             keys=sum(keys),
@@ -193,14 +200,14 @@ class LagClock:
 
 
 class MetricsRecorder:
-    """Records the figures of a run. The tasks' reports and Spark's progress of a micro-batch meet here.
+    """Records the metrics of a run. The tasks' reports and Spark's progress of a micro-batch meet here.
 
-    `latest` has the newest figures, before the first micro-batch with zeros. It is replaced, never changed, so that
+    `latest` has the newest metrics, before the first micro-batch with zeros. It is replaced, never changed, so that
     other threads may look at it.
     """
 
     def __init__(
-        self, writer: FiguresWriter, bound: CompiledJob, job_id: str, batch_interval_ms: int = 0
+        self, writer: BatchMetricsWriter, bound: CompiledJob, job_id: str, batch_interval_ms: int = 0
     ) -> None:
         self._writer: Final = writer
         self._batch_interval_ms: Final = batch_interval_ms
@@ -216,7 +223,7 @@ class MetricsRecorder:
         with_windows = [
             node.step for node in bound.plan.graph.steps() if isinstance(node.function, WindowStep)
         ]
-        self.latest = Figures(
+        self.latest = BatchMetrics(
             job=bound.lineage.job,
             job_id=job_id,
             batch=-1,
@@ -281,21 +288,21 @@ class MetricsRecorder:
             return
         for step, slots in found.watermarks.items():
             self._watermarks.setdefault(step, {}).update(slots)
-        figures = self._figures(batch, progress, found, lag)
-        self.latest = figures
+        metrics = self._metrics(batch, progress, found, lag)
+        self.latest = metrics
         if found.is_empty and self._written_at is not None:
-            since = figures.ended - self._written_at
+            since = metrics.ended - self._written_at
             if since.total_seconds() < _EMPTY_EVERY_S:
                 return
-        self._write(figures)
+        self._write(metrics)
 
     def see_lag(self, lag: Mapping[str, Lag]) -> None:
-        """Bring the lag of the newest figures up to date, for those who look between two micro-batches."""
+        """Bring the lag of the newest metrics up to date, for those who look between two micro-batches."""
         self.latest = msgspec.structs.replace(self.latest, lag=dict(lag))
 
-    def _figures(
+    def _metrics(
         self, batch: int, progress: BatchProgress, found: Counted, lag: Mapping[str, Lag]
-    ) -> Figures:
+    ) -> BatchMetrics:
         duration_s = progress.duration_ms.get("triggerExecution", 0.0) / 1000
         phases = phases_of(progress, found.sinks_s, found.rest_s)
         commit_s = sum(level.commit_time_ms for level in progress.state_operators) / 1000
@@ -304,7 +311,7 @@ class MetricsRecorder:
         idle_s = None if before.batch < 0 else (progress.timestamp - before.ended).total_seconds()
         totals = before.totals
         busy_s = max(0.0, duration_s - found.rest_s)
-        return Figures(
+        return BatchMetrics(
             job=before.job,
             job_id=before.job_id,
             batch=batch,
@@ -323,7 +330,7 @@ class MetricsRecorder:
             dead_letters=found.dead_letters,
             commands=found.commands,
             lag=dict(lag),
-            steps={step: self._at_watermark(step, figures) for step, figures in found.steps.items()},
+            steps={step: self._at_watermark(step, metrics) for step, metrics in found.steps.items()},
             memory=self._memory,
             totals=Totals(
                 batches=totals.batches + 1,
@@ -344,15 +351,15 @@ class MetricsRecorder:
             ),
         )
 
-    def _at_watermark(self, step: str, figures: StepFigures) -> StepFigures:
+    def _at_watermark(self, step: str, metrics: StepBatchMetrics) -> StepBatchMetrics:
         slots = self._watermarks.get(step)
         if not slots:
-            return figures
+            return metrics
         try:
-            return msgspec.structs.replace(figures, watermark=instant_of(min(slots.values())))
+            return msgspec.structs.replace(metrics, watermark=instant_of(min(slots.values())))
         except OverflowError:
             # Time has ended for the step, and its watermark is beyond all dates.
-            return figures
+            return metrics
 
     def _sample(self) -> None:
         now_s = time.monotonic()
@@ -362,16 +369,16 @@ class MetricsRecorder:
         self._cores = self._cores_of()
         self._memory = self._memory_of()
 
-    def _write(self, figures: Figures) -> None:
+    def _write(self, metrics: BatchMetrics) -> None:
         try:
-            self._writer.append(figures)
+            self._writer.append(metrics)
         except OSError as e:
             if not self._failed:
-                job_log.warning("The figures of the job cannot be written (%s); the job goes on without.", e)
+                job_log.warning("The metrics of the job cannot be written (%s); the job goes on without.", e)
             self._failed = True
         else:
             self._failed = False
-            self._written_at = figures.ended
+            self._written_at = metrics.ended
 
 
 def _add(counts: dict[str, int], name: str, count: int) -> None:

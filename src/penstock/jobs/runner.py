@@ -40,7 +40,7 @@ from penstock.jobs.restore import begin, declared_state, must_evolve, put_aside
 from penstock.jobs.settings import RunSettings
 from penstock.jobs.signals import signals_set
 from penstock.jobs.worker_output import WorkerOutput
-from penstock.metrics.batch_metrics import FiguresWriter
+from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.runtime.cuts import write_stream_order
 from penstock.savepoints.rescaling import evolve, finish_rescaling
 from penstock.savepoints.snapshot_capture import Capture, capture
@@ -165,7 +165,7 @@ class JobRunner:
         if take_back_plan(bound, checkpoint, settings.bindings, settings.replan):
             events.add("replanned", {}, batch=settings.replan)
             hooks.on_note(f"Micro-batch {settings.replan} is planned anew; no output had a part of it.")
-        kept = FiguresWriter(checkpoint.folder, most_bytes=settings.figures_mb << 20)
+        kept = BatchMetricsWriter(checkpoint.folder, most_bytes=settings.metrics_mb << 20)
         writer = stack.enter_context(contextlib.closing(kept))
         recorder = MetricsRecorder(writer, bound, self.job_id, settings.batch_interval_ms)
         stack.enter_context(metrics_served(settings, recorder, hooks.on_note))

@@ -11,7 +11,7 @@ from penstock.commands.receipt_segments import DEFAULT_RECEIPTS_BYTES
 from penstock.control.commands import DEFAULT_MOST_BYTES
 from penstock.errors import JobDefinitionError
 from penstock.metrics.addresses import metrics_address
-from penstock.metrics.batch_metrics import DEFAULT_FIGURES_BYTES
+from penstock.metrics.batch_metrics import DEFAULT_METRICS_BYTES
 from penstock.objects.allowed import AllowedPlaces
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
@@ -39,7 +39,7 @@ class RunSettings:
         state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest it keeps on
             its local disk, with 16 bytes a key in memory.
         receipts_mb: how many receipts the checkpoint keeps, in MiB; beyond it the oldest go.
-        figures_mb: how many figures of micro-batches the checkpoint keeps, in MiB; beyond it the oldest go.
+        metrics_mb: how many metrics of micro-batches the checkpoint keeps, in MiB; beyond it the oldest go.
         log_mb: how much of Spark's log and of what functions print the checkpoint keeps, in MiB.
         from_savepoint: the savepoint to begin with when the checkpoint is new: its id, or where it is.
         from_dump: where the dump is to begin with when the checkpoint is new.
@@ -73,7 +73,7 @@ class RunSettings:
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
     receipts_mb: int = DEFAULT_RECEIPTS_BYTES >> 20
-    figures_mb: int = DEFAULT_FIGURES_BYTES >> 20
+    metrics_mb: int = DEFAULT_METRICS_BYTES >> 20
     log_mb: int = 64
     from_savepoint: str | None = None
     from_dump: str | None = None
@@ -118,8 +118,8 @@ class RunSettings:
             raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
         if self.receipts_mb < 1:
             raise JobDefinitionError(f"receipts_mb is {self.receipts_mb}; it must be at least 1.")
-        if self.figures_mb < 1:
-            raise JobDefinitionError(f"figures_mb is {self.figures_mb}; it must be at least 1.")
+        if self.metrics_mb < 1:
+            raise JobDefinitionError(f"metrics_mb is {self.metrics_mb}; it must be at least 1.")
         if self.new_outputs_from is not None and self.new_outputs_from < 0:
             raise JobDefinitionError(
                 f"new_outputs_from is {self.new_outputs_from}; it must be the number of a micro-batch."

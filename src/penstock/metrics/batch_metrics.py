@@ -1,6 +1,6 @@
 """Batch metrics: what happened in each micro-batch of a job, kept as lines of JSON in its checkpoint, within a bound.
 
-The folder `figures` has segments, `0000000001.jsonl` and so on, each of whole lines, oldest first. The run that has the
+The folder `metrics` has segments, `0000000001.jsonl` and so on, each of whole lines, oldest first. The run that has the
 checkpoint appends to the newest; when that is full it begins another, and deletes the oldest beyond the bound. Whoever
 reads takes no notice of a line that is not whole yet. docs/metrics.md describes every field.
 """
@@ -22,26 +22,26 @@ from penstock.machine.memory import MemoryUse
 
 __all__ = [
     "BOUNDS_S",
-    "DEFAULT_FIGURES_BYTES",
-    "FIGURES",
-    "Figures",
-    "FiguresWriter",
+    "DEFAULT_METRICS_BYTES",
+    "METRICS_FOLDER",
+    "BatchMetrics",
+    "BatchMetricsTail",
+    "BatchMetricsWriter",
     "Lag",
-    "NewFigures",
-    "StepFigures",
+    "StepBatchMetrics",
     "Totals",
-    "last_figures",
-    "newest_figures",
-    "read_figures",
+    "last_batch_metrics",
+    "newest_batch_metrics",
+    "read_batch_metrics",
 ]
 
-FIGURES: Final = "figures"
-"""The folder in a checkpoint that keeps the figures."""
+METRICS_FOLDER: Final = "metrics"
+"""The folder in a checkpoint that keeps the metrics."""
 
 BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """By how long the job is at work in them, in seconds, micro-batches are counted in totals."""
 
-DEFAULT_FIGURES_BYTES: Final = 32 << 20
+DEFAULT_METRICS_BYTES: Final = 32 << 20
 
 _FORMAT: Final = 1
 _SEGMENT_BYTES: Final = 1 << 20
@@ -59,7 +59,7 @@ class Lag(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float | None = None
 
 
-class StepFigures(msgspec.Struct, frozen=True):
+class StepBatchMetrics(msgspec.Struct, frozen=True):
     """A step in one micro-batch: what it processed, and what it holds afterwards.
 
     `skew` is the number of records of the slot with the most, divided by the mean over all slots: 1 when all had the
@@ -98,7 +98,7 @@ class Totals(msgspec.Struct, frozen=True):
     commands: dict[str, int] = {}
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in one committed micro-batch.
 
     `batch_interval_ms` is how far apart micro-batches begin at least, as the run was told; 0 is as soon as there is
@@ -127,7 +127,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int = 0
     commands: dict[str, int] = {}
     lag: dict[str, Lag] = {}
-    steps: dict[str, StepFigures] = {}
+    steps: dict[str, StepBatchMetrics] = {}
     memory: MemoryUse | None = None
     totals: Totals
 
@@ -138,14 +138,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(Figures)
+_decoder: Final = msgspec.json.Decoder(BatchMetrics)
 
 
-class FiguresWriter:
-    """Appends figures to a checkpoint, for the run that has it; a context manager.
+class BatchMetricsWriter:
+    """Appends metrics to a checkpoint, for the run that has it; a context manager.
 
     Each line is one write, so that it is there as a whole or not at all. What a power cut takes is not missed: nothing
-    depends on figures.
+    depends on metrics.
 
     Args:
         checkpoint: the folder of the checkpoint.
@@ -159,18 +159,18 @@ class FiguresWriter:
         checkpoint: Path,
         *,
         segment_bytes: int = _SEGMENT_BYTES,
-        most_bytes: int = DEFAULT_FIGURES_BYTES,
+        most_bytes: int = DEFAULT_METRICS_BYTES,
     ) -> None:
-        self._folder: Final = checkpoint / FIGURES
+        self._folder: Final = checkpoint / METRICS_FOLDER
         self._segment_bytes: Final = max(1, min(segment_bytes, most_bytes // 4))
         self._most_bytes: Final = most_bytes
         self._file: int | None = None
         self._size = 0
         self._number = 0
 
-    def append(self, figures: Figures) -> None:
-        """Append the figures of one micro-batch. Raises OSError when they cannot be written."""
-        line = _encoder.encode(figures) + b"\n"
+    def append(self, metrics: BatchMetrics) -> None:
+        """Append the metrics of one micro-batch. Raises OSError when they cannot be written."""
+        line = _encoder.encode(metrics) + b"\n"
         if self._file is None:
             self._open()
         elif self._size + len(line) > self._segment_bytes:
@@ -218,22 +218,22 @@ class FiguresWriter:
             total -= sizes[name]
 
 
-class NewFigures:
-    """The figures that come after this was made, of a job that another process may run.
+class BatchMetricsTail:
+    """The metrics that come after this was made, of a job that another process may run.
 
     With `from_start` those that are there already come first.
     """
 
     def __init__(self, checkpoint: Path, *, from_start: bool = False) -> None:
-        self._folder: Final = checkpoint / FIGURES
+        self._folder: Final = checkpoint / METRICS_FOLDER
         self._number = 0
         self._offset = 0
         if not from_start:
             self.read()
 
-    def read(self) -> list[Figures]:
+    def read(self) -> list[BatchMetrics]:
         """What came since the last call, oldest first. Raises CheckpointError when it cannot be read."""
-        found: list[Figures] = []
+        found: list[BatchMetrics] = []
         for name in _segments(self._folder):
             number = _number_of(name)
             if number < self._number:
@@ -245,24 +245,24 @@ class NewFigures:
         return found
 
 
-def read_figures(checkpoint: Path, since: dt.datetime | None = None) -> Iterator[Figures]:
-    """The figures that a checkpoint keeps, oldest first; with `since` of micro-batches that ended after that time.
+def read_batch_metrics(checkpoint: Path, since: dt.datetime | None = None) -> Iterator[BatchMetrics]:
+    """The metrics that a checkpoint keeps, oldest first; with `since` of micro-batches that ended after that time.
 
     The job may be running. Raises CheckpointError when they cannot be read.
     """
-    folder = checkpoint / FIGURES
+    folder = checkpoint / METRICS_FOLDER
     names = _segments(folder)
     if since is not None:
         names = _from(folder, names, since)
     for name in names:
-        for figures in _decoded(folder / name, _lines(folder / name, 0)):
-            if since is None or figures.ended > since:
-                yield figures
+        for metrics in _decoded(folder / name, _lines(folder / name, 0)):
+            if since is None or metrics.ended > since:
+                yield metrics
 
 
-def newest_figures(checkpoint: Path) -> Figures | None:
-    """The figures of the newest micro-batch; None before the first. Raises CheckpointError when they cannot be read."""
-    folder = checkpoint / FIGURES
+def newest_batch_metrics(checkpoint: Path) -> BatchMetrics | None:
+    """The metrics of the newest micro-batch; None before the first. Raises CheckpointError when they cannot be read."""
+    folder = checkpoint / METRICS_FOLDER
     for name in reversed(_segments(folder)):
         line = _last_line(folder / name)
         if line is not None:
@@ -270,31 +270,31 @@ def newest_figures(checkpoint: Path) -> Figures | None:
     return None
 
 
-def last_figures(
+def last_batch_metrics(
     checkpoint: Path, limit: int, *, after: int | None = None, since: dt.datetime | None = None
-) -> list[Figures]:
-    """The figures of the newest micro-batches, at most `limit`, oldest first.
+) -> list[BatchMetrics]:
+    """The metrics of the newest micro-batches, at most `limit`, oldest first.
 
     Only those after the micro-batch `after`, and those that ended after `since`. Reads no more than it
     needs. Raises CheckpointError when they cannot be read.
     """
-    folder = checkpoint / FIGURES
-    found: list[Figures] = []
+    folder = checkpoint / METRICS_FOLDER
+    found: list[BatchMetrics] = []
     for name in reversed(_segments(folder)):
         # Lines are decoded from the newest on, since most of a segment may not be wanted.
         for line in reversed(_lines(folder / name, 0)):
-            (figures,) = _decoded(folder / name, [line])
-            is_before = (after is not None and figures.batch <= after) or (
-                since is not None and figures.ended <= since
+            (metrics,) = _decoded(folder / name, [line])
+            is_before = (after is not None and metrics.batch <= after) or (
+                since is not None and metrics.ended <= since
             )
             if is_before or len(found) == limit:
                 return found[::-1]
-            found.append(figures)
+            found.append(metrics)
     return found[::-1]
 
 
 def _from(folder: Path, names: list[str], since: dt.datetime) -> list[str]:
-    """The segments that may have figures of after a time."""
+    """The segments that may have metrics of after a time."""
     for place in range(len(names) - 1, 0, -1):
         first = _first_line(folder / names[place])
         if first is not None and _decoded(folder / names[place], [first])[0].ended <= since:
@@ -356,12 +356,12 @@ def _last_line(path: Path) -> bytes | None:
         os.close(file)
 
 
-def _decoded(path: Path, lines: list[bytes]) -> list[Figures]:
+def _decoded(path: Path, lines: list[bytes]) -> list[BatchMetrics]:
     try:
         found = [_decoder.decode(line) for line in lines]
     except msgspec.MsgspecError as e:
         raise _damaged(path, e) from e
-    newer = next((figures.format for figures in found if figures.format != _FORMAT), None)
+    newer = next((metrics.format for metrics in found if metrics.format != _FORMAT), None)
     if newer is not None:
         raise _damaged(path, f"their format is {newer}, and this penstock reads {_FORMAT}")
     return found
@@ -369,5 +369,5 @@ def _decoded(path: Path, lines: list[bytes]) -> list[Figures]:
 
 def _damaged(path: Path, why: Any) -> CheckpointError:
     return CheckpointError(
-        f"The figures in {path} cannot be read: {why}. Delete the file; the job does not need it."
+        f"The metrics in {path} cannot be read: {why}. Delete the file; the job does not need it."
     )

@@ -1,4 +1,4 @@
-"""Exposition: figures of jobs as metrics in the text format of Prometheus. docs/metrics.md lists them."""
+"""Exposition: metrics of jobs as metrics in the text format of Prometheus. docs/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from penstock.base.version import __version__
-from penstock.metrics.batch_metrics import BOUNDS_S, Figures, Lag, StepFigures
+from penstock.metrics.batch_metrics import BOUNDS_S, BatchMetrics, Lag, StepBatchMetrics
 
-__all__ = ["HISTOGRAM", "METRICS", "JobFigures", "Metric", "exposition", "families"]
+__all__ = ["HISTOGRAM", "METRICS", "ExposedJob", "Metric", "exposition", "families"]
 
 Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 
 
 @dataclass(frozen=True)
-class JobFigures:
-    """The newest figures of a job, whether it runs, and how long a micro-batch under way has been running, if known."""
+class ExposedJob:
+    """The newest metrics of a job, whether it runs, and how long a micro-batch under way has been running, if known."""
 
-    figures: Figures
+    metrics: BatchMetrics
     is_running: bool = True
     batch_running_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a job: its name, its labels besides `job_name`, and its values in a job's figures."""
+    """A metric of a job: its name, its labels besides `job_name`, and its values in a job's metrics."""
 
     name: str
     kind: Literal["counter", "gauge"]
     help: str
-    values: Callable[[JobFigures], Values]
+    values: Callable[[ExposedJob], Values]
     labels: tuple[str, ...] = ()
 
 
-def _one(of: Callable[[Figures], float | None]) -> Callable[[JobFigures], Values]:
-    def values(job: JobFigures) -> Values:
-        found = of(job.figures)
+def _one(of: Callable[[BatchMetrics], float | None]) -> Callable[[ExposedJob], Values]:
+    def values(job: ExposedJob) -> Values:
+        found = of(job.metrics)
         return [] if found is None else [((), found)]
 
     return values
 
 
-def _by_name(of: Callable[[Figures], Mapping[str, float]]) -> Callable[[JobFigures], Values]:
-    return lambda job: [((name,), found) for name, found in of(job.figures).items()]
+def _by_name(of: Callable[[BatchMetrics], Mapping[str, float]]) -> Callable[[ExposedJob], Values]:
+    return lambda job: [((name,), found) for name, found in of(job.metrics).items()]
 
 
-def _by_step(of: Callable[[StepFigures], float | None]) -> Callable[[JobFigures], Values]:
-    def values(job: JobFigures) -> Iterator[tuple[tuple[str, ...], float]]:
-        for name, step in job.figures.steps.items():
+def _by_step(of: Callable[[StepBatchMetrics], float | None]) -> Callable[[ExposedJob], Values]:
+    def values(job: ExposedJob) -> Iterator[tuple[tuple[str, ...], float]]:
+        for name, step in job.metrics.steps.items():
             found = of(step)
             if found is not None:
                 yield (name,), found
@@ -65,9 +65,9 @@ def _by_step(of: Callable[[StepFigures], float | None]) -> Callable[[JobFigures]
     return values
 
 
-def _by_stream(of: Callable[[Lag], float | None]) -> Callable[[JobFigures], Values]:
-    def values(job: JobFigures) -> Iterator[tuple[tuple[str, ...], float]]:
-        for name, lag in job.figures.lag.items():
+def _by_stream(of: Callable[[Lag], float | None]) -> Callable[[ExposedJob], Values]:
+    def values(job: ExposedJob) -> Iterator[tuple[tuple[str, ...], float]]:
+        for name, lag in job.metrics.lag.items():
             found = of(lag)
             if found is not None:
                 yield (name,), found
@@ -75,13 +75,13 @@ def _by_stream(of: Callable[[Lag], float | None]) -> Callable[[JobFigures], Valu
     return values
 
 
-def _of_batch(of: Callable[[Figures], float]) -> Callable[[JobFigures], Values]:
+def _of_batch(of: Callable[[BatchMetrics], float]) -> Callable[[ExposedJob], Values]:
     """A value that there is from the first micro-batch on."""
-    return _one(lambda figures: of(figures) if figures.batch >= 0 else None)
+    return _one(lambda metrics: of(metrics) if metrics.batch >= 0 else None)
 
 
-def _memory(job: JobFigures) -> Values:
-    use = job.figures.memory
+def _memory(job: ExposedJob) -> Values:
+    use = job.metrics.memory
     if use is None:
         return []
     found = {"driver": use.driver_bytes, "jvm": use.jvm_bytes, "workers": use.workers_bytes}
@@ -96,7 +96,7 @@ METRICS: Final = (
         "penstock_job_info",
         "gauge",
         "1; its labels say which run of the job this is, and which penstock runs it.",
-        lambda job: [((job.figures.job_id, __version__), 1)],
+        lambda job: [((job.metrics.job_id, __version__), 1)],
         ("job_id", "version"),
     ),
     Metric("penstock_running", "gauge", "1 while the job runs, else 0.", lambda job: [((), job.is_running)]),
@@ -104,86 +104,86 @@ METRICS: Final = (
         "penstock_phase_seconds_total",
         "counter",
         "Time spent in each phase of micro-batches.",
-        _by_name(lambda figures: figures.totals.phases),
+        _by_name(lambda metrics: metrics.totals.phases),
         ("phase",),
     ),
     Metric(
         "penstock_state_commit_seconds_total",
         "counter",
         "Time that tasks spent to commit state, added up over tasks.",
-        _one(lambda figures: figures.totals.state_commit_seconds),
+        _one(lambda metrics: metrics.totals.state_commit_seconds),
     ),
     Metric(
         "penstock_records_in_total",
         "counter",
         "Records read from a stream, with those that became dead letters.",
-        _by_name(lambda figures: figures.totals.records_in),
+        _by_name(lambda metrics: metrics.totals.records_in),
         ("stream",),
     ),
     Metric(
         "penstock_records_out_total",
         "counter",
         "Records written to a sink.",
-        _by_name(lambda figures: figures.totals.records_out),
+        _by_name(lambda metrics: metrics.totals.records_out),
         ("sink",),
     ),
     Metric(
         "penstock_step_records_total",
         "counter",
         "Data records that a step has processed.",
-        _by_name(lambda figures: figures.totals.step_records),
+        _by_name(lambda metrics: metrics.totals.step_records),
         ("step",),
     ),
     Metric(
         "penstock_dead_letters_total",
         "counter",
         "Records that could not be processed.",
-        _one(lambda figures: figures.totals.dead_letters),
+        _one(lambda metrics: metrics.totals.dead_letters),
     ),
     Metric(
         "penstock_late_records_total",
         "counter",
         "Records that came too late for the windows of a step.",
-        _by_name(lambda figures: figures.totals.late),
+        _by_name(lambda metrics: metrics.totals.late),
         ("step",),
     ),
     Metric(
         "penstock_records_without_window_total",
         "counter",
         "Records that the windows of a step had no window for.",
-        _by_name(lambda figures: figures.totals.without_window),
+        _by_name(lambda metrics: metrics.totals.without_window),
         ("step",),
     ),
     Metric(
         "penstock_commands_total",
         "counter",
         "Commands that came to their end, by what became of them: applied, degraded or rejected.",
-        _by_name(lambda figures: figures.totals.commands),
+        _by_name(lambda metrics: metrics.totals.commands),
         ("outcome",),
     ),
     Metric(
         "penstock_jvm_gc_seconds_total",
         "counter",
         "Time that the driver's JVM has spent with garbage.",
-        _one(lambda figures: None if figures.memory is None else figures.memory.gc_seconds),
+        _one(lambda metrics: None if metrics.memory is None else metrics.memory.gc_seconds),
     ),
     Metric(
         "penstock_last_batch",
         "gauge",
         "The number of the newest micro-batch.",
-        _of_batch(lambda figures: figures.batch),
+        _of_batch(lambda metrics: metrics.batch),
     ),
     Metric(
         "penstock_last_batch_timestamp_seconds",
         "gauge",
         "When the newest micro-batch ended, in seconds since 1970.",
-        _of_batch(lambda figures: figures.ended.timestamp()),
+        _of_batch(lambda metrics: metrics.ended.timestamp()),
     ),
     Metric(
         "penstock_last_batch_duration_seconds",
         "gauge",
         "How long the newest micro-batch took.",
-        _of_batch(lambda figures: figures.duration_s),
+        _of_batch(lambda metrics: metrics.duration_s),
     ),
     Metric(
         "penstock_batch_running_seconds",
@@ -195,13 +195,13 @@ METRICS: Final = (
         "penstock_parallelism",
         "gauge",
         "Tasks that share each keyed step.",
-        _one(lambda figures: figures.parallelism),
+        _one(lambda metrics: metrics.parallelism),
     ),
     Metric(
         "penstock_cores",
         "gauge",
         "Tasks that Spark runs at a time.",
-        _of_batch(lambda figures: figures.cores),
+        _of_batch(lambda metrics: metrics.cores),
     ),
     Metric(
         "penstock_lag_records",
@@ -280,13 +280,13 @@ METRICS: Final = (
         "penstock_jvm_heap_used_bytes",
         "gauge",
         "Memory in use on the heap of the driver's JVM.",
-        _one(lambda figures: None if figures.memory is None else figures.memory.heap_used_bytes),
+        _one(lambda metrics: None if metrics.memory is None else metrics.memory.heap_used_bytes),
     ),
     Metric(
         "penstock_jvm_heap_max_bytes",
         "gauge",
         "The largest size of the heap of the driver's JVM.",
-        _one(lambda figures: None if figures.memory is None else figures.memory.heap_max_bytes),
+        _one(lambda metrics: None if metrics.memory is None else metrics.memory.heap_max_bytes),
     ),
 )
 """All metrics but the histogram."""
@@ -296,29 +296,29 @@ _HISTOGRAM_HELP: Final = (
 )
 
 
-def families(jobs: Sequence[JobFigures]) -> Iterator[Family]:
+def families(jobs: Sequence[ExposedJob]) -> Iterator[Family]:
     """The metrics of jobs, whose names differ. No label has more values than the jobs have streams, steps and sinks."""
     histogram = HistogramMetricFamily(HISTOGRAM, _HISTOGRAM_HELP, labels=["job_name"])
     for job in jobs:
-        totals = job.figures.totals
+        totals = job.metrics.totals
         buckets = [
             (str(bound_s), count) for bound_s, count in zip(BOUNDS_S, totals.batches_within, strict=True)
         ]
-        histogram.add_metric([job.figures.job], [*buckets, ("+Inf", totals.batches)], totals.busy_seconds)
+        histogram.add_metric([job.metrics.job], [*buckets, ("+Inf", totals.batches)], totals.busy_seconds)
     yield histogram
     for metric in METRICS:
         kind: Any = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
         family = kind(metric.name, metric.help, labels=["job_name", *metric.labels])
         for job in jobs:
             for labels, value in metric.values(job):
-                family.add_metric([job.figures.job, *labels], float(value))
+                family.add_metric([job.metrics.job, *labels], float(value))
         yield family
 
 
 class _Collected(Collector):
     """What Prometheus' client writes out."""
 
-    def __init__(self, jobs: Sequence[JobFigures]) -> None:
+    def __init__(self, jobs: Sequence[ExposedJob]) -> None:
         self._jobs: Final = jobs
 
     def collect(self) -> Iterator[Family]:
@@ -326,6 +326,6 @@ class _Collected(Collector):
         return families(self._jobs)
 
 
-def exposition(jobs: Sequence[JobFigures]) -> bytes:
+def exposition(jobs: Sequence[ExposedJob]) -> bytes:
     """The metrics of jobs in Prometheus' text format, version 0.0.4."""
     return generate_latest(_Collected(jobs))

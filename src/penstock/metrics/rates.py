@@ -1,4 +1,4 @@
-"""Rates: how fast a job goes, from the figures of its last micro-batches."""
+"""Rates: how fast a job goes, from the metrics of its last micro-batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from penstock.metrics.batch_metrics import Figures, Totals
+from penstock.metrics.batch_metrics import BatchMetrics, Totals
 
 __all__ = ["WINDOW_S", "Rates", "rates"]
 
-_Runs: TypeAlias = Sequence[Sequence[Figures]]
+_Runs: TypeAlias = Sequence[Sequence[BatchMetrics]]
 
 WINDOW_S: Final = 60.0
 """Over how many seconds rates are taken."""
@@ -37,32 +37,32 @@ class Rates(msgspec.Struct, frozen=True):
     commands: float = 0.0
 
 
-def rates(found: Sequence[Figures], until: dt.datetime, window_s: float = WINDOW_S) -> Rates:
-    """The rates over a window that ends `until`, from figures in the order in which they were written.
+def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = WINDOW_S) -> Rates:
+    """The rates over a window that ends `until`, from metrics in the order in which they were written.
 
     When the job began within the window, they are over the time since then. A micro-batch counts when it ends.
     """
     since = until - dt.timedelta(seconds=window_s)
-    inside = [figures for figures in found if since < figures.ended <= until]
+    inside = [metrics for metrics in found if since < metrics.ended <= until]
     if not inside:
         return Rates(seconds=window_s)
     is_first = inside[0].totals.batches == 1 and inside[0] == found[0]
     begun = max(since, inside[0].started) if is_first else since
     seconds = (until - begun).total_seconds()
-    runs = [list(run) for _, run in itertools.groupby(inside, key=lambda figures: figures.job_id)]
+    runs = [list(run) for _, run in itertools.groupby(inside, key=lambda metrics: metrics.job_id)]
     batches = sum(run[-1].totals.batches - run[0].totals.batches + 1 for run in runs)
-    busy_s = _done(runs, lambda totals: totals.busy_seconds, lambda figures: figures.busy_s)
-    letters = _done(runs, lambda totals: totals.dead_letters, lambda figures: figures.dead_letters)
+    busy_s = _done(runs, lambda totals: totals.busy_seconds, lambda metrics: metrics.busy_s)
+    letters = _done(runs, lambda totals: totals.dead_letters, lambda metrics: metrics.dead_letters)
     commands = _done(
-        runs, lambda totals: sum(totals.commands.values()), lambda figures: sum(figures.commands.values())
+        runs, lambda totals: sum(totals.commands.values()), lambda metrics: sum(metrics.commands.values())
     )
     step_records = _done_by_name(
         runs,
         lambda totals: totals.step_records,
-        lambda figures: {name: step.records for name, step in figures.steps.items()},
+        lambda metrics: {name: step.records for name, step in metrics.steps.items()},
     )
-    records_in = _done_by_name(runs, lambda totals: totals.records_in, lambda figures: figures.records_in)
-    records_out = _done_by_name(runs, lambda totals: totals.records_out, lambda figures: figures.records_out)
+    records_in = _done_by_name(runs, lambda totals: totals.records_in, lambda metrics: metrics.records_in)
+    records_out = _done_by_name(runs, lambda totals: totals.records_out, lambda metrics: metrics.records_out)
 
     def per_second(amount: float) -> float:
         return round(amount / seconds, 3) if seconds > 0 else 0.0
@@ -84,10 +84,10 @@ def rates(found: Sequence[Figures], until: dt.datetime, window_s: float = WINDOW
     )
 
 
-def _done(runs: _Runs, of: Callable[[Totals], float], own: Callable[[Figures], float]) -> float:
+def _done(runs: _Runs, of: Callable[[Totals], float], own: Callable[[BatchMetrics], float]) -> float:
     """What runs have done, from their totals, which have what was too little to be written by itself as well.
 
-    The first figures of a run count with their own amount, since their totals have what was before.
+    The first metrics of a run count with their own amount, since their totals have what was before.
     """
     return sum(of(run[-1].totals) - of(run[0].totals) + own(run[0]) for run in runs)
 
@@ -95,7 +95,7 @@ def _done(runs: _Runs, of: Callable[[Totals], float], own: Callable[[Figures], f
 def _done_by_name(
     runs: _Runs,
     of: Callable[[Totals], Mapping[str, int]],
-    own: Callable[[Figures], Mapping[str, int]],
+    own: Callable[[BatchMetrics], Mapping[str, int]],
 ) -> dict[str, int]:
     """The same for amounts by name."""
     found: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Advice: which parallelism, batch interval and number of cores a job wants, and why, from its figures.
+"""Advice: which parallelism, batch interval and number of cores a job wants, and why, from its metrics.
 
 The method is that of DS2 (capacity.py names the paper): what arrives is held against what the job could process, and
 the number of tasks follows. It is exact when tasks share work evenly; since they do not quite, it is asked again after
@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from penstock.metrics.batch_metrics import Figures
+from penstock.metrics.batch_metrics import BatchMetrics
 from penstock.scaling.autoscale_decisions import is_gain, pressure, rate_with_backlog, rescales_of
 from penstock.scaling.capacity import (
     HOT,
@@ -22,7 +22,7 @@ from penstock.scaling.capacity import (
     Measured,
     load_at,
     load_now,
-    measured,
+    measure_capacity,
     tasks_for,
     tasks_text,
 )
@@ -41,7 +41,7 @@ _NEAR_BEST: Final = 1.05
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting: what it is, what it should be, why, on which figures, and what the change costs.
+    """One setting: what it is, what it should be, why, on which measurements, and what the change costs.
 
     `now` is None when it is not known. Without a change `wanted` is `now`.
     """
@@ -50,7 +50,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     now: int | None
     wanted: int | None
     why: str
-    figures: dict[str, float]
+    measurements: dict[str, float]
     cost: str = ""
 
 
@@ -65,18 +65,18 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     measured: Measured | None = None
 
 
-def advise(policy: ScalingPolicy, found: Sequence[Figures], bounds: Bounds, window_s: float) -> Advice:
+def advise(policy: ScalingPolicy, found: Sequence[BatchMetrics], bounds: Bounds, window_s: float) -> Advice:
     """What a job wants.
 
     Args:
         policy: the utilisation and the bounds of time that are wanted.
-        found: the figures of the job, oldest first; older ones than the window tell of skew and of rescales.
+        found: the metrics of the job, oldest first; older ones than the window tell of skew and of rescales.
         bounds: its key groups, and how many cores it has, if that is known.
-        window_s: over how long the rate of what arrives is taken, in seconds, until the newest figures.
+        window_s: over how long the rate of what arrives is taken, in seconds, until the newest metrics.
 
     """
     job = found[-1].job if found else ""
-    state = measured(found, bounds, window_s)
+    state = measure_capacity(found, bounds, window_s)
     if state is None:
         return Advice(
             job=job,
@@ -110,7 +110,7 @@ def _confidence(state: Measured, doubts: Sequence[str]) -> Confidence:
 
 
 def _doubts(policy: ScalingPolicy, state: Measured, load: Load) -> list[str]:
-    """What speaks against trusting the figures."""
+    """What speaks against trusting the metrics."""
     found: list[str] = []
     if state.batches < _ENOUGH_BATCHES:
         found.append(f"There are only {state.batches} micro-batches in {state.seconds:.0f} s.")
@@ -128,14 +128,14 @@ def _doubts(policy: ScalingPolicy, state: Measured, load: Load) -> list[str]:
     if state.skew is not None and state.skew >= HOT and state.hot_share is None:
         found.append(
             f"The fullest task of {state.hot_step} has {state.skew:.1f} times the mean. If that is one key, more tasks "
-            "do not help; figures at another parallelism will tell."
+            "do not help; metrics at another parallelism will tell."
         )
     return found
 
 
 def _parallelism(
     policy: ScalingPolicy,
-    found: Sequence[Figures],
+    found: Sequence[BatchMetrics],
     state: Measured,
     load: Load,
     bounds: Bounds,
@@ -165,7 +165,7 @@ def _parallelism(
             wanted = needed
             text = f"The load is {load.likely:.2f}, below {policy.scale_in_below:g}; {tasks_text(wanted)} would do."
     then = load_at(state, rate, wanted, bounds, longest_s)
-    figures = {
+    measurements = {
         "arriving_per_s": state.arriving,
         "processed_per_s": state.processed,
         "load": load.likely,
@@ -179,13 +179,13 @@ def _parallelism(
         "skew": state.skew,
         "hot_share": state.hot_share,
     }
-    figures |= {name: value for name, value in known.items() if value is not None}
+    measurements |= {name: value for name, value in known.items() if value is not None}
     return wanted, Recommendation(
         setting="parallelism",
         now=tasks,
         wanted=wanted,
         why=text,
-        figures=_rounded(figures),
+        measurements=_rounded(measurements),
         cost="" if wanted == tasks else _cost_of_rescale(found, state),
     )
 
@@ -198,7 +198,7 @@ def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int
     for_records = load_at(state, state.arriving, tasks, bounds, math.inf)
     room = policy.target_utilisation - for_records
     wanted_ms: int | None = now_ms
-    figures = {
+    measurements = {
         "fixed_s": state.cost.fixed_s,
         "load_of_records": for_records,
         "utilisation": state.utilisation,
@@ -210,7 +210,7 @@ def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int
         text = f"Records alone take {for_records:.0%} of the time, which no interval changes."
     else:
         least_s = state.cost.fixed_s / room
-        figures["least_interval_s"] = least_s
+        measurements["least_interval_s"] = least_s
         empty = f"A micro-batch costs {state.cost.fixed_s:.2f} s however few records it has."
         if least_s > longest_s:
             text = f"{empty} To do with that, an interval would have to be {least_s:.1f} s, above {longest_s:g} s."
@@ -228,7 +228,7 @@ def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int
         now=now_ms,
         wanted=wanted_ms,
         why=text,
-        figures=_rounded(figures),
+        measurements=_rounded(measurements),
         cost=f"A restart with --batch-interval {wanted_ms}; records wait up to as long."
         if is_changed
         else "",
@@ -257,7 +257,7 @@ def _cores(
         now=bounds.cores,
         wanted=wanted,
         why=text,
-        figures={"tasks": tasks, "key_groups": bounds.key_groups},
+        measurements={"tasks": tasks, "key_groups": bounds.key_groups},
         cost="" if bounds.cores in (None, wanted) else "A restart with the master or the executors changed.",
     )
 
@@ -297,7 +297,7 @@ def _limit(policy: ScalingPolicy, state: Measured, rate: float, bounds: Bounds) 
     )
 
 
-def _cost_of_rescale(found: Sequence[Figures], state: Measured) -> str:
+def _cost_of_rescale(found: Sequence[BatchMetrics], state: Measured) -> str:
     """What a rescale costs: how long the job stood still for the last one, if there was one."""
     past = rescales_of(found)
     if not past:
@@ -316,5 +316,5 @@ def _round_up(amount_ms: float) -> int:
     return math.ceil(amount_ms / step) * step
 
 
-def _rounded(figures: dict[str, float]) -> dict[str, float]:
-    return {name: float(f"{value:.4g}") for name, value in figures.items()}
+def _rounded(measurements: dict[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in measurements.items()}

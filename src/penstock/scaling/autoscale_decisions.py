@@ -1,4 +1,4 @@
-"""Autoscale decisions: whether a job is to be rescaled now, by a policy, from its figures and what was done before.
+"""Autoscale decisions: whether a job is to be rescaled now, by a policy, from its metrics and what was done before.
 
 Nothing is carried out here. Who carries decisions out tells of each rescale with `Rescale`, of those that failed too,
 and of those that a dry run has only told.
@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from penstock.metrics.batch_metrics import Figures
+from penstock.metrics.batch_metrics import BatchMetrics
 from penstock.scaling.capacity import (
     Bounds,
     Load,
@@ -21,7 +21,7 @@ from penstock.scaling.capacity import (
     highest_rate,
     load_at,
     load_now,
-    measured,
+    measure_capacity,
     tasks_for,
     tasks_text,
 )
@@ -48,7 +48,7 @@ Cause: TypeAlias = Literal[
     "fits",
     "at-least",
     "not-long-enough",
-    "too-few-figures",
+    "too-few-batches",
     "no-micro-batches",
     "cool-down",
     "too-many-rescales",
@@ -88,7 +88,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done: nothing, or a rescale from `before` to `tasks`, which are the same when it is nothing.
 
     `cause` is `reason` in a word. `rate` is what arrives, in records per second, `capacity` how many of them the job
-    could process at most; None when there are too few figures.
+    could process at most; None when there are too few metrics.
     """
 
     action: Action
@@ -110,16 +110,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 def decide(
     policy: ScalingPolicy,
     past: Sequence[Rescale],
-    found: Sequence[Figures],
+    found: Sequence[BatchMetrics],
     bounds: Bounds,
     now: dt.datetime,
 ) -> Decision | None:
-    """What is to be done with a job now; None of a job without figures.
+    """What is to be done with a job now; None of a job without metrics.
 
     Args:
         policy: how it is to be scaled.
         past: its rescales, oldest first; those of the last hour at least, and the last of all.
-        found: its figures, oldest first; those since the last rescale, or of `scale_in_after_s`.
+        found: its metrics, oldest first; those since the last rescale, or of `scale_in_after_s`.
         bounds: its key groups and, where they are known, cores.
         now: the time.
 
@@ -141,12 +141,12 @@ def decide(
             reason=f"{tasks_text(tasks)}: that is outside of the limits, {limits[0]} to {limits[1]}.",
             dry_run=policy.dry_run,
         )
-    fresh = [figures for figures in found if figures.ended <= now]
-    state = measured(fresh, bounds, policy.window_s)
+    fresh = [metrics for metrics in found if metrics.ended <= now]
+    state = measure_capacity(fresh, bounds, policy.window_s)
     age_s = (now - found[-1].ended).total_seconds()
     if state is None:
         return _nothing(
-            tasks, "too-few-figures", "There are too few micro-batches since the start or the last rescale."
+            tasks, "too-few-batches", "There are too few micro-batches since the start or the last rescale."
         )
     if age_s > max(policy.window_s, 3 * policy.longest_interval_s):
         return _nothing(tasks, "no-micro-batches", f"No micro-batch has ended for {age_s:.0f} s.")
@@ -197,8 +197,8 @@ def rate_with_backlog(policy: ScalingPolicy, state: Measured) -> float:
     return state.arriving * (1 + min(1.0, state.lag_s / policy.catch_up_s))
 
 
-def rescales_of(found: Sequence[Figures]) -> list[Rescale]:
-    """The rescales that figures show, oldest first: a run went on with another number of tasks."""
+def rescales_of(found: Sequence[BatchMetrics]) -> list[Rescale]:
+    """The rescales that metrics show, oldest first: a run went on with another number of tasks."""
     return [
         Rescale(
             at=after.started,
@@ -232,7 +232,7 @@ def _waits(policy: ScalingPolicy, past: Sequence[Rescale], now: dt.datetime) -> 
 def _wanted(
     policy: ScalingPolicy,
     past: Sequence[Rescale],
-    found: Sequence[Figures],
+    found: Sequence[BatchMetrics],
     bounds: Bounds,
     limits: tuple[int, int],
     state: Measured,

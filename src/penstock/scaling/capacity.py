@@ -1,4 +1,4 @@
-"""Capacity: what arrives at a job, and what its micro-batches cost, measured on their figures.
+"""Capacity: what arrives at a job, and what its micro-batches cost, measured on their metrics.
 
 As in DS2 (Kalavri et al., "Three steps is all you need: fast, accurate, automatic scaling decisions for distributed
 streaming dataflows", OSDI 2018) the rate of what arrives is held against what the job could process if it did nothing
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.metrics.batch_metrics import Figures
+from penstock.metrics.batch_metrics import BatchMetrics
 
 __all__ = [
     "HOT",
@@ -31,7 +31,7 @@ __all__ = [
     "highest_rate",
     "load_at",
     "load_now",
-    "measured",
+    "measure_capacity",
     "tasks_for",
     "tasks_text",
 ]
@@ -114,7 +114,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.cost.tasks_s <= 0 else 1 / (self.cost.tasks_s * self.parallelism)
 
     def at_most(self) -> Measured:
-        """The same with the highest costs that the figures allow for."""
+        """The same with the highest costs that the metrics allow for."""
         cost = msgspec.structs.replace(self.cost, tasks_s=self.cost.tasks_s + 2 * self.cost.error_s)
         return msgspec.structs.replace(self, cost=cost)
 
@@ -127,8 +127,8 @@ class Load(msgspec.Struct, frozen=True):
     high: float
 
 
-def measured(found: Sequence[Figures], bounds: Bounds, window_s: float) -> Measured | None:
-    """The job over the last `window_s` seconds, from its figures, oldest first, some of which may be older.
+def measure_capacity(found: Sequence[BatchMetrics], bounds: Bounds, window_s: float) -> Measured | None:
+    """The job over the last `window_s` seconds, from its metrics, oldest first, some of which may be older.
 
     Costs are taken from all micro-batches of the run at its parallelism, but for the first, which warms up. None when
     there are fewer than three.
@@ -170,7 +170,7 @@ def measured(found: Sequence[Figures], bounds: Bounds, window_s: float) -> Measu
     )
 
 
-def highest_rate(found: Sequence[Figures], window_s: float, over_s: float) -> float | None:
+def highest_rate(found: Sequence[BatchMetrics], window_s: float, over_s: float) -> float | None:
     """The highest rate of arrival in any window of the last `over_s` seconds.
 
     None when the run has not gone on for that long at its parallelism.
@@ -178,7 +178,7 @@ def highest_rate(found: Sequence[Figures], window_s: float, over_s: float) -> fl
     run = _newest_run(found)
     if len(run) <= _LEAST_BATCHES or (run[-1].ended - run[0].ended).total_seconds() < over_s:
         return None
-    ages = [(run[-1].ended - figures.ended).total_seconds() for figures in run]
+    ages = [(run[-1].ended - metrics.ended).total_seconds() for metrics in run]
     first = max(place for place, age in enumerate(ages) if age >= over_s)
     highest, start = 0.0, len(run) - 1
     for place in range(len(run) - 1, first, -1):
@@ -240,29 +240,29 @@ def tasks_text(tasks: int) -> str:
     return "1 task" if tasks == 1 else f"{tasks} tasks"
 
 
-def _newest_run(found: Sequence[Figures]) -> list[Figures]:
-    """The figures of the newest run at its present parallelism."""
-    run: list[Figures] = []
-    for figures in reversed(found):
-        if run and (figures.job_id, figures.parallelism) != (run[-1].job_id, run[-1].parallelism):
+def _newest_run(found: Sequence[BatchMetrics]) -> list[BatchMetrics]:
+    """The metrics of the newest run at its present parallelism."""
+    run: list[BatchMetrics] = []
+    for metrics in reversed(found):
+        if run and (metrics.job_id, metrics.parallelism) != (run[-1].job_id, run[-1].parallelism):
             break
-        run.append(figures)
+        run.append(metrics)
     return run[::-1]
 
 
-def _window(run: list[Figures], window_s: float) -> tuple[Figures, list[Figures]]:
-    """The figures before a window that ends with the newest ones, and those in it."""
+def _window(run: list[BatchMetrics], window_s: float) -> tuple[BatchMetrics, list[BatchMetrics]]:
+    """The metrics before a window that ends with the newest ones, and those in it."""
     start = len(run) - _LEAST_BATCHES
     while start > 1 and (run[-1].ended - run[start - 1].ended).total_seconds() < window_s:
         start -= 1
     return run[start - 1], run[start:]
 
 
-def _processed(before: Figures, last: Figures) -> float:
+def _processed(before: BatchMetrics, last: BatchMetrics) -> float:
     return sum(last.totals.records_in.values()) - sum(before.totals.records_in.values())
 
 
-def _arriving(before: Figures, last: Figures) -> float:
+def _arriving(before: BatchMetrics, last: BatchMetrics) -> float:
     """Records per second that came between the ends of two micro-batches: what was read, and what lag has grown by.
 
     Where lag is not known in records it is in seconds: what reads 0.8 s of a stream in each second is 0.2 s per second
@@ -287,16 +287,16 @@ def _arriving(before: Figures, last: Figures) -> float:
     return rate
 
 
-def _change(before: Figures, window: list[Figures], arriving: float) -> float:
+def _change(before: BatchMetrics, window: list[BatchMetrics], arriving: float) -> float:
     """By which part the rate differs between the two halves of a window."""
     half = before.ended + (window[-1].ended - before.ended) / 2
-    middle = min(window[:-1], key=lambda figures: abs(figures.ended - half))
+    middle = min(window[:-1], key=lambda metrics: abs(metrics.ended - half))
     if arriving <= 0 or not before.ended < middle.ended < window[-1].ended:
         return 0.0
     return abs(_arriving(middle, window[-1]) - _arriving(before, middle)) / arriving
 
 
-def _lag(last: Figures, arriving: float) -> tuple[float | None, float | None]:
+def _lag(last: BatchMetrics, arriving: float) -> tuple[float | None, float | None]:
     """What waits, in records and for how many seconds, as far as the sources tell."""
     records = [lag.records for lag in last.lag.values() if lag.records is not None]
     waits = [lag.seconds for lag in last.lag.values() if lag.seconds is not None]
@@ -306,20 +306,20 @@ def _lag(last: Figures, arriving: float) -> tuple[float | None, float | None]:
     return (float(sum(records)) if records else None), max(waits, default=None)
 
 
-def _skews(rows: Sequence[Figures]) -> dict[str, float]:
+def _skews(rows: Sequence[BatchMetrics]) -> dict[str, float]:
     """The skew of each step that has a good part of the records, weighted by records."""
     records: dict[str, int] = {}
     weighted: dict[str, float] = {}
-    for figures in rows[-_MOST_FITTED:]:
-        for name, step in figures.steps.items():
-            if step.skew is not None and step.records >= _RECORDS_FOR_SKEW * figures.parallelism:
+    for metrics in rows[-_MOST_FITTED:]:
+        for name, step in metrics.steps.items():
+            if step.skew is not None and step.records >= _RECORDS_FOR_SKEW * metrics.parallelism:
                 records[name] = records.get(name, 0) + step.records
                 weighted[name] = weighted.get(name, 0.0) + step.skew * step.records
     most = max(records.values(), default=0)
     return {name: weighted[name] / count for name, count in records.items() if count * 10 >= most}
 
 
-def _skew(rows: Sequence[Figures]) -> tuple[float | None, str | None]:
+def _skew(rows: Sequence[BatchMetrics]) -> tuple[float | None, str | None]:
     skews = _skews(rows)
     if not skews:
         return None, None
@@ -327,8 +327,8 @@ def _skew(rows: Sequence[Figures]) -> tuple[float | None, str | None]:
     return skews[name], name
 
 
-def _hot_share(found: Sequence[Figures], bounds: Bounds) -> float | None:
-    """The part of a step's records that one key group has, as far as figures prove it.
+def _hot_share(found: Sequence[BatchMetrics], bounds: Bounds) -> float | None:
+    """The part of a step's records that one key group has, as far as metrics prove it.
 
     They do when the fullest slot kept its part though there were more tasks, or has a single key group.
     """
@@ -346,10 +346,10 @@ def _hot_share(found: Sequence[Figures], bounds: Bounds) -> float | None:
     return max(proven, default=None)
 
 
-def _cost(rows: Sequence[Figures]) -> Cost:
+def _cost(rows: Sequence[BatchMetrics]) -> Cost:
     """What micro-batches cost."""
-    records = np.array([sum(figures.records_in.values()) for figures in rows], dtype=float)
-    busy = np.array([figures.busy_s for figures in rows])
+    records = np.array([sum(metrics.records_in.values()) for metrics in rows], dtype=float)
+    busy = np.array([metrics.busy_s for metrics in rows])
     tasks = np.array([min(f.busy_s, f.phases.get("processing", f.busy_s)) for f in rows])
     driver = busy - tasks
     total, spread = float(records.sum()), float(records.std())

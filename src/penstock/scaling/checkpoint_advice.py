@@ -1,4 +1,4 @@
-"""Checkpoint advice: advice on a job, from the figures in its checkpoint."""
+"""Checkpoint advice: advice on a job, from the metrics in its checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.checkpoints.checkpoint import Checkpoint
-from penstock.metrics.batch_metrics import newest_figures, read_figures
+from penstock.metrics.batch_metrics import newest_batch_metrics, read_batch_metrics
 from penstock.scaling.advice import Advice, advise
 from penstock.scaling.autoscale_decisions import Decision, decide, rescales_of
 from penstock.scaling.capacity import Bounds
@@ -15,7 +15,7 @@ from penstock.scaling.policy import DEFAULT_POLICY, ScalingPolicy
 
 __all__ = ["advice_on"]
 
-# For how long before the newest figures older ones tell of skew and of rescales.
+# For how long before the newest metrics older ones tell of skew and of rescales.
 _PAST: Final = dt.timedelta(hours=6)
 
 
@@ -24,14 +24,14 @@ def advice_on(
 ) -> tuple[Advice, Decision | None]:
     """What a job wants, and what a policy would decide now; without a policy no decision.
 
-    `window_s` is over how long the rate of what arrives is taken; `cores` is as in the newest figures by default.
+    `window_s` is over how long the rate of what arrives is taken; `cores` is as in the newest metrics by default.
     Raises CheckpointError.
     """
-    newest = newest_figures(checkpoint)
+    newest = newest_batch_metrics(checkpoint)
     key_groups = Checkpoint(checkpoint.expanduser().absolute()).known_lineage().key_groups
-    # Figures have 0 where Spark does not tell.
+    # Metrics have 0 where Spark does not tell.
     bounds = Bounds(key_groups, cores or (newest.cores if newest is not None else 0) or None)
-    found = [] if newest is None else list(read_figures(checkpoint, newest.ended - _PAST))
+    found = [] if newest is None else list(read_batch_metrics(checkpoint, newest.ended - _PAST))
     advice = advise(policy or DEFAULT_POLICY, found, bounds, window_s)
     if policy is None or newest is None:
         return advice, None

@@ -1,4 +1,4 @@
-"""`penstock advise`: what it prints of the figures in a checkpoint, and its exit codes."""
+"""`penstock advise`: what it prints of the metrics in a checkpoint, and its exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.cli import app
-from penstock.metrics.batch_metrics import FiguresWriter
+from penstock.metrics.batch_metrics import BatchMetricsWriter
 
 
 def penstock(*arguments: object) -> Result:
@@ -49,11 +49,11 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def stored(folder: Path, job: SimulatedJob) -> Path:
-    """The checkpoint of a job with its figures."""
+    """The checkpoint of a job with its metrics."""
     Checkpoint(folder).begin(Lineage("a", "shop", job.nature.key_groups, job.tasks, ("visits",)))
-    writer = FiguresWriter(folder)
-    for figures in job.figures:
-        writer.append(figures)
+    writer = BatchMetricsWriter(folder)
+    for metrics in job.metrics:
+        writer.append(metrics)
     writer.close()
     return folder
 
@@ -70,7 +70,7 @@ def test_advice_as_text(checkpoint: Path) -> None:
 
 
 def test_advice_as_json(checkpoint: Path) -> None:
-    """With the figures that it rests on; without a policy there is no decision."""
+    """With the metrics that it rests on; without a policy there is no decision."""
     found = told(checkpoint)
     assert [one["setting"] for one in found["recommendations"]] == [
         "parallelism",
@@ -78,7 +78,7 @@ def test_advice_as_json(checkpoint: Path) -> None:
         "cores",
     ]
     assert found["recommendations"][0]["wanted"] == 5
-    assert found["recommendations"][0]["figures"]["arriving_per_s"] == pytest.approx(2200, rel=0.1)
+    assert found["recommendations"][0]["measurements"]["arriving_per_s"] == pytest.approx(2200, rel=0.1)
     assert found["measured"]["cost"]["tasks_s"] == pytest.approx(0.0005, rel=0.05)
     assert "decision" not in found
 
@@ -89,7 +89,7 @@ def test_cores_and_the_window_count(checkpoint: Path) -> None:
     assert "on 2 cores" in found["recommendations"][0]["why"]
 
 
-def test_cores_are_those_of_the_figures(tmp_path: Path) -> None:
+def test_cores_are_those_of_the_metrics(tmp_path: Path) -> None:
     """Unless they are told."""
     stored(tmp_path, SimulatedJob(Nature(interval_s=5, cores=4), lambda _: 900.0, tasks=2).run(300))
     assert [told(tmp_path, *more)["recommendations"][2]["now"] for more in ((), ("--cores", 3))] == [4, 3]
@@ -104,7 +104,7 @@ def test_a_policy_is_advised_by_and_decides(checkpoint: Path, tmp_path: Path) ->
     assert "The policy would decide: rescale from 2 to 3." in text
 
 
-def test_a_job_without_figures_gets_no_advice(tmp_path: Path) -> None:
+def test_a_job_without_metrics_gets_no_advice(tmp_path: Path) -> None:
     stored(tmp_path, SimulatedJob(Nature(), lambda _: 1.0))
     found = told(tmp_path, "--policy", policy_file(tmp_path, ""))
     assert (found["confidence"], found["recommendations"], found["decision"]) == ("none", [], None)

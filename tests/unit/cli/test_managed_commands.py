@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.cli import app
-from penstock.metrics.batch_metrics import Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
 from penstock.server.api.access import Role
 from penstock.server.lifecycle.statuses import JobStatus
 
@@ -376,9 +376,9 @@ def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     """As tables, as JSON, and going on; none before the first micro-batch."""
     job_id = place.submit()
     empty = penstock(place, "metrics", job_id)
-    assert (empty.exit_code, "has no figures yet" in empty.stdout) == (0, True), empty.output
+    assert (empty.exit_code, "has no metrics yet" in empty.stdout) == (0, True), empty.output
     ended = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
-    figures = Figures(
+    metrics = BatchMetrics(
         job="rooms",
         job_id="run-1",
         batch=7,
@@ -390,14 +390,14 @@ def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
         cores=2,
         records_in={"[hits]": 10},
         lag={"[hits]": Lag(files=3, bytes=2048)},
-        steps={"count": StepFigures(records=10, keys=3, state_bytes=4096)},
+        steps={"count": StepBatchMetrics(records=10, keys=3, state_bytes=4096)},
         totals=Totals(
             batches=8, records_in={"[hits]": 1234}, records_out={"tallies": 99}, step_records={"count": 1234}
         ),
     )
     place.service.checkpoint(job_id).mkdir(parents=True)
-    writer = FiguresWriter(place.service.checkpoint(job_id))
-    writer.append(figures)
+    writer = BatchMetricsWriter(place.service.checkpoint(job_id))
+    writer.append(metrics)
     text = penstock(place, "metrics", job_id).stdout
     for part in ("[hits]", "1,234", "3 files 2.0 KiB", "4.0 KiB", "newest micro-batch  7"):
         assert part in text
@@ -409,7 +409,7 @@ def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     following = follow(place, "metrics", job_id, "--watch", "-ojson")
     assert following.stdout is not None
     assert json.loads(following.stdout.readline())["batches"][0]["batch"] == 7
-    writer.append(msgspec.structs.replace(figures, batch=8))
+    writer.append(msgspec.structs.replace(metrics, batch=8))
     assert json.loads(following.stdout.readline())["batch"] == 8
     writer.close()
     following.kill()
@@ -457,11 +457,11 @@ def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
     for definition in ("small", "scaled"):
         job_id = place.submit(definition)
         checkpoint = place.begin(job_id).folder
-        writer = FiguresWriter(checkpoint)
+        writer = BatchMetricsWriter(checkpoint)
         for batch in range(30):
             begun = at + dt.timedelta(seconds=batch)
             writer.append(
-                Figures(
+                BatchMetrics(
                     job="drawn",
                     job_id="drawn-1",
                     batch=batch,
@@ -472,7 +472,7 @@ def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
                     parallelism=2,
                     cores=4,
                     records_in={"readings-0": 1000},
-                    steps={"step 0": StepFigures(records=1000, keys=4)},
+                    steps={"step 0": StepBatchMetrics(records=1000, keys=4)},
                     totals=Totals(batches=batch + 1, records_in={"readings-0": 1000 * (batch + 1)}),
                 )
             )

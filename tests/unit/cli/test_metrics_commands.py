@@ -21,7 +21,7 @@ from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.cli import app
 from penstock.jobs.events import Event, record_event
 from penstock.machine.memory import MemoryUse
-from penstock.metrics.batch_metrics import Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def checkpoint(tmp_path: Path) -> Path:
     """A checkpoint of a job that has ended, with two micro-batches, events and receipts."""
     made = make_checkpoint(tmp_path / "checkpoint")
     Checkpoint(made).begin(Lineage("abc", "rooms", 8, 2, ("visits",)))
-    writer = FiguresWriter(made)
+    writer = BatchMetricsWriter(made)
     for batch in range(2):
-        writer.append(figures(batch))
+        writer.append(metrics(batch))
     writer.close()
     write_receipts(made, 1, receipts("a", "APPLIED", 1))
     record_event(
@@ -47,9 +47,9 @@ def event(seconds: float, kind: Any, **more: Any) -> Event:
     return Event(at=AT + dt.timedelta(seconds=seconds), event=kind, job="rooms", **more)
 
 
-def figures(batch: int) -> Figures:
+def metrics(batch: int) -> BatchMetrics:
     started = AT + dt.timedelta(seconds=2 * batch)
-    return Figures(
+    return BatchMetrics(
         job="rooms",
         job_id="rooms-1",
         batch=batch,
@@ -65,7 +65,7 @@ def figures(batch: int) -> Figures:
             "visits": Lag(files=3, bytes=5 << 20, seconds=12.5),
             "commands": Lag(files=0, bytes=0, seconds=0.0),
         },
-        steps={"count": StepFigures(1500, 1.5, 20_000, 1.0, 3 << 20, 2048, 2, 0, AT)},
+        steps={"count": StepBatchMetrics(1500, 1.5, 20_000, 1.0, 3 << 20, 2048, 2, 0, AT)},
         memory=MemoryUse(100 << 20, 1 << 30, 2 << 30, 1 << 29, 1 << 31, 1.5),
         totals=Totals(
             batches=batch + 1,
@@ -122,11 +122,11 @@ def test_metrics_as_tables(checkpoint: Path) -> None:
 
 
 def test_metrics_as_json(checkpoint: Path) -> None:
-    """One line, with the figures as they were written."""
+    """One line, with the metrics as they were written."""
     found = json.loads(penstock_("metrics", checkpoint, "-o", "json").stdout)
-    assert found.keys() == {"running", "rates", "figures"}
+    assert found.keys() == {"running", "rates", "metrics"}
     assert found["running"] is False
-    assert msgspec.convert(found["figures"], Figures) == figures(1)
+    assert msgspec.convert(found["metrics"], BatchMetrics) == metrics(1)
     assert found["rates"]["records_in"] == {"visits": 1000.0}
     assert (
         json.loads(penstock_("metrics", checkpoint, "-o", "json", "--window", "1").stdout)["rates"]["seconds"]
@@ -144,11 +144,11 @@ def test_metrics_for_prometheus(checkpoint: Path) -> None:
     assert "Error: --watch works with tables or JSON" in refused.stderr
 
 
-def test_metrics_of_a_job_without_figures(tmp_path: Path) -> None:
+def test_metrics_of_a_job_without_metrics(tmp_path: Path) -> None:
     """It has done no micro-batch yet; a folder that is no checkpoint is an error."""
     Checkpoint(tmp_path).begin(Lineage("abc", "rooms", 8, 2, ("visits",)))
-    assert "has no figures yet" in penstock_("metrics", tmp_path).stdout.replace("\n", " ")
-    assert json.loads(penstock_("metrics", tmp_path, "-o", "json").stdout)["figures"] is None
+    assert "has no metrics yet" in penstock_("metrics", tmp_path).stdout.replace("\n", " ")
+    assert json.loads(penstock_("metrics", tmp_path, "-o", "json").stdout)["metrics"] is None
     assert penstock_("metrics", tmp_path, "-o", "prometheus").stdout == ""
     for command in ("metrics", "events"):
         assert "is not a checkpoint of a job" in penstock_(command, tmp_path / "no", code=2).stderr
@@ -156,19 +156,19 @@ def test_metrics_of_a_job_without_figures(tmp_path: Path) -> None:
 
 
 def test_watching_as_lines(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first line, figures as they are written, until Ctrl-C."""
-    writer = FiguresWriter(checkpoint)
-    sleep = interrupted_after(2, lambda look: writer.append(figures(2 + look)))
+    """After the first line, metrics as they are written, until Ctrl-C."""
+    writer = BatchMetricsWriter(checkpoint)
+    sleep = interrupted_after(2, lambda look: writer.append(metrics(2 + look)))
     monkeypatch.setattr(penstock.cli.checkpoint_job, "time", SimpleNamespace(sleep=sleep))
     lines = penstock_("metrics", checkpoint, "-o", "json", "--watch", code=130).stdout.splitlines()
-    assert json.loads(lines[0])["figures"]["batch"] == 1
+    assert json.loads(lines[0])["metrics"]["batch"] == 1
     assert [json.loads(line)["batch"] for line in lines[1:]] == [2, 3]
 
 
 def test_watching_as_tables(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a terminal the tables are printed again when there is something new."""
-    writer = FiguresWriter(checkpoint)
-    sleep = interrupted_after(4, lambda look: writer.append(figures(2)) if look == 1 else None)
+    writer = BatchMetricsWriter(checkpoint)
+    sleep = interrupted_after(4, lambda look: writer.append(metrics(2)) if look == 1 else None)
     monkeypatch.setattr(penstock.cli.metrics_tables, "time", SimpleNamespace(sleep=sleep))
     text = penstock_("metrics", checkpoint, "--watch", code=130).stdout
     assert text.count("rooms (rooms-1)") == 2
@@ -210,5 +210,5 @@ def test_events_are_followed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_checkpoint_may_be_in_the_environment(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for the commands of control."""
     monkeypatch.setenv("PENSTOCK_CHECKPOINT", str(checkpoint))
-    assert json.loads(penstock_("metrics", "-o", "json").stdout)["figures"]["batch"] == 1
+    assert json.loads(penstock_("metrics", "-o", "json").stdout)["metrics"]["batch"] == 1
     assert len(penstock_("events").stdout.splitlines()) == 3

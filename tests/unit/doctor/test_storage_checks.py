@@ -87,7 +87,7 @@ def test_the_folder_in_which_a_new_one_would_be_is_looked_at(tmp_path: Path) -> 
 
 
 def test_a_real_disk_is_looked_at(tmp_path: Path) -> None:
-    """The figures are those of the system."""
+    """The metrics are those of the system."""
     write_to(tmp_path, True)
     disk = disk_of(tmp_path)
     assert disk.free_bytes > 0

@@ -20,7 +20,7 @@ from penstock.jobs.commit import BatchCommitter, RunServices
 from penstock.jobs.compile import compile_job
 from penstock.jobs.metrics_recorder import MetricsRecorder
 from penstock.jobs.settings import RunSettings
-from penstock.metrics.batch_metrics import FiguresWriter
+from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.runtime.packed_rows import time_row
 from penstock.testing.memory_sinks import MemorySink
 
@@ -151,5 +151,5 @@ def following(tmp_path: Path) -> BatchCommitter:
     bound = compile_job(job, RunSettings(bindings=bindings), checkpoint)
     ownership: Any = SimpleNamespace(check=lambda: None)
     dumps: Any = SimpleNamespace(want=lambda batch_id, told: None)
-    recorder = MetricsRecorder(FiguresWriter(checkpoint.folder), bound, "job-1")
+    recorder = MetricsRecorder(BatchMetricsWriter(checkpoint.folder), bound, "job-1")
     return BatchCommitter(bound, checkpoint, RunServices(ownership, dumps, recorder))

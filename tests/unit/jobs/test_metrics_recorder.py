@@ -1,4 +1,4 @@
-"""Recording: the reports of tasks and Spark's progress become the figures of a micro-batch."""
+"""Recording: the reports of tasks and Spark's progress become the metrics of a micro-batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ from penstock.jobs.metrics_recorder import (
 )
 from penstock.jobs.settings import RunSettings
 from penstock.machine.memory import MemoryUse
-from penstock.metrics.batch_metrics import Figures, FiguresWriter, Lag, newest_figures, read_figures
+from penstock.metrics.batch_metrics import (
+    BatchMetrics,
+    BatchMetricsWriter,
+    Lag,
+    newest_batch_metrics,
+    read_batch_metrics,
+)
 from penstock.runtime.packed_rows import TIME
 from penstock.spark.progress import BatchProgress, SourceProgress
 
@@ -83,14 +89,14 @@ def bound(tmp_path: Path) -> CompiledJob:
 
 @pytest.fixture
 def recorder(bound: CompiledJob, tmp_path: Path) -> MetricsRecorder:
-    found = MetricsRecorder(FiguresWriter(tmp_path), bound, "visits-1")
+    found = MetricsRecorder(BatchMetricsWriter(tmp_path), bound, "visits-1")
     found.spark_started(lambda: 3, lambda: MemoryUse(driver_bytes=7))
     return found
 
 
 def record(
     recorder: MetricsRecorder, batch: int, reports: Sequence[Any], at_s: float = 0.0, **more: float
-) -> Figures:
+) -> BatchMetrics:
     recorder.take(batch, reports, BatchReceipts(), NOTHING, time.monotonic())
     recorder.commit(batch, progress(batch, at_s, **more), {})
     return recorder.latest
@@ -142,7 +148,7 @@ def test_phases_are_parts_of_the_micro_batch() -> None:
     assert phases_of(progress(0), 0.2, 0.0)["processing"] == 0.0
 
 
-def test_figures_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path: Path) -> None:
+def test_metrics_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path: Path) -> None:
     """Are written, and totals go on from one to the next."""
     assert recorder.latest.totals.records_in == {"visits": 0}
     assert recorder.latest.totals.late == {"windows": 0}
@@ -159,17 +165,17 @@ def test_figures_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path:
     totals = second.totals
     assert (totals.batches, totals.busy_seconds, totals.records_in) == (2, 2.0, {"visits": 6})
     assert (totals.records_out, totals.step_records) == ({"out": 4}, {"windows": 6})
-    assert list(read_figures(tmp_path)) == [first, second]
+    assert list(read_batch_metrics(tmp_path)) == [first, second]
 
 
-def test_what_is_not_committed_leaves_no_figures(recorder: MetricsRecorder, tmp_path: Path) -> None:
+def test_what_is_not_committed_leaves_no_metrics(recorder: MetricsRecorder, tmp_path: Path) -> None:
     """A micro-batch that failed and is done again counts once; one of before the run does not count."""
     recorder.commit(4, progress(4), {})
     recorder.take(5, [report("in", "visits", 3)], BatchReceipts(), NOTHING, time.monotonic())
     recorder.take(5, [report("in", "visits", 3)], BatchReceipts(), NOTHING, time.monotonic())
     recorder.commit(5, progress(5), {})
     recorder.commit(5, progress(5), {})
-    assert [found.batch for found in read_figures(tmp_path)] == [5]
+    assert [found.batch for found in read_batch_metrics(tmp_path)] == [5]
     assert recorder.latest.totals.records_in == {"visits": 3}
 
 
@@ -200,12 +206,12 @@ def test_a_rest_is_no_work(recorder: MetricsRecorder) -> None:
 def test_empty_micro_batches_are_counted_and_seldom_written(
     recorder: MetricsRecorder, tmp_path: Path
 ) -> None:
-    """So that an idle job with timers does not push out the figures of its busy hours; what has records is written."""
+    """So that an idle job with timers does not push out the metrics of its busy hours; what has records is written."""
     for batch in range(12):
         record(recorder, batch, [], at_s=batch)
-    assert [found.batch for found in read_figures(tmp_path)] == [0, 5, 10]
+    assert [found.batch for found in read_batch_metrics(tmp_path)] == [0, 5, 10]
     record(recorder, 12, [report("in", "visits", 1)], at_s=12)
-    newest = newest_figures(tmp_path)
+    newest = newest_batch_metrics(tmp_path)
     assert newest is not None
     assert (newest.batch, newest.totals.batches) == (12, 13)
 
@@ -229,29 +235,29 @@ def test_the_watermark_of_a_step_is_the_smallest_of_its_slots(
     assert recorder.latest.totals.batches == 5
 
 
-def test_a_job_goes_on_when_figures_cannot_be_written(
+def test_a_job_goes_on_when_metrics_cannot_be_written(
     recorder: MetricsRecorder,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is told once, until they can be written again; what is kept in memory goes on."""
-    append = FiguresWriter.append
+    append = BatchMetricsWriter.append
 
-    def fail(self: FiguresWriter, figures: Figures) -> None:
+    def fail(self: BatchMetricsWriter, metrics: BatchMetrics) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(FiguresWriter, "append", fail)
+    monkeypatch.setattr(BatchMetricsWriter, "append", fail)
     with caplog.at_level(logging.WARNING):
         for batch in range(3):
             record(recorder, batch, [report("in", "visits", 1)])
     assert [message.getMessage() for message in caplog.records] == [
-        "The figures of the job cannot be written ([Errno 28] No space left on device); the job goes on without."
+        "The metrics of the job cannot be written ([Errno 28] No space left on device); the job goes on without."
     ]
     assert recorder.latest.totals.batches == 3
-    monkeypatch.setattr(FiguresWriter, "append", append)
+    monkeypatch.setattr(BatchMetricsWriter, "append", append)
     record(recorder, 3, [report("in", "visits", 1)])
-    assert [(found.batch, found.totals.batches) for found in read_figures(tmp_path)] == [(3, 4)]
+    assert [(found.batch, found.totals.batches) for found in read_batch_metrics(tmp_path)] == [(3, 4)]
 
 
 def test_lag_is_brought_up_to_date_between_micro_batches(recorder: MetricsRecorder) -> None:

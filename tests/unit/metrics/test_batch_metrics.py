@@ -1,4 +1,4 @@
-"""Figures: lines in the checkpoint that a reader finds whole, in order, and within a bound."""
+"""BatchMetrics: lines in the checkpoint that a reader finds whole, in order, and within a bound."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from penstock.base.instants import instant_of
 from penstock.errors import CheckpointError, JobDefinitionError
 from penstock.jobs.settings import RunSettings
 from penstock.metrics.batch_metrics import (
-    FIGURES,
-    Figures,
-    FiguresWriter,
+    METRICS_FOLDER,
+    BatchMetrics,
+    BatchMetricsTail,
+    BatchMetricsWriter,
     Lag,
-    NewFigures,
-    StepFigures,
+    StepBatchMetrics,
     Totals,
-    last_figures,
-    newest_figures,
-    read_figures,
+    last_batch_metrics,
+    newest_batch_metrics,
+    read_batch_metrics,
 )
 
 BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 
 
-def figures(batch: int, **more: object) -> Figures:
-    """The figures of a micro-batch that began at a whole second and took half of one."""
+def metrics(batch: int, **more: object) -> BatchMetrics:
+    """The metrics of a micro-batch that began at a whole second and took half of one."""
     started = BEGUN + dt.timedelta(seconds=batch)
-    return Figures(
+    return BatchMetrics(
         job="rooms",
         job_id="rooms-1",
         batch=batch,
@@ -48,17 +48,17 @@ def figures(batch: int, **more: object) -> Figures:
     )
 
 
-def batches(found: list[Figures]) -> list[int]:
-    return [figures.batch for figures in found]
+def batches(found: list[BatchMetrics]) -> list[int]:
+    return [metrics.batch for metrics in found]
 
 
 def segments(checkpoint: Path) -> list[Path]:
-    return sorted((checkpoint / FIGURES).iterdir())
+    return sorted((checkpoint / METRICS_FOLDER).iterdir())
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     """With every field, and by another run that goes on behind it."""
-    first = figures(
+    first = metrics(
         0,
         phases={"processing": 0.25},
         idle_s=1.5,
@@ -67,45 +67,45 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         dead_letters=1,
         commands={"applied": 1},
         lag={"visits": Lag(files=2, bytes=30, seconds=0.5), "topic": Lag()},
-        steps={"count": StepFigures(records=3, skew=1.5, keys=2, watermark=BEGUN)},
+        steps={"count": StepBatchMetrics(records=3, skew=1.5, keys=2, watermark=BEGUN)},
     )
-    for found in (first, figures(1)):
-        writer = FiguresWriter(tmp_path)
+    for found in (first, metrics(1)):
+        writer = BatchMetricsWriter(tmp_path)
         writer.append(found)
         writer.close()
-    assert list(read_figures(tmp_path)) == [first, figures(1)]
-    assert newest_figures(tmp_path) == figures(1)
+    assert list(read_batch_metrics(tmp_path)) == [first, metrics(1)]
+    assert newest_batch_metrics(tmp_path) == metrics(1)
     assert len(segments(tmp_path)) == 1
 
 
-def test_a_checkpoint_without_figures_has_none(tmp_path: Path) -> None:
+def test_a_checkpoint_without_metrics_has_none(tmp_path: Path) -> None:
     """Also one that is not there, and one whose first line is not whole."""
     for folder in (tmp_path, tmp_path / "no"):
-        assert list(read_figures(folder)) == []
-        assert newest_figures(folder) is None
-        assert NewFigures(folder).read() == []
-    (tmp_path / FIGURES).mkdir()
-    (tmp_path / FIGURES / "0000000001.jsonl").write_text('{"format":1,"job":"roo')
-    assert list(read_figures(tmp_path)) == []
-    assert newest_figures(tmp_path) is None
+        assert list(read_batch_metrics(folder)) == []
+        assert newest_batch_metrics(folder) is None
+        assert BatchMetricsTail(folder).read() == []
+    (tmp_path / METRICS_FOLDER).mkdir()
+    (tmp_path / METRICS_FOLDER / "0000000001.jsonl").write_text('{"format":1,"job":"roo')
+    assert list(read_batch_metrics(tmp_path)) == []
+    assert newest_batch_metrics(tmp_path) is None
 
 
 def test_half_a_line_is_not_seen_and_goes(tmp_path: Path) -> None:
     """What a killed run has left of a line is cut off by the next run, and a reader that looks meanwhile waits."""
-    writer = FiguresWriter(tmp_path)
-    writer.append(figures(0))
+    writer = BatchMetricsWriter(tmp_path)
+    writer.append(metrics(0))
     writer.close()
-    new = NewFigures(tmp_path, from_start=True)
+    new = BatchMetricsTail(tmp_path, from_start=True)
     (segment,) = segments(tmp_path)
     with segment.open("ab") as file:
         file.write(b'{"format":1,"job"')
-    assert batches(list(read_figures(tmp_path))) == [0]
-    assert newest_figures(tmp_path) == figures(0)
+    assert batches(list(read_batch_metrics(tmp_path))) == [0]
+    assert newest_batch_metrics(tmp_path) == metrics(0)
     assert batches(new.read()) == [0]
-    writer = FiguresWriter(tmp_path)
-    writer.append(figures(1))
+    writer = BatchMetricsWriter(tmp_path)
+    writer.append(metrics(1))
     assert batches(new.read()) == [1]
-    assert batches(list(read_figures(tmp_path))) == [0, 1]
+    assert batches(list(read_batch_metrics(tmp_path))) == [0, 1]
 
 
 @given(data=st.data(), segment_lines=st.integers(1, 5), kept=st.integers(2, 4))
@@ -113,36 +113,39 @@ def test_a_reader_beside_the_writer_sees_all_that_is_kept(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, segment_lines: int, kept: int
 ) -> None:
     """In order, each once, however both take turns; what goes are the oldest, and the bound holds."""
-    folder = tmp_path_factory.mktemp("figures")
+    folder = tmp_path_factory.mktemp("metrics")
     line = len(b"\n") + max(len(read_one(folder, n)) for n in (0, 60))
     segment_bytes = segment_lines * line
-    writer = FiguresWriter(folder, segment_bytes=segment_bytes, most_bytes=kept * segment_bytes)
-    new = NewFigures(folder)
+    writer = BatchMetricsWriter(folder, segment_bytes=segment_bytes, most_bytes=kept * segment_bytes)
+    new = BatchMetricsTail(folder)
     seen: list[int] = []
     written = 0
     for turn in data.draw(st.lists(st.sampled_from(["write", "read", "restart"]), max_size=60)):
         if turn == "write":
-            writer.append(figures(written))
+            writer.append(metrics(written))
             written += 1
         elif turn == "restart":
             writer.close()
         else:
             seen += batches(new.read())
     seen += batches(new.read())
-    there = batches(list(read_figures(folder)))
+    there = batches(list(read_batch_metrics(folder)))
     assert there == list(range(written))[-len(there) :] if there else written == 0
     assert there[-1:] == seen[-1:]
     assert seen == sorted(set(seen))
     # Only what went before the reader came to it is missing.
     assert set(there) <= set(seen)
-    assert sum(path.stat().st_size for path in (folder / FIGURES).glob("*")) <= kept * segment_bytes + line
+    assert (
+        sum(path.stat().st_size for path in (folder / METRICS_FOLDER).glob("*"))
+        <= kept * segment_bytes + line
+    )
 
 
 def read_one(folder: Path, batch: int) -> bytes:
     """The line of a micro-batch."""
-    writer = FiguresWriter(folder / f"one-{batch}")
+    writer = BatchMetricsWriter(folder / f"one-{batch}")
     (folder / f"one-{batch}").mkdir()
-    writer.append(figures(batch))
+    writer.append(metrics(batch))
     writer.close()
     (segment,) = segments(folder / f"one-{batch}")
     return segment.read_bytes().rstrip(b"\n")
@@ -150,57 +153,57 @@ def read_one(folder: Path, batch: int) -> bytes:
 
 def test_since_a_time(tmp_path: Path) -> None:
     """Micro-batches that ended after it, wherever segments begin."""
-    writer = FiguresWriter(tmp_path, segment_bytes=1000)
+    writer = BatchMetricsWriter(tmp_path, segment_bytes=1000)
     for batch in range(20):
-        writer.append(figures(batch))
+        writer.append(metrics(batch))
     assert len(segments(tmp_path)) > 5
     for since in (-1.0, 0.4, 0.5, 7.2, 19.4, 19.5, 30.0):
-        found = batches(list(read_figures(tmp_path, BEGUN + dt.timedelta(seconds=since))))
+        found = batches(list(read_batch_metrics(tmp_path, BEGUN + dt.timedelta(seconds=since))))
         assert found == [batch for batch in range(20) if batch + 0.5 > since]
 
 
 def test_a_damaged_line_is_told(tmp_path: Path) -> None:
     """With the file and the remedy; a format that is not known, too."""
-    writer = FiguresWriter(tmp_path)
-    writer.append(figures(0))
-    writer.append(figures(1))
+    writer = BatchMetricsWriter(tmp_path)
+    writer.append(metrics(0))
+    writer.append(metrics(1))
     writer.close()
     (segment,) = segments(tmp_path)
     whole = segment.read_bytes()
     segment.write_bytes(whole.replace(b'"batch":1', b'"batch":x'))
     with pytest.raises(CheckpointError, match=r"0000000001\.jsonl cannot be read: .*Delete the file"):
-        list(read_figures(tmp_path))
+        list(read_batch_metrics(tmp_path))
     segment.write_bytes(whole.replace(b'"format":1', b'"format":2'))
     with pytest.raises(CheckpointError, match=r"format is 2, and this penstock reads 1"):
-        newest_figures(tmp_path)
+        newest_batch_metrics(tmp_path)
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that could be written only in part is taken back, and the next one is written when there is room."""
-    writer = FiguresWriter(tmp_path)
-    writer.append(figures(0))
+    writer = BatchMetricsWriter(tmp_path)
+    writer.append(metrics(0))
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
     with pytest.raises(OSError, match="No space left"):
-        writer.append(figures(1))
+        writer.append(metrics(1))
     monkeypatch.undo()
-    writer.append(figures(2))
-    assert batches(list(read_figures(tmp_path))) == [0, 2]
+    writer.append(metrics(2))
+    assert batches(list(read_batch_metrics(tmp_path))) == [0, 2]
 
 
 def test_a_line_costs_little(tmp_path: Path) -> None:
     """A micro-batch must not notice it, with ten steps and streams either."""
     names = [f"name-{number}" for number in range(10)]
-    found = figures(
+    found = metrics(
         0,
         records_in=dict.fromkeys(names, 123_456),
         records_out=dict.fromkeys(names, 123_456),
         lag=dict.fromkeys(names, Lag(files=2, bytes=300_000, seconds=0.5)),
         steps=dict.fromkeys(
-            names, StepFigures(123_456, 1.05, 50_000, 1.01, 1_000_000, watermark=instant_of(0))
+            names, StepBatchMetrics(123_456, 1.05, 50_000, 1.01, 1_000_000, watermark=instant_of(0))
         ),
     )
-    writer = FiguresWriter(tmp_path)
+    writer = BatchMetricsWriter(tmp_path)
     times = []
     for _ in range(200):
         begun_s = time.perf_counter()
@@ -218,16 +221,16 @@ def test_the_newest_are_found_from_the_end(
 ) -> None:
     """As they are in the list of all of them, in however many segments."""
     with tempfile.TemporaryDirectory() as folder:
-        writer = FiguresWriter(Path(folder), segment_bytes=1000)
+        writer = BatchMetricsWriter(Path(folder), segment_bytes=1000)
         for batch in range(count):
-            writer.append(figures(batch))
+            writer.append(metrics(batch))
         writer.close()
         ended = None if since is None else BEGUN + dt.timedelta(seconds=since + 0.5)
-        found = last_figures(Path(folder), most, after=after, since=ended)
+        found = last_batch_metrics(Path(folder), most, after=after, since=ended)
     first = max(-1 if after is None else after, -1 if since is None else since)
     assert batches(found) == list(range(count))[first + 1 :][-most:]
 
 
-def test_figures_must_have_some_room() -> None:
-    with pytest.raises(JobDefinitionError, match="figures_mb is 0; it must be at least 1"):
-        RunSettings(figures_mb=0)
+def test_metrics_must_have_some_room() -> None:
+    with pytest.raises(JobDefinitionError, match="metrics_mb is 0; it must be at least 1"):
+        RunSettings(metrics_mb=0)

@@ -13,8 +13,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.machine.memory import MemoryUse
-from penstock.metrics.batch_metrics import BOUNDS_S, Figures, Lag, StepFigures, Totals
-from penstock.metrics.exposition import HISTOGRAM, METRICS, JobFigures, exposition
+from penstock.metrics.batch_metrics import BOUNDS_S, BatchMetrics, Lag, StepBatchMetrics, Totals
+from penstock.metrics.exposition import HISTOGRAM, METRICS, ExposedJob, exposition
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "metrics.md"
@@ -22,8 +22,8 @@ ENDED = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 NAME = re.compile(r"\bpenstock_[a-z0-9_]+\b")
 
 
-def figures(**more: Any) -> Figures:
-    """Figures in which every metric has a value."""
+def metrics(**more: Any) -> BatchMetrics:
+    """Metrics in which every metric has a value."""
     found: dict[str, Any] = {
         "job": "rooms",
         "job_id": "rooms-1",
@@ -33,7 +33,7 @@ def figures(**more: Any) -> Figures:
         "duration_s": 2.0,
         "parallelism": 4,
         "lag": {"visits": Lag(records=1, files=2, bytes=3, seconds=4.5), "other": Lag(records=7)},
-        "steps": {"count": StepFigures(9, 1.5, 8, 1.25, 1000, 20, 1, 2, ENDED)},
+        "steps": {"count": StepBatchMetrics(9, 1.5, 8, 1.25, 1000, 20, 1, 2, ENDED)},
         "memory": MemoryUse(1, 2, 3, 4, 5, 6.5),
         "totals": Totals(
             batches=42,
@@ -50,7 +50,7 @@ def figures(**more: Any) -> Figures:
             commands={"applied": 6, "degraded": 0, "rejected": 1},
         ),
     }
-    return Figures(**(found | more))
+    return BatchMetrics(**(found | more))
 
 
 def samples(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -67,8 +67,8 @@ def value(found: dict[Any, float], name: str, **labels: str) -> float:
 
 
 def test_every_metric_has_a_value() -> None:
-    """The one that stands in the figures, in base units."""
-    found = samples(exposition([JobFigures(figures(), batch_running_s=0.25)]))
+    """The one that stands in the metrics, in base units."""
+    found = samples(exposition([ExposedJob(metrics(), batch_running_s=0.25)]))
     assert {name for name, _ in found} == {metric.name for metric in METRICS} | {
         f"{HISTOGRAM}{end}" for end in ("_bucket", "_count", "_sum")
     }
@@ -90,8 +90,10 @@ def test_every_metric_has_a_value() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """Rather than told as 0: of a job that has done nothing yet there are counters, which are 0."""
-    blank = figures(batch=-1, lag={"visits": Lag(records=0)}, steps={"count": StepFigures()}, memory=None)
-    found = samples(exposition([JobFigures(blank, is_running=False)]))
+    blank = metrics(
+        batch=-1, lag={"visits": Lag(records=0)}, steps={"count": StepBatchMetrics()}, memory=None
+    )
+    found = samples(exposition([ExposedJob(blank, is_running=False)]))
     names = {name for name, _ in found}
     assert names.isdisjoint(
         {
@@ -113,7 +115,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_several_jobs_at_once() -> None:
     """Each metric is told once, with the values of all jobs."""
-    text = exposition([JobFigures(figures()), JobFigures(figures(job="trips"))])
+    text = exposition([ExposedJob(metrics()), ExposedJob(metrics(job="trips"))])
     assert text.count(b"# TYPE penstock_running gauge") == 1
     assert {labels for name, labels in samples(text) if name == "penstock_running"} == {
         frozenset({("job_name", "rooms")}),
@@ -125,7 +127,7 @@ def test_several_jobs_at_once() -> None:
 def test_names_are_odd() -> None:
     """Whatever streams are called, the text can be read."""
     odd = 'a "quoted\\" name\nwith a line'
-    found = samples(exposition([JobFigures(figures(lag={odd: Lag(records=1)}))]))
+    found = samples(exposition([ExposedJob(metrics(lag={odd: Lag(records=1)}))]))
     assert value(found, "penstock_lag_records", stream=odd) == 1
 
 
@@ -154,7 +156,7 @@ def test_the_page_lists_what_is_exposed() -> None:
         if line.startswith("| `penstock_")
     ]
     listed = {row[0].strip("`"): (row[1], row[2].replace("`", "").strip(), row[3]) for row in rows}
-    text = exposition([JobFigures(figures())]).decode()
+    text = exposition([ExposedJob(metrics())]).decode()
     helps = dict(re.findall(r"^# HELP (\S+) (.*?)\.?$", text, re.MULTILINE))
     exposed = {m.name: (m.kind, ", ".join(m.labels), helps[m.name]) for m in METRICS}
     exposed[HISTOGRAM] = ("histogram", "", helps[HISTOGRAM])

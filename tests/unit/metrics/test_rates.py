@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from penstock.metrics.batch_metrics import Figures, StepFigures, Totals
+from penstock.metrics.batch_metrics import BatchMetrics, StepBatchMetrics, Totals
 from penstock.metrics.rates import Rates, rates
 
 BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
@@ -16,10 +16,10 @@ def at(seconds: float) -> dt.datetime:
     return BEGUN + dt.timedelta(seconds=seconds)
 
 
-def run(job_id: str, starts: list[float], records: int = 100, busy_s: float = 0.5) -> list[Figures]:
-    """The figures of a run with a micro-batch at each time."""
+def run(job_id: str, starts: list[float], records: int = 100, busy_s: float = 0.5) -> list[BatchMetrics]:
+    """The metrics of a run with a micro-batch at each time."""
     return [
-        Figures(
+        BatchMetrics(
             job="rooms",
             job_id=job_id,
             batch=number,
@@ -31,7 +31,7 @@ def run(job_id: str, starts: list[float], records: int = 100, busy_s: float = 0.
             records_out={"out": 1},
             dead_letters=2,
             commands={"applied": 1, "rejected": 1},
-            steps={"count": StepFigures(records=records)},
+            steps={"count": StepBatchMetrics(records=records)},
             totals=Totals(
                 batches=number + 1,
                 busy_seconds=(number + 1) * busy_s,

@@ -14,7 +14,7 @@ from simulated_job import Nature, SimulatedJob
 
 from penstock.metrics.batch_metrics import Lag
 from penstock.scaling.advice import Advice, Recommendation, advise
-from penstock.scaling.capacity import Bounds, highest_rate, measured
+from penstock.scaling.capacity import Bounds, highest_rate, measure_capacity
 from penstock.scaling.policy import ScalingPolicy
 
 POLICY = ScalingPolicy()
@@ -26,7 +26,7 @@ def waves(rate: float, height: float = 0.3) -> Callable[[float], float]:
 
 
 def advice(job: SimulatedJob, window_s: float = 240) -> Advice:
-    return advise(POLICY, job.figures, job.bounds, window_s)
+    return advise(POLICY, job.metrics, job.bounds, window_s)
 
 
 def of(found: Advice, setting: str) -> Recommendation:
@@ -49,7 +49,7 @@ def test_costs_are_taken_apart(
     nature = Nature(task_rate=task_rate, fixed_s=fixed_s, noise=noise, interval_s=5, seed=seed)
     rate = share * task_rate * tasks
     job = SimulatedJob(nature, waves(rate), tasks=tasks).run(600)
-    found = measured(job.figures, job.bounds, 240)
+    found = measure_capacity(job.metrics, job.bounds, 240)
     assert found is not None
     assert found.cost.is_determined
     assert found.arriving == pytest.approx(rate, rel=0.1)
@@ -62,7 +62,7 @@ def test_costs_are_taken_apart(
 def test_what_arrives_is_more_than_what_is_read(tells: str) -> None:
     """When lag grows, in whatever unit the source tells it."""
     nature = Nature(interval_s=2, tells=tells, most_records=2000, fixed_s=0.5)
-    found = measured(SimulatedJob(nature, waves(1600, 0)).run(300).figures, Bounds(128), 120)
+    found = measure_capacity(SimulatedJob(nature, waves(1600, 0)).run(300).metrics, Bounds(128), 120)
     assert found is not None
     assert found.processed == pytest.approx(800, rel=0.05)
     assert found.arriving == pytest.approx(1600, rel=0.05)
@@ -72,20 +72,20 @@ def test_what_arrives_is_more_than_what_is_read(tells: str) -> None:
 def test_what_waits_between_two_micro_batches_is_no_rise_of_the_rate() -> None:
     """A young job reads files that came up to a micro-batch ago, at one moment more of them than at another."""
     found = [
-        msgspec.structs.replace(figures, lag={"visits": Lag(files=number % 2, seconds=0.9 * (number % 2))})
-        for number, figures in enumerate(SimulatedJob(Nature(interval_s=1), lambda _: 30.0).run(6).figures)
+        msgspec.structs.replace(metrics, lag={"visits": Lag(files=number % 2, seconds=0.9 * (number % 2))})
+        for number, metrics in enumerate(SimulatedJob(Nature(interval_s=1), lambda _: 30.0).run(6).metrics)
     ]
     for last in range(5, len(found) + 1):
-        state = measured(found[:last], Bounds(128), 2)
+        state = measure_capacity(found[:last], Bounds(128), 2)
         assert state is not None
         assert state.arriving == pytest.approx(30, rel=0.1)
 
 
 def test_the_highest_rate_is_that_of_the_highest_window() -> None:
     job = SimulatedJob(Nature(interval_s=2), lambda seconds: 900 if 300 < seconds < 400 else 100).run(600)
-    assert highest_rate(job.figures, 60, 400) == pytest.approx(900, rel=0.1)
-    assert highest_rate(job.figures, 60, 120) == pytest.approx(100, rel=0.1)
-    assert highest_rate(job.figures, 60, 700) is None
+    assert highest_rate(job.metrics, 60, 400) == pytest.approx(900, rel=0.1)
+    assert highest_rate(job.metrics, 60, 120) == pytest.approx(100, rel=0.1)
+    assert highest_rate(job.metrics, 60, 700) is None
 
 
 def test_a_job_that_fits_is_left_alone() -> None:
@@ -99,15 +99,15 @@ def test_a_job_that_fits_is_left_alone() -> None:
 
 
 def test_too_much_load_wants_more_tasks() -> None:
-    """As many as bring the load to the target, with the figures that say so, and with cores for them."""
+    """As many as bring the load to the target, with the metrics that say so, and with cores for them."""
     job = SimulatedJob(Nature(interval_s=5, cores=8, most_records=9000), waves(2600), tasks=2).run(600)
     found = advice(job)
     parallelism = of(found, "parallelism")
     assert parallelism.wanted is not None
     assert 4 <= parallelism.wanted <= 8
-    assert parallelism.figures["task_capacity_per_s"] == pytest.approx(1000, rel=0.05)
-    assert parallelism.figures["arriving_per_s"] == pytest.approx(2600, rel=0.1)
-    assert parallelism.figures["load_then"] <= POLICY.target_utilisation
+    assert parallelism.measurements["task_capacity_per_s"] == pytest.approx(1000, rel=0.05)
+    assert parallelism.measurements["arriving_per_s"] == pytest.approx(2600, rel=0.1)
+    assert parallelism.measurements["load_then"] <= POLICY.target_utilisation
     assert "not measured here yet" in parallelism.cost
 
 
@@ -168,7 +168,7 @@ def test_small_micro_batches_want_an_interval() -> None:
     assert interval.now == 0
     assert interval.wanted is not None
     # 0.5 s of each interval, and 200 of 1,000 records per second: 0.5 s / (0.7 - 0.2).
-    assert interval.figures["period_s"] < 0.8
+    assert interval.measurements["period_s"] < 0.8
     assert interval.wanted == pytest.approx(1000, abs=110)
     assert f"--batch-interval {interval.wanted}" in interval.cost
 
@@ -187,7 +187,7 @@ def test_a_rescale_costs_what_the_last_one_did() -> None:
     assert (found.wanted, found.cost[:30]) == (1, "A rescale: the last one took 2")
 
 
-def test_little_is_said_on_few_figures() -> None:
+def test_little_is_said_on_few_metrics() -> None:
     """Nothing on none, and doubts on few or on such as are all alike."""
     assert advise(POLICY, [], Bounds(128), 60).confidence == "none"
     job = SimulatedJob(Nature(interval_s=5), waves(500, 0))

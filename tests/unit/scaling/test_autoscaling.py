@@ -150,23 +150,23 @@ def test_a_job_outside_of_its_limits_is_brought_inside() -> None:
         (Bounds(8), 12, 20, 8),
     ]:
         policy = msgspec.structs.replace(POLICY, least_tasks=least, most_tasks=most)
-        decision = decide(policy, (), job.figures, bounds, at(60))
+        decision = decide(policy, (), job.metrics, bounds, at(60))
         assert decision is not None
         assert (decision.action, decision.tasks) == ("rescale", wanted)
         assert "outside of the limits" in decision.reason
 
 
-def test_nothing_is_decided_without_figures() -> None:
+def test_nothing_is_decided_without_metrics() -> None:
     """Without any, with too few since the start, and with none for a long time."""
     assert decide(POLICY, (), [], Bounds(128), BEGUN) is None
     job = SimulatedJob(Nature(interval_s=5), steady(5000))
     for number in range(3):
         job.batch()
-        decision = decide(POLICY, (), job.figures, job.bounds, at(job.now))
+        decision = decide(POLICY, (), job.metrics, job.bounds, at(job.now))
         assert decision is not None
         assert (decision.action, "too few" in decision.reason) == ("none", True), number
     job = SimulatedJob(Nature(interval_s=5), steady(500)).run(120)
-    late = decide(POLICY, (), job.figures, job.bounds, at(job.now + 300))
+    late = decide(POLICY, (), job.metrics, job.bounds, at(job.now + 300))
     assert late is not None
     assert late.action == "none"
     assert late.reason == "No micro-batch has ended for 300 s."
@@ -179,7 +179,7 @@ def test_a_dry_run_tells_and_does_nothing() -> None:
     told = [(seconds, decision) for seconds, decision in job.decisions if decision.action == "rescale"]
     assert told
     assert all(decision.dry_run for _, decision in told)
-    assert {figures.parallelism for figures in job.figures} == {1}
+    assert {metrics.parallelism for metrics in job.metrics} == {1}
     assert all(later - sooner >= policy.cool_down_s for (sooner, _), (later, _) in itertools.pairwise(told))
 
 
@@ -196,15 +196,15 @@ def test_fewer_tasks_that_did_not_do_are_not_tried_again() -> None:
     """A job whose tasks do worse when there are fewer of them would swing otherwise."""
     job = SimulatedJob(Nature(interval_s=5), steady(1200), tasks=4).run(600)
     now = at(job.now)
-    free = decide(POLICY, (), job.figures, job.bounds, now)
+    free = decide(POLICY, (), job.metrics, job.bounds, now)
     assert free is not None
     assert (free.action, free.tasks) == ("rescale", 2)
     before = Rescale(at=now - dt.timedelta(minutes=20), before=2, after=4, rate=1100)
-    held = decide(POLICY, (before,), job.figures, job.bounds, now)
+    held = decide(POLICY, (before,), job.metrics, job.bounds, now)
     assert held is not None
     assert held.action == "none"
     assert "2 tasks did not do for 1100 records/s, and 1200 arrive" in held.reason
-    more = decide(POLICY, (msgspec.structs.replace(before, rate=2000.0),), job.figures, job.bounds, now)
+    more = decide(POLICY, (msgspec.structs.replace(before, rate=2000.0),), job.metrics, job.bounds, now)
     assert more is not None
     assert more.tasks == 2
 
@@ -220,9 +220,9 @@ def test_a_backlog_is_caught_up_with(tells: str) -> None:
     assert job.waits_s() < 10
 
 
-def test_rescales_are_found_in_figures() -> None:
+def test_rescales_are_found_in_metrics() -> None:
     job = SimulatedJob(Nature(interval_s=5, downtime_s=7), steady(1500)).run(600, POLICY)
-    (found,) = rescales_of(job.figures)
+    (found,) = rescales_of(job.metrics)
     (done,) = job.rescales
     assert (found.before, found.after) == (done.before, done.after) == (1, 2)
     assert 7 <= found.downtime_s <= 12

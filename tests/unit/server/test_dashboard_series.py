@@ -8,7 +8,7 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metrics.batch_metrics import Figures, Lag, StepFigures, Totals
+from penstock.metrics.batch_metrics import BatchMetrics, Lag, StepBatchMetrics, Totals
 from penstock.server.dashboard.live_charts import FORMATS
 from penstock.server.dashboard.series import POINTS, Chart, Unit, charts
 
@@ -19,16 +19,16 @@ def at(seconds: float) -> dt.datetime:
     return BEGUN + dt.timedelta(seconds=seconds)
 
 
-def figures(
+def metrics(
     ended_s: float, duration_s: float = 0.5, records: int = 100, run: str = "a", **more: object
-) -> Figures:
+) -> BatchMetrics:
     known = {
         "records_in": {"visits": records},
         "totals": Totals(),
         "parallelism": 1,
         "batch": int(ended_s * 10),
     }
-    return Figures(
+    return BatchMetrics(
         job="rooms", job_id=run, started=at(ended_s - duration_s), ended=at(ended_s), duration_s=duration_s,
         **{**known, **more},  # type: ignore[arg-type]
     )  # fmt: skip
@@ -45,7 +45,7 @@ def unit_of_lag(found: list[Chart]) -> str:
 
 def test_a_steady_job_has_a_flat_line() -> None:
     """100 records in each second are 100/s, however the window is cut; half of the time is 50 % busy."""
-    found = [figures(float(s)) for s in range(300)]
+    found = [metrics(float(s)) for s in range(300)]
     for window_s in (30.0, 77.0, 120.0):
         made = charts(found, at(299.2), window_s)
         values = lines(made, "throughput")["visits in"]
@@ -66,10 +66,10 @@ def test_no_record_is_lost_or_shown_twice(batches: list[tuple[float, int, float]
     found, now_s = [], 0.0
     for gap_s, records, share in batches:
         now_s += gap_s
-        found.append(figures(now_s, duration_s=gap_s * share, records=records))
+        found.append(metrics(now_s, duration_s=gap_s * share, records=records))
     # One that reads nothing ends the last stretch of time.
     after_s = now_s + 2 * window_s / POINTS
-    found.append(figures(after_s, duration_s=after_s - now_s, records=0))
+    found.append(metrics(after_s, duration_s=after_s - now_s, records=0))
     made = charts(found, at(after_s + window_s / POINTS), window_s)
     covered = sum(lines(made, "throughput").get("visits in", [0.0])) * window_s / POINTS
     if after_s < window_s * 0.9:
@@ -80,7 +80,7 @@ def test_no_record_is_lost_or_shown_twice(batches: list[tuple[float, int, float]
 
 def test_points_stay_where_they_are() -> None:
     """As time goes on, old points move out, and none of the others changes."""
-    found = [figures(float(s), records=s) for s in range(200)]
+    found = [metrics(float(s), records=s) for s in range(200)]
     before, after = (
         dict(next(c for c in charts(found, at(now_s), 60.0) if c.name == "throughput").lines[0].points)
         for now_s in (150.0, 160.0)
@@ -92,7 +92,7 @@ def test_points_stay_where_they_are() -> None:
 
 def test_a_pause_between_runs_has_no_throughput() -> None:
     """The first micro-batch of a run is not spread over the time in which nothing ran."""
-    found = [figures(10.0), figures(100.0, run="b")]
+    found = [metrics(10.0), metrics(100.0, run="b")]
     made = charts(found, at(103.0), 120.0)
     points = next(c for c in made if c.name == "throughput").lines[0].points
     assert all(not 11 < time / 1000 - BEGUN.timestamp() < 99 for time, _ in points)
@@ -101,24 +101,24 @@ def test_a_pause_between_runs_has_no_throughput() -> None:
 def test_lag_event_time_and_state_are_the_last_values() -> None:
     """In the unit that sources tell; a step without a watermark has no line."""
     steps = {
-        "a": StepFigures(state_bytes=10, watermark=at(9.0)),
-        "b": StepFigures(state_bytes=20),
+        "a": StepBatchMetrics(state_bytes=10, watermark=at(9.0)),
+        "b": StepBatchMetrics(state_bytes=20),
     }
     more = {"steps": steps, "lag": {"visits": Lag(records=7, seconds=3.0), "files": Lag(files=2)}}
-    made = charts([figures(10.0, **more)], at(13.0), 60.0)
+    made = charts([metrics(10.0, **more)], at(13.0), 60.0)
     assert unit_of_lag(made) == "records"
     assert lines(made, "lag") == {"visits": [7]}
     assert lines(made, "watermark") == {"a": [1.0]}
     assert lines(made, "state") == {"a": [10], "b": [20]}
     assert (
         next(
-            c for c in charts([figures(1.0, lag={"s": Lag(seconds=2.0)})], at(3.0), 60.0) if c.name == "lag"
+            c for c in charts([metrics(1.0, lag={"s": Lag(seconds=2.0)})], at(3.0), 60.0) if c.name == "lag"
         ).unit
         == "s"
     )
 
 
-def test_without_figures_there_are_charts_without_lines() -> None:
+def test_without_metrics_there_are_charts_without_lines() -> None:
     """So that the page has its place for each."""
     made = charts([], at(0), 60.0)
     assert len(made) == 6

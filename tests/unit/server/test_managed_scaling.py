@@ -13,7 +13,7 @@ import pytest
 import small_driver
 import waiting_driver
 
-from penstock.metrics.batch_metrics import Figures, newest_figures
+from penstock.metrics.batch_metrics import BatchMetrics, newest_batch_metrics
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager, ManagerSettings
@@ -74,13 +74,13 @@ class Managed:
         if self._thread is not None:
             self._thread.join()
 
-    def figures(self) -> Figures:
-        found = newest_figures(self.service.checkpoint(self.id))
+    def metrics(self) -> BatchMetrics:
+        found = newest_batch_metrics(self.service.checkpoint(self.id))
         assert found is not None
         return found
 
     def lag(self) -> int:
-        return self.figures().lag["visits"].records or 0
+        return self.metrics().lag["visits"].records or 0
 
     def rescales(self) -> list[tuple[int, int]]:
         return [(o.arguments["before"], o.arguments["parallelism"]) for o in self.store.rescales(self.id)]
@@ -137,12 +137,12 @@ def test_a_load_that_rises_fourfold_and_falls_again(managed: Any, tmp_path: Path
     rewrite("2400")
     job.until(lambda: bool(job.rescales()))
     job.start()
-    job.until(lambda: job.figures().parallelism >= 4 and job.lag() < 4 * level)
+    job.until(lambda: job.metrics().parallelism >= 4 and job.lag() < 4 * level)
 
     rewrite("600")
     job.until(lambda: len(job.rescales()) >= 2)
     job.start()
-    job.until(lambda: job.figures().parallelism < 4 and job.lag() < level)
+    job.until(lambda: job.metrics().parallelism < 4 and job.lag() < level)
     job.until(lambda: job.service.get(job.id).scaling.decision["cause"] in ("fits", "at-least"))
 
     changes = job.rescales()

@@ -17,7 +17,7 @@ from penstock.base.instants import milliseconds_of
 from penstock.bindings.secrets import redacted
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.commands.command_catalog import CONTROL_FILE, read_command_catalog
-from penstock.metrics.batch_metrics import Figures, FiguresWriter, Lag, StepFigures, Totals
+from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
 from penstock.operators.record_blocks import DeadLetter
 from penstock.server.api.access import Role
 
@@ -73,13 +73,13 @@ def test_a_job_that_was_never_started_has_no_plan(place: RestPlace) -> None:
     assert place.ask("GET", "/v1/jobs/none/plan").status_code == 404
 
 
-def write_figures(place: RestPlace, job_id: str, batches: range) -> None:
+def write_batch_metrics(place: RestPlace, job_id: str, batches: range) -> None:
     """As a run leaves them, a micro-batch a second."""
-    writer = FiguresWriter(place.service.checkpoint(job_id))
+    writer = BatchMetricsWriter(place.service.checkpoint(job_id))
     for batch in batches:
         started = AT + dt.timedelta(seconds=batch)
         writer.append(
-            Figures(
+            BatchMetrics(
                 job="drawn",
                 job_id="drawn-1",
                 batch=batch,
@@ -91,7 +91,9 @@ def write_figures(place: RestPlace, job_id: str, batches: range) -> None:
                 records_out={"out": 5},
                 lag={"readings-0": Lag(records=3, seconds=0.25)},
                 steps={
-                    "step 0": StepFigures(records=10, keys=4, state_bytes=100, skew=1.5, watermark=started)
+                    "step 0": StepBatchMetrics(
+                        records=10, keys=4, state_bytes=100, skew=1.5, watermark=started
+                    )
                 },
                 totals=Totals(
                     batches=batch + 1,
@@ -112,7 +114,7 @@ def test_metrics_are_told(place: RestPlace) -> None:
     job_id = started(place)
     nothing = place.ask("GET", f"/v1/jobs/{job_id}/metrics").json()
     assert (nothing["batches"], nothing["steps"], nothing["running"]) == ([], [], False)
-    write_figures(place, job_id, range(100))
+    write_batch_metrics(place, job_id, range(100))
     found = place.ask("GET", f"/v1/jobs/{job_id}/metrics?limit=2&window_s=10").json()
     assert found["streams"] == [
         {
@@ -146,7 +148,7 @@ def test_metrics_are_told(place: RestPlace) -> None:
 def test_micro_batches_are_streamed(place: RestPlace) -> None:
     """The newest one, then each that follows; or those behind one that a client has seen."""
     job_id = started(place)
-    write_figures(place, job_id, range(3))
+    write_batch_metrics(place, job_id, range(3))
     path = f"/v1/jobs/{job_id}/metrics/stream?seconds=1"
 
     def told(headers: dict[str, str] | None = None) -> list[int]:
@@ -160,9 +162,9 @@ def test_micro_batches_are_streamed(place: RestPlace) -> None:
 
 
 def test_prometheus_sees_all_jobs(place: RestPlace) -> None:
-    """By their ids, for two may have one name; those that are over, and those without figures, are not there."""
+    """By their ids, for two may have one name; those that are over, and those without metrics, are not there."""
     first = started(place)
-    write_figures(place, first, range(2))
+    write_batch_metrics(place, first, range(2))
     place.submit()
     over = place.submit()
     place.ask("PATCH", f"/v1/jobs/{over}", json={"desired": "CANCELED"})
@@ -192,7 +194,7 @@ def test_checkpoints_are_listed(place: RestPlace) -> None:
     path = f"/v1/jobs/{job_id}/checkpoints"
     assert place.ask("GET", path).json()["items"] == []
     commit(place, job_id, 10, 5)
-    write_figures(place, job_id, range(13, 15))
+    write_batch_metrics(place, job_id, range(13, 15))
     first = place.ask("GET", f"{path}?limit=3").json()
     assert [one["batch"] for one in first["items"]] == [14, 13, 12]
     assert first["items"][0]["duration_s"] == 0.5

@@ -60,7 +60,7 @@ def get_advice(
     ] = 600,
     cores: Annotated[
         int | None,
-        Query(ge=1, le=1 << 16, description="Cores that its tasks have. Default: as in its figures."),
+        Query(ge=1, le=1 << 16, description="Cores that its tasks have. Default: as in its metrics."),
     ] = None,
 ) -> Advice:
     """Which parallelism, batch interval and number of cores a job wants, and why. Changes nothing."""
@@ -138,7 +138,7 @@ def get_job_config(job_id: JobId, reader: Reader) -> JobConfig:
     openapi_extra=needs(Role.VIEWER),
 )
 def get_exposition(reader: Reader) -> Response:
-    """The newest figures of all jobs that are not over, in the text format of Prometheus.
+    """The newest metrics of all jobs that are not over, in the text format of Prometheus.
 
     The label `job_name` is the id of the job, since several jobs may have the same name.
     """

@@ -19,7 +19,7 @@ from penstock.server.dashboard.registry import job_tab
 from penstock.server.service.metrics_resources import Metrics, StepMetrics, StreamMetrics
 from penstock.server.service.plan_resources import Plan, PlanNode
 
-__all__ = ["about_node", "graph", "node_figures"]
+__all__ = ["about_node", "graph", "node_metrics"]
 
 _ICONS: Final = {
     "data stream": "input",
@@ -33,7 +33,7 @@ _ICONS: Final = {
     "event time": "schedule",
 }
 _HIGH_SKEW: Final = 2.0
-_NO_FIGURES: Final = ("", "", False)
+_NO_METRICS: Final = ("", "", False)
 
 
 @job_tab("graph", "Graph", icon="account_tree", role=Role.VIEWER)
@@ -42,25 +42,25 @@ def graph(visit: JobVisit) -> None:
     _GraphPage(visit)
 
 
-def node_figures(node: PlanNode, found: Metrics) -> tuple[str, str, bool]:
-    """The figures of a part: records per second, what waits or is held there, and whether that is too much."""
+def node_metrics(node: PlanNode, found: Metrics) -> tuple[str, str, bool]:
+    """The metrics of a part: records per second, what waits or is held there, and whether that is too much."""
     if node.kind in ("data stream", "control stream"):
         stream = _named(found.streams, node.name)
-        return _NO_FIGURES if stream is None else _stream_figures(stream)
+        return _NO_METRICS if stream is None else _stream_metrics(stream)
     if node.kind == "step":
         step = _named(found.steps, node.name)
-        return _NO_FIGURES if step is None else _step_figures(step)
+        return _NO_METRICS if step is None else _step_metrics(step)
     if node.kind == "sink":
         sink = _named(found.sinks, node.name)
         return (
-            _NO_FIGURES
+            _NO_METRICS
             if sink is None
             else (f"{amount(sink.per_second)}/s", f"{amount(sink.records)} in all", False)
         )
-    return _NO_FIGURES
+    return _NO_METRICS
 
 
-def _stream_figures(stream: StreamMetrics) -> tuple[str, str, bool]:
+def _stream_metrics(stream: StreamMetrics) -> tuple[str, str, bool]:
     lag = stream.lag
     rate = "" if stream.per_second is None else f"{amount(stream.per_second)}/s"
     if lag is None:
@@ -73,7 +73,7 @@ def _stream_figures(stream: StreamMetrics) -> tuple[str, str, bool]:
     return rate, waits + since, (lag.seconds or 0.0) > BEHIND_S
 
 
-def _step_figures(step: StepMetrics) -> tuple[str, str, bool]:
+def _step_metrics(step: StepMetrics) -> tuple[str, str, bool]:
     rows = [f"{amount(step.keys)} keys", bytes_text(step.state_bytes)]
     uneven = step.skew is not None and step.skew >= _HIGH_SKEW
     if uneven:
@@ -192,8 +192,8 @@ class _ShownNode:
             self._more = components.text("", "span").classes("p-node-more")
 
     def show(self, found: Metrics) -> None:
-        """Show its current figures."""
-        rate, more, too_much = node_figures(self._node, found)
+        """Show its current metrics."""
+        rate, more, too_much = node_metrics(self._node, found)
         components.set_text(self._rate, rate)
         components.set_text(self._more, more)
         if too_much != ("p-too-much" in self._more.classes):

@@ -1,4 +1,4 @@
-"""Live charts: lines of a job's figures that grow while a page is open."""
+"""Live charts: lines of a job's metrics that grow while a page is open."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from penstock.metrics.batch_metrics import Figures, NewFigures, read_figures
+from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsTail, read_batch_metrics
 from penstock.server.dashboard import components
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.series import Chart, Unit, charts
 
-__all__ = ["FORMATS", "WINDOWS", "FiguresTail", "show_charts"]
+__all__ = ["FORMATS", "WINDOWS", "MetricsTail", "show_charts"]
 
 WINDOWS: Final = {120: "2 min", 600: "10 min", 3600: "1 h"}
 """How far back charts may go, in seconds, and the label for it."""
@@ -35,15 +35,15 @@ FORMATS: Final[dict[Unit, str]] = {
 """How to format numbers of each unit, by a function of dashboard.js."""
 
 
-class FiguresTail:
-    """The figures of a job over the last hour. Each is read once."""
+class MetricsTail:
+    """The metrics of a job over the last hour. Each is read once."""
 
     def __init__(self, checkpoint: Path) -> None:
         since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=max(WINDOWS))
-        self._new: Final = NewFigures(checkpoint)
-        self._kept: Final = collections.deque(read_figures(checkpoint, since), _MOST_KEPT)
+        self._new: Final = BatchMetricsTail(checkpoint)
+        self._kept: Final = collections.deque(read_batch_metrics(checkpoint, since), _MOST_KEPT)
 
-    def read(self) -> list[Figures]:
+    def read(self) -> list[BatchMetrics]:
         """All of them, oldest first."""
         newest = self._kept[-1].ended if self._kept else None
         self._kept.extend(found for found in self._new.read() if newest is None or found.ended > newest)
@@ -58,17 +58,17 @@ def show_charts(visit: JobVisit, window_s: Callable[[], float], names: Collectio
             if names is None or chart.name in names:
                 shown[chart.name] = _ShownChart(chart)
 
-    def show(found: list[Figures]) -> None:
+    def show(found: list[BatchMetrics]) -> None:
         now = dt.datetime.now(dt.UTC)
         for chart in charts(found, now, window_s()):
             if chart.name in shown:
                 shown[chart.name].show(chart, now, window_s())
 
-    tail = ("figures", visit.job_id)
+    tail = ("metrics", visit.job_id)
     visit.poll(
-        lambda: visit.readings.keep(tail, lambda: FiguresTail(visit.service.checkpoint(visit.job_id))).read(),
+        lambda: visit.readings.keep(tail, lambda: MetricsTail(visit.service.checkpoint(visit.job_id))).read(),
         show,
-        key=("figures read", visit.job_id),
+        key=("metrics read", visit.job_id),
     )
 
 

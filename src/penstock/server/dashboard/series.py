@@ -1,4 +1,4 @@
-"""Series: what charts show of a job's figures. Pure."""
+"""Series: what charts show of a job's metrics. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from penstock.metrics.batch_metrics import Figures, Lag
+from penstock.metrics.batch_metrics import BatchMetrics, Lag
 
 __all__ = ["POINTS", "Chart", "Line", "Unit", "charts"]
 
@@ -59,8 +59,8 @@ class _Buckets:
         ]
 
 
-def charts(found: Sequence[Figures], now: dt.datetime, window_s: float) -> list[Chart]:
-    """All charts of a job over a window that ends now, from figures in the order in which they were written."""
+def charts(found: Sequence[BatchMetrics], now: dt.datetime, window_s: float) -> list[Chart]:
+    """All charts of a job over a window that ends now, from metrics in the order in which they were written."""
     buckets = _Buckets(now, window_s)
     since_s = now.timestamp() - window_s - buckets.width_s
     first = next((place for place, f in enumerate(found) if f.ended.timestamp() > since_s), len(found))
@@ -73,14 +73,14 @@ def charts(found: Sequence[Figures], now: dt.datetime, window_s: float) -> list[
             "Throughput",
             "records/s",
             _spread(
-                inside, buckets, lambda figures: {f"{name} in": n for name, n in figures.records_in.items()}
+                inside, buckets, lambda metrics: {f"{name} in": n for name, n in metrics.records_in.items()}
             )
             + _spread(
-                inside, buckets, lambda figures: {f"{name} out": n for name, n in figures.records_out.items()}
+                inside, buckets, lambda metrics: {f"{name} out": n for name, n in metrics.records_out.items()}
             ),
         ),
         Chart("batch", "Time of micro-batches", "s", _durations(inside, buckets)),
-        Chart("lag", "Lag", lag_unit, _last(inside, buckets, lambda figures: _lags(figures, lag_unit))),
+        Chart("lag", "Lag", lag_unit, _last(inside, buckets, lambda metrics: _lags(metrics, lag_unit))),
         Chart("watermark", "Watermark behind the clock", "s", _last(inside, buckets, _delays)),
         Chart(
             "state",
@@ -92,27 +92,27 @@ def charts(found: Sequence[Figures], now: dt.datetime, window_s: float) -> list[
             "busy",
             "Busy",
             "%",
-            _spread(inside, buckets, lambda figures: {"at work": figures.busy_s * 100.0}),
+            _spread(inside, buckets, lambda metrics: {"at work": metrics.busy_s * 100.0}),
         ),
     ]
 
 
 def _spread(
-    found: Iterable[Figures], buckets: _Buckets, amounts: Callable[[Figures], Mapping[str, float]]
+    found: Iterable[BatchMetrics], buckets: _Buckets, amounts: Callable[[BatchMetrics], Mapping[str, float]]
 ) -> list[Line]:
     """Amounts per second; those of a micro-batch are spread over the time since the one before it."""
     lines: dict[str, dict[int, float]] = {}
-    before: Figures | None = None
-    for figures in found:
-        begun = figures.started if before is None or before.job_id != figures.job_id else before.ended
-        begun_s = min(begun.timestamp(), figures.started.timestamp())
-        ended_s = max(figures.ended.timestamp(), begun_s + 1e-3)
+    before: BatchMetrics | None = None
+    for metrics in found:
+        begun = metrics.started if before is None or before.job_id != metrics.job_id else before.ended
+        begun_s = min(begun.timestamp(), metrics.started.timestamp())
+        ended_s = max(metrics.ended.timestamp(), begun_s + 1e-3)
         shares = list(_shares(buckets, begun_s, ended_s))
-        for name, amount in amounts(figures).items():
+        for name, amount in amounts(metrics).items():
             values = lines.setdefault(name, {})
             for number, share in shares:
                 values[number] = values.get(number, 0.0) + amount * share / buckets.width_s
-        before = figures
+        before = metrics
     if before is not None:
         # What happens after the last micro-batch is not known yet.
         known = buckets.of(before.ended)
@@ -129,21 +129,21 @@ def _shares(buckets: _Buckets, begun_s: float, ended_s: float) -> Iterable[tuple
 
 
 def _last(
-    found: Iterable[Figures], buckets: _Buckets, amounts: Callable[[Figures], Mapping[str, float]]
+    found: Iterable[BatchMetrics], buckets: _Buckets, amounts: Callable[[BatchMetrics], Mapping[str, float]]
 ) -> list[Line]:
     """The last value in each interval."""
     lines: dict[str, dict[int, float]] = {}
-    for figures in found:
-        number = buckets.of(figures.ended)
-        for name, amount in amounts(figures).items():
+    for metrics in found:
+        number = buckets.of(metrics.ended)
+        for name, amount in amounts(metrics).items():
             lines.setdefault(name, {})[number] = amount
     return _lines(lines, buckets)
 
 
-def _durations(found: Iterable[Figures], buckets: _Buckets) -> list[Line]:
+def _durations(found: Iterable[BatchMetrics], buckets: _Buckets) -> list[Line]:
     by_bucket: dict[int, list[float]] = {}
-    for figures in found:
-        by_bucket.setdefault(buckets.of(figures.ended), []).append(figures.busy_s)
+    for metrics in found:
+        by_bucket.setdefault(buckets.of(metrics.ended), []).append(metrics.busy_s)
     return _lines(
         {
             "longest": {number: max(values) for number, values in by_bucket.items()},
@@ -158,18 +158,18 @@ def _lines(lines: Mapping[str, Mapping[int, float]], buckets: _Buckets) -> list[
     return [line for line in made if line.points]
 
 
-def _lag_unit(found: Sequence[Figures]) -> Unit:
+def _lag_unit(found: Sequence[BatchMetrics]) -> Unit:
     """The unit in which most sources report their lag."""
     units: tuple[Literal["records", "files", "bytes"], ...] = ("records", "files", "bytes")
-    for figures in reversed(found):
+    for metrics in reversed(found):
         for unit in units:
-            if any(getattr(lag, unit) is not None for lag in figures.lag.values()):
+            if any(getattr(lag, unit) is not None for lag in metrics.lag.values()):
                 return unit
     return "s"
 
 
-def _lags(figures: Figures, unit: Unit) -> dict[str, float]:
-    amounts = {name: _lag(lag, unit) for name, lag in figures.lag.items()}
+def _lags(metrics: BatchMetrics, unit: Unit) -> dict[str, float]:
+    amounts = {name: _lag(lag, unit) for name, lag in metrics.lag.items()}
     return {name: amount for name, amount in amounts.items() if amount is not None}
 
 
@@ -180,9 +180,9 @@ def _lag(lag: Lag, unit: Unit) -> float | None:
     return amount
 
 
-def _delays(figures: Figures) -> dict[str, float]:
+def _delays(metrics: BatchMetrics) -> dict[str, float]:
     return {
-        name: (figures.ended - step.watermark).total_seconds()
-        for name, step in figures.steps.items()
+        name: (metrics.ended - step.watermark).total_seconds()
+        for name, step in metrics.steps.items()
         if step.watermark is not None
     }

@@ -1,4 +1,4 @@
-"""The autoscaler: looks at the figures of jobs with a scaling policy, decides, and requests rescales.
+"""The autoscaler: looks at the metrics of jobs with a scaling policy, decides, and requests rescales.
 
 It reads past decisions from the store each time, so that the next manager continues where one was killed.
 """
@@ -23,7 +23,7 @@ from penstock.errors import (
     StoreError,
     UnknownIdError,
 )
-from penstock.metrics.batch_metrics import Figures, NewFigures
+from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsTail
 from penstock.scaling.autoscale_decisions import decide, rescales_of
 from penstock.scaling.capacity import Bounds
 from penstock.scaling.policy import ScalingPolicy
@@ -44,7 +44,7 @@ from penstock.server.store.store import Store
 __all__ = ["Autoscaler"]
 
 _log: Final = logging.getLogger(__name__)
-# Figures are kept for longer than a policy looks back, so that an earlier rescale shows.
+# Metrics are kept for longer than a policy looks back, so that an earlier rescale shows.
 _MARGIN_S: Final = 600.0
 _MOST_KEPT: Final = 20_000
 
@@ -52,7 +52,7 @@ _MOST_KEPT: Final = 20_000
 class Autoscaler:
     """Carries out the scaling policies of jobs.
 
-    It runs beside the manager's loop, since figures are on the disks of checkpoints, which may be slow.
+    It runs beside the manager's loop, since metrics are on the disks of checkpoints, which may be slow.
 
     Args:
         store: where jobs and their rescales are.
@@ -90,7 +90,7 @@ class Autoscaler:
         except (LeadershipLostError, StoreError):
             raise
         except (PenstockError, OSError) as e:
-            _log.warning("The figures of the job %s cannot be read: %s", job.id, e)
+            _log.warning("The metrics of the job %s cannot be read: %s", job.id, e)
         return False
 
     def _scale(self, leader: int, job: JobRow) -> bool:
@@ -98,13 +98,13 @@ class Autoscaler:
         assert policy is not None
         now_ms = self._now_ms()
         seen = self._seen_of(job, policy, now_ms)
-        # A run that died has left figures too.
-        if not seen.figures or seen.figures[-1].ended.timestamp() * 1000 < job.since_ms:
+        # A run that died has left metrics too.
+        if not seen.metrics or seen.metrics[-1].ended.timestamp() * 1000 < job.since_ms:
             return False
         events = self._store.events_by(job.id, AUTOSCALER)
-        past = past_rescales(self._store.rescales(job.id), events, rescales_of(seen.figures))
+        past = past_rescales(self._store.rescales(job.id), events, rescales_of(seen.metrics))
         now = dt.datetime.fromtimestamp(now_ms / 1000, dt.UTC)
-        decision = decide(policy, past, seen.figures, seen.bounds, now)
+        decision = decide(policy, past, seen.metrics, seen.bounds, now)
         assert decision is not None
         asked = decision.action == "rescale" and not decision.dry_run
         if asked:
@@ -131,24 +131,24 @@ class Autoscaler:
 
 
 class _Seen:
-    """The figures read of a job, and its bounds."""
+    """The metrics read of a job, and its bounds."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint: Final = checkpoint
-        self._new: Final = NewFigures(checkpoint, from_start=True)
+        self._new: Final = BatchMetricsTail(checkpoint, from_start=True)
         self._key_groups: int | None = None
-        self.figures: list[Figures] = []
+        self.metrics: list[BatchMetrics] = []
 
     def look(self, since_s: float) -> None:
-        """Read new figures, and forget those that ended before a time."""
-        found = [*self.figures, *self._new.read()][-_MOST_KEPT:]
+        """Read new metrics, and forget those that ended before a time."""
+        found = [*self.metrics, *self._new.read()][-_MOST_KEPT:]
         since = dt.datetime.fromtimestamp(since_s, dt.UTC)
-        self.figures = [figures for figures in found if figures.ended > since]
+        self.metrics = [metrics for metrics in found if metrics.ended > since]
 
     @property
     def bounds(self) -> Bounds:
         """The key groups, which are fixed for a checkpoint, and the cores of the newest micro-batch."""
         if self._key_groups is None:
             self._key_groups = Checkpoint(self._checkpoint).known_lineage().key_groups
-        # Figures have 0 where Spark does not say.
-        return Bounds(self._key_groups, self.figures[-1].cores or None)
+        # Metrics have 0 where Spark does not say.
+        return Bounds(self._key_groups, self.metrics[-1].cores or None)

@@ -65,7 +65,7 @@ _ALL: Final = "The manager cannot finish its work"
 class ManagerSettings:
     """How a manager works.
 
-    `poll_s` is how often it looks at the jobs, `scaling_s` how often at the figures of those with a scaling policy. It
+    `poll_s` is how often it looks at the jobs, `scaling_s` how often at the metrics of those with a scaling policy. It
     leads for `lease_s`, and renews that in time; after its death another manager waits that long. A run on another
     machine is dead after `run_lease_s` of silence. `kept` bounds what is left of runs and operations. `job_umask` is
     the umask of jobs, whose outputs are for others too; -1 means that of the manager.
@@ -170,7 +170,7 @@ class Manager:
                 self._store.resign(self.name)
 
     def _scale(self, stop: threading.Event) -> None:
-        """Scale jobs until `stop` is set, in a thread of its own: figures are on disks that may be slow."""
+        """Scale jobs until `stop` is set, in a thread of its own: metrics are on disks that may be slow."""
         while not stop.wait(self._settings.scaling_s):
             leader = self._leader
             if leader is None:

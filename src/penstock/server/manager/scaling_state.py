@@ -35,7 +35,7 @@ WOULD_RESCALE: Final = "would rescale"
 """The event of a decision of a dry run."""
 
 _SECOND: Final = dt.timedelta(seconds=1)
-# From the end of an operation to the next micro-batch, whose figures show the same rescale.
+# From the end of an operation to the next micro-batch, whose metrics show the same rescale.
 _SAME_RESCALE: Final = 120 * _SECOND
 
 
@@ -75,7 +75,7 @@ def past_rescales(
     Args:
         operations: its rescales, whoever requested them. A failed one changed nothing, but counts.
         events: those of the autoscaler; what a dry run would have done counts as done.
-        seen: the rescales in its figures. Those without an operation were done without the manager.
+        seen: the rescales in its metrics. Those without an operation were done without the manager.
 
     """
     found = [rescale for operation in operations if (rescale := _of_operation(operation)) is not None]

@@ -53,7 +53,7 @@ class JobSettings(pydantic.BaseModel):
     max_held_bytes: int = RunSettings.max_held_bytes
     state_memory_mb: int = RunSettings.state_memory_mb
     receipts_mb: int = RunSettings.receipts_mb
-    figures_mb: int = RunSettings.figures_mb
+    metrics_mb: int = RunSettings.metrics_mb
     log_mb: int = RunSettings.log_mb
     retained_batches: int = RunSettings.retained_batches
     allow_read: list[str] = []

@@ -16,8 +16,8 @@ from penstock.checkpoints.ownership import newest_epoch
 from penstock.commands.command_sender import MASK
 from penstock.errors import CheckpointError
 from penstock.jobs.dead_letters import newest_letters
-from penstock.metrics.batch_metrics import Figures, last_figures, newest_figures
-from penstock.metrics.job_metrics import measured
+from penstock.metrics.batch_metrics import BatchMetrics, last_batch_metrics, newest_batch_metrics
+from penstock.metrics.job_metrics import measure_job
 from penstock.metrics.rates import WINDOW_S
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.state_pages import KeyPage, KeysWanted, described_step, key_of_text
@@ -83,13 +83,13 @@ class JobViews:
         job = self._store.job(job_id)
         checkpoint = Path(job.checkpoint)
         since = None if since_ms is None else instant_of(since_ms)
-        batches = last_figures(checkpoint, limit, after=after, since=since)
-        return metrics_of(measured(checkpoint, window_s, is_running=job.status in _AT_WORK), batches)
+        batches = last_batch_metrics(checkpoint, limit, after=after, since=since)
+        return metrics_of(measure_job(checkpoint, window_s, is_running=job.status in _AT_WORK), batches)
 
     def batches(self, job_id: str, limit: int, *, after: int | None = None) -> list[Batch]:
         """At most `limit` of the newest micro-batches after another one, oldest first."""
         checkpoint = Path(self._store.job(job_id).checkpoint)
-        return [batch_of(found) for found in last_figures(checkpoint, limit, after=after)]
+        return [batch_of(found) for found in last_batch_metrics(checkpoint, limit, after=after)]
 
     def advice(self, job_id: str, window_s: float, cores: int | None = None) -> Advice:
         """Which parallelism, batch interval and cores a job wants, by the policy of its definition, if it has one."""
@@ -106,14 +106,14 @@ class JobViews:
     def exposition(self) -> bytes:
         """The metrics of all jobs that are not over, in Prometheus' text format, labelled with the jobs' ids."""
         # Prometheus' client is loaded when it is needed.
-        from penstock.metrics.exposition import JobFigures, exposition
+        from penstock.metrics.exposition import ExposedJob, exposition
 
         found = []
         for job in self._store.live_jobs():
-            newest = newest_figures(Path(job.checkpoint))
+            newest = newest_batch_metrics(Path(job.checkpoint))
             if newest is not None:
                 named = msgspec.structs.replace(newest, job=job.id)
-                found.append(JobFigures(named, job.status in _AT_WORK))
+                found.append(ExposedJob(named, job.status in _AT_WORK))
         return exposition(found)
 
     def checkpoints(self, job_id: str, limit: int, before: int | None = None) -> Checkpoints:
@@ -124,9 +124,11 @@ class JobViews:
         commits = checkpoint.spark_folder / "commits"
         numbers = batch_numbers(commits)
         wanted = [n for n in reversed(numbers) if before is None or lineage.first_batch + n < before]
-        figures = {found.batch: found for found in last_figures(checkpoint.folder, 2 * len(numbers) + 1)}
+        metrics = {
+            found.batch: found for found in last_batch_metrics(checkpoint.folder, 2 * len(numbers) + 1)
+        }
         found = [
-            _checkpoint(commits / str(n), figures.get(lineage.first_batch + n), lineage.first_batch + n)
+            _checkpoint(commits / str(n), metrics.get(lineage.first_batch + n), lineage.first_batch + n)
             for n in wanted[:limit]
         ]
         items = tuple(item for item in found if item is not None)
@@ -207,7 +209,7 @@ def bound_place(job: JobRow, name: str, described: str) -> str:
     return with_variables({name: given[name]}, job_environment())[name]
 
 
-def _checkpoint(commit: Path, figures: Figures | None, batch: int) -> Checkpoint | None:
+def _checkpoint(commit: Path, metrics: BatchMetrics | None, batch: int) -> Checkpoint | None:
     try:
         at_ms = commit.stat().st_mtime_ns // 1_000_000
     except FileNotFoundError:
@@ -216,9 +218,9 @@ def _checkpoint(commit: Path, figures: Figures | None, batch: int) -> Checkpoint
     return Checkpoint(
         batch=batch,
         committed_ms=at_ms,
-        duration_s=None if figures is None else figures.duration_s,
-        state_bytes=None if figures is None else sum(step.state_bytes for step in figures.steps.values()),
-        keys=None if figures is None else sum(step.keys for step in figures.steps.values()),
+        duration_s=None if metrics is None else metrics.duration_s,
+        state_bytes=None if metrics is None else sum(step.state_bytes for step in metrics.steps.values()),
+        keys=None if metrics is None else sum(step.keys for step in metrics.steps.values()),
     )
 
 

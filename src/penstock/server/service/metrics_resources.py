@@ -1,4 +1,4 @@
-"""Metrics resources: the figures of a job as the service returns them."""
+"""Metrics resources: the metrics of a job as the service returns them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from penstock.base.instants import milliseconds_of
-from penstock.metrics.batch_metrics import Figures, StepFigures
-from penstock.metrics.job_metrics import Measured
+from penstock.metrics.batch_metrics import BatchMetrics, StepBatchMetrics
+from penstock.metrics.job_metrics import JobMetrics
 from penstock.server.resource import Resource
 
 __all__ = [
@@ -158,7 +158,7 @@ class Metrics(Resource):
     """The newest requested micro-batches, oldest first."""
 
 
-def metrics_of(found: Measured, batches: Sequence[Figures]) -> Metrics:
+def metrics_of(found: JobMetrics, batches: Sequence[BatchMetrics]) -> Metrics:
     """The metrics of a job, with these micro-batches one by one."""
     newest, rates = found.newest, found.rates
     return Metrics(
@@ -174,23 +174,23 @@ def metrics_of(found: Measured, batches: Sequence[Figures]) -> Metrics:
         streams=() if newest is None else tuple(_streams(newest, found)),
         steps=() if newest is None else tuple(_steps(newest, found)),
         sinks=() if newest is None else tuple(_sinks(newest, found)),
-        batches=tuple(batch_of(figures) for figures in batches),
+        batches=tuple(batch_of(metrics) for metrics in batches),
     )
 
 
-def batch_of(figures: Figures) -> Batch:
+def batch_of(metrics: BatchMetrics) -> Batch:
     """One micro-batch."""
-    values = msgspec.structs.asdict(figures) | {
-        "run": figures.job_id,
-        "started_ms": milliseconds_of(figures.started),
-        "ended_ms": milliseconds_of(figures.ended),
-        "busy_s": figures.busy_s,
-        "steps": {name: _step_values(step) for name, step in figures.steps.items()},
+    values = msgspec.structs.asdict(metrics) | {
+        "run": metrics.job_id,
+        "started_ms": milliseconds_of(metrics.started),
+        "ended_ms": milliseconds_of(metrics.ended),
+        "busy_s": metrics.busy_s,
+        "steps": {name: _step_values(step) for name, step in metrics.steps.items()},
     }
     return msgspec.convert(values, Batch, from_attributes=True)
 
 
-def _streams(newest: Figures, found: Measured) -> Iterator[StreamMetrics]:
+def _streams(newest: BatchMetrics, found: JobMetrics) -> Iterator[StreamMetrics]:
     totals = newest.totals.records_in
     lags = msgspec.convert(newest.lag, dict[str, JobLag], from_attributes=True)
     for name in dict.fromkeys((*totals, *lags)):
@@ -202,7 +202,7 @@ def _streams(newest: Figures, found: Measured) -> Iterator[StreamMetrics]:
         )
 
 
-def _steps(newest: Figures, found: Measured) -> Iterator[StepMetrics]:
+def _steps(newest: BatchMetrics, found: JobMetrics) -> Iterator[StepMetrics]:
     for name, step in newest.steps.items():
         of_run = {
             "name": name,
@@ -214,12 +214,12 @@ def _steps(newest: Figures, found: Measured) -> Iterator[StepMetrics]:
         yield msgspec.convert(_step_values(step) | of_run, StepMetrics)
 
 
-def _sinks(newest: Figures, found: Measured) -> Iterator[SinkMetrics]:
+def _sinks(newest: BatchMetrics, found: JobMetrics) -> Iterator[SinkMetrics]:
     for name, records in newest.totals.records_out.items():
         yield SinkMetrics(name=name, records=records, per_second=found.rates.records_out.get(name, 0.0))
 
 
-def _step_values(step: StepFigures) -> dict[str, Any]:
+def _step_values(step: StepBatchMetrics) -> dict[str, Any]:
     return msgspec.structs.asdict(step) | {"watermark_ms": _ms(step.watermark)}
 
 

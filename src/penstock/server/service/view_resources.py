@@ -39,7 +39,7 @@ class Advice(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Resource):
-    """A committed micro-batch that is kept. What its figures would say is null when they are gone."""
+    """A committed micro-batch that is kept. What its metrics would say is null when they are gone."""
 
     batch: int
     committed_ms: int

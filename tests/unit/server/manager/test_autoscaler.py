@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.cli import app
 from penstock.errors import LeadershipLostError
-from penstock.metrics.batch_metrics import FiguresWriter
+from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.server.lifecycle.decisions import Decision
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager.autoscaler import Autoscaler
@@ -58,7 +58,7 @@ class World:
         checkpoint = self.service.checkpoint(self.id)
         checkpoint.mkdir(parents=True)
         Checkpoint(checkpoint).begin(Lineage("a", "shop", KEY_GROUPS, job.tasks, ("visits",)))
-        self.writer = FiguresWriter(checkpoint)
+        self.writer = BatchMetricsWriter(checkpoint)
         self.written = 0
 
     def start_manager(self, name: str) -> None:
@@ -79,9 +79,9 @@ class World:
             self.store.record(self.leader, row, Decision(status, reason="so it is"), host="here")
 
     def look(self) -> bool:
-        for figures in self.job.figures[self.written :]:
-            self.writer.append(figures)
-        self.written = len(self.job.figures)
+        for metrics in self.job.metrics[self.written :]:
+            self.writer.append(metrics)
+        self.written = len(self.job.metrics)
         return self.autoscaler.look(self.leader)
 
     def run(self, seconds: float, look_s: float = 20.0) -> None:
@@ -247,7 +247,7 @@ def test_the_cool_down_counts_from_a_users_rescale(worlds: Any) -> None:
 
 
 def test_a_rescale_beside_the_manager_counts(worlds: Any) -> None:
-    """`penstock rescale CHECKPOINT` shows in the figures only."""
+    """`penstock rescale CHECKPOINT` shows in the metrics only."""
     world = worlds(busy(3000.0))
     world.job.run(60)
     world.job.tasks = 2
@@ -280,7 +280,7 @@ def test_one_that_does_not_lead_changes_nothing(worlds: Any) -> None:
     assert world.rescales() == []
 
 
-def test_figures_of_a_run_that_has_died_do_not_count(worlds: Any) -> None:
+def test_metrics_of_a_run_that_has_died_do_not_count(worlds: Any) -> None:
     """A job that was started again is judged by its new run."""
     world = worlds(busy())
     world.job.run(60)
@@ -290,12 +290,12 @@ def test_figures_of_a_run_that_has_died_do_not_count(worlds: Any) -> None:
     assert not world.home.scaling(world.id).exists()
 
 
-def test_damaged_figures_hold_up_nobody(worlds: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_metrics_hold_up_nobody(worlds: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The job keeps its tasks, and the log says what is wrong."""
     world = worlds(busy())
     world.job.run(60)
     world.look()
-    path = next((world.service.checkpoint(world.id) / "figures").iterdir())
+    path = next((world.service.checkpoint(world.id) / "metrics").iterdir())
     with path.open("ab") as file:
         file.write(b"{}\n")
     world.carry_out()
