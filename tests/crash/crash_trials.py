@@ -11,7 +11,7 @@ from typing import Literal
 from broker_model import Brokers
 from crash_model import Loss, after_kill, after_power_loss
 from disk_tree import Op, Tree
-from life import Ended, Life, Story
+from life import Ended, Life, Scenario
 from oracle import refusal_fault, violations
 from recording_broker import brokers_after
 
@@ -38,7 +38,7 @@ _NEVER_READ = re.compile(r"/\.\.?[^/]+\.[0-9a-f-]{36}\.tmp(\.crc)?$")
 class Recorded:
     """A life that went well: the disk and the brokers before, the operations, and how far it was."""
 
-    story: Story
+    scenario: Scenario
     base: Tree
     ops: Sequence[Op]
     brokers: Brokers
@@ -77,16 +77,16 @@ class NotRightError(AssertionError):
     """A life without any crash has not come to its right end."""
 
 
-def record(life: Life, story: Story) -> Recorded:
-    """Live a story without crashes."""
-    life.begin(story)
+def record(life: Life, scenario: Scenario) -> Recorded:
+    """Live a scenario without crashes."""
+    life.begin(scenario)
     ended = life.live()
     if ended.error is not None:
         raise ended.error
     found = violations(life)
     if found:
         raise NotRightError("; ".join(found))
-    return Recorded(story, life.disk.base, list(life.disk.ops), life.brokers.base)
+    return Recorded(scenario, life.disk.base, list(life.disk.ops), life.brokers.base)
 
 
 def disk_after(recorded: Recorded, crash: Crash) -> Tree:
@@ -102,12 +102,12 @@ def crash(life: Life, recorded: Recorded, crash: Crash, tree: Tree | None = None
     tree = disk_after(recorded, crash) if tree is None else tree
     with life.disk.durably():
         tree.put(life.root)
-    life.story = recorded.story
+    life.scenario = recorded.scenario
     life.brokers.forget()
     life.go_on(tree, brokers_after(recorded.brokers, recorded.ops, crash.at, outlived=crash.outlived))
     marks = [op.note for op in recorded.ops[: crash.at] if op.kind == "mark"]
-    run, action = resumed(recorded.story, marks[-1] if marks else (0, 0))
-    if crash.stops and _left_for_savepoint(recorded.story, run, action):
+    run, action = resumed(recorded.scenario, marks[-1] if marks else (0, 0))
+    if crash.stops and _left_for_savepoint(recorded.scenario, run, action):
         run, action = run + 1, 0
     ended = life.start_and_stop(run) if crash.stops else Ended(finished=True)
     if ended.error is None:
@@ -115,18 +115,18 @@ def crash(life: Life, recorded: Recorded, crash: Crash, tree: Tree | None = None
     return judge(life, ended, power_failed=crash.loss is not None)
 
 
-def resumed(story: Story, mark: tuple[int, int]) -> tuple[int, int]:
-    """Where a story goes on: behind the last run the job is started once more."""
+def resumed(scenario: Scenario, mark: tuple[int, int]) -> tuple[int, int]:
+    """Where a scenario goes on: behind the last run the job is started once more."""
     run, action = mark
-    if run < len(story.runs):
+    if run < len(scenario.runs):
         return run, action
-    return len(story.runs) - 1, len(story.runs[-1].actions)
+    return len(scenario.runs) - 1, len(scenario.runs[-1].actions)
 
 
-def _left_for_savepoint(story: Story, run: int, action: int) -> bool:
+def _left_for_savepoint(scenario: Scenario, run: int, action: int) -> bool:
     """Whether all of a run has happened, and the next one begins from its savepoint: then it takes nothing more."""
-    is_over = action >= len(story.runs[run].actions)
-    return is_over and run + 1 < len(story.runs) and story.runs[run + 1].from_savepoint
+    is_over = action >= len(scenario.runs[run].actions)
+    return is_over and run + 1 < len(scenario.runs) and scenario.runs[run + 1].from_savepoint
 
 
 def judge(life: Life, ended: Ended, *, power_failed: bool) -> Outcome:

@@ -23,8 +23,8 @@ class Op(NamedTuple):
 
     `make` creates the node under a name, `name` gives it a further one (a link), `unname` takes one away, `move` is a
     rename. What is `durable` is there after a power loss, too: it was done by somebody who takes care of that. A `mark`
-    changes nothing; it says how far the story was, and a `note` is for whoever reads the marks. `broker` changes what
-    brokers hold (`recording_broker.py`), and nothing on the disk.
+    changes nothing; it says how far the scenario was, and a `note` is for whoever reads the marks. `broker` changes
+    what brokers hold (`recording_broker.py`), and nothing on the disk.
     """
 
     kind: OpKind

@@ -34,7 +34,7 @@ from penstock.jobs.settings import RunSettings
 from penstock.savepoints import snapshot_capture
 from penstock.spark import lazy_pickle, query
 
-__all__ = ["Action", "Ended", "Life", "Run", "Story"]
+__all__ = ["Action", "Ended", "Life", "Run", "Scenario"]
 
 ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart", "grow"]
 _MOST_TICKS = 400
@@ -85,7 +85,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Story:
+class Scenario:
     """All that happens to a job: its runs, the files that its streams get, and the commands that are sent.
 
     `topics` names the streams and sinks, also commands, receipts and dead letters, that are topics; `topic_options` is
@@ -120,7 +120,7 @@ class Ended:
 
 
 class Life:
-    """Lives a story in a folder. Enter it once; then any number of crashes may be tried."""
+    """Lives a scenario in a folder. Enter it once; then any number of crashes may be tried."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "disk"
@@ -190,21 +190,21 @@ class Life:
         with self.disk.durably():
             path.rename(path.with_name(f".taken-{path.name}"))
 
-    def begin(self, story: Story) -> None:
+    def begin(self, scenario: Scenario) -> None:
         """Begin with an empty disk."""
-        self.story = story
+        self.scenario = scenario
         self._uuids = 0
-        if story.job.name not in self._jobs:
-            self._jobs[story.job.name] = story.job.make()
+        if scenario.job.name not in self._jobs:
+            self._jobs[scenario.job.name] = scenario.job.make()
         with self.disk.durably():
             for path in self.root.iterdir():
                 shutil.rmtree(path)
-            for stream in (*story.job.streams, "commands"):
+            for stream in (*scenario.job.streams, "commands"):
                 (self.root / "in" / stream).mkdir(parents=True)
             (self.root / "out").mkdir()
         self.brokers.forget()
-        for topic in sorted(story.topics):
-            count = _SINK_PARTITIONS if topic in (*story.job.sinks, *_OWN_SINKS) else story.partitions
+        for topic in sorted(scenario.topics):
+            count = _SINK_PARTITIONS if topic in (*scenario.job.sinks, *_OWN_SINKS) else scenario.partitions
             self.brokers.do_durably(Change("topic", topic, count=count))
         self.disk.begin()
         self.brokers.begin(self.brokers.state)
@@ -220,7 +220,7 @@ class Life:
         """Live on from an action of a run, to the end or until the process dies."""
         self._begin_process()
         try:
-            for number in range(run, len(self.story.runs)):
+            for number in range(run, len(self.scenario.runs)):
                 self._live(number, action if number == run else 0)
                 self.disk.mark((number + 1, 0))
         except Died as e:
@@ -232,7 +232,7 @@ class Life:
     def start_and_stop(self, run: int) -> Ended:
         """Start a run that is stopped while it starts; then the first stream has more."""
         self._begin_process()
-        conductor = _Conductor(self, run, len(self.story.runs[run].actions))
+        conductor = _Conductor(self, run, len(self.scenario.runs[run].actions))
         conductor.stops = True
         try:
             self._job(run).run(conductor)  # type: ignore[arg-type]
@@ -251,20 +251,20 @@ class Life:
 
     def settings(self, run: Run) -> RunSettings:
         """The settings of a run."""
-        story, root = self.story, self.root
+        scenario, root = self.scenario, self.root
         bindings = {}
-        for stream in story.job.streams:
-            bindings[stream] = f"jsonl:{root}/in/{stream}{story.options.get(stream, '')}"
-            if story.journaled and stream == "readings":
+        for stream in scenario.job.streams:
+            bindings[stream] = f"jsonl:{root}/in/{stream}{scenario.options.get(stream, '')}"
+            if scenario.journaled and stream == "readings":
                 bindings[stream] = "socket://localhost:1"
-        for sink in story.job.sinks:
-            bindings[sink] = f"{story.form}:{root}/out/{sink}"
+        for sink in scenario.job.sinks:
+            bindings[sink] = f"{scenario.form}:{root}/out/{sink}"
         bindings["dead-letters"] = f"jsonl:{root}/out/dead-letters"
-        if story.job.commanded is not None and not story.own_commands:
+        if scenario.job.commanded is not None and not scenario.own_commands:
             bindings["commands"] = f"jsonl:{root}/in/commands"
-        for name in story.topics:
-            start = "" if name in (*story.job.sinks, *_OWN_SINKS) else "start=earliest"
-            options = "&".join(filter(None, (start, story.topic_options.get(name, ""))))
+        for name in scenario.topics:
+            start = "" if name in (*scenario.job.sinks, *_OWN_SINKS) else "start=earliest"
+            options = "&".join(filter(None, (start, scenario.topic_options.get(name, ""))))
             bindings[name] = f"kafka://model:9092/{name}?{options}".rstrip("?")
         savepoint = None
         if run.from_savepoint:
@@ -274,8 +274,8 @@ class Life:
             bindings=bindings,
             bounded=run.bounded,
             checkpoint=str(root / run.checkpoint),
-            parallelism=story.parallelism,
-            retained_batches=story.retained,
+            parallelism=scenario.parallelism,
+            retained_batches=scenario.retained,
             started_by="tester",
             lock_timeout_s=0,
             allow_write=(str(root),),
@@ -284,7 +284,7 @@ class Life:
         )
 
     def _live(self, number: int, action: int) -> None:
-        run = self.story.runs[number]
+        run = self.scenario.runs[number]
         conductor = _Conductor(self, number, action)
         if run.early_stop and action == 0:
             conductor.stops = True
@@ -292,7 +292,7 @@ class Life:
         conductor.do_rest()
 
     def _job(self, run: int) -> JobRunner:
-        return JobRunner(self._jobs[self.story.job.name], self.settings(self.story.runs[run]))
+        return JobRunner(self._jobs[self.scenario.job.name], self.settings(self.scenario.runs[run]))
 
     @property
     def query(self) -> ModelQuery:
@@ -303,23 +303,23 @@ class Life:
 
     def feed(self, stream: str) -> None:
         """Give a stream its next file."""
-        if stream in self.story.topics:
-            self._write(stream, self.story.feed[stream])
+        if stream in self.scenario.topics:
+            self._write(stream, self.scenario.feed[stream])
             return
         folder = self.root / "in" / stream
         there = len(self._files(stream))
-        files = self.story.feed[stream]
+        files = self.scenario.feed[stream]
         if there < len(files):
             self._give(folder, f"{there:04}.jsonl", files[there])
 
     def send(self) -> None:
         """Send the next command."""
-        if "commands" in self.story.topics:
-            self._write("commands", [[command] for command in self.story.commands])
+        if "commands" in self.scenario.topics:
+            self._write("commands", [[command] for command in self.scenario.commands])
             return
         there = len(self._files("commands"))
-        if there < len(self.story.commands):
-            command = self.story.commands[there]
+        if there < len(self.scenario.commands):
+            command = self.scenario.commands[there]
             if command["kind"] == "dump-state":
                 to = command["payload"]["to"].replace("{root}", str(self.root))
                 command = {**command, "payload": {**command["payload"], "to": to}}
@@ -340,7 +340,7 @@ class Life:
 
     @property
     def _command_folder(self) -> Path:
-        if self.story.own_commands:
+        if self.scenario.own_commands:
             return self.root / "checkpoint" / "commands"
         return self.root / "in" / "commands"
 
@@ -358,7 +358,7 @@ class Life:
 
     def post(self, run: int, action: Action) -> str:
         """Ask the running job for something; gives the id of the request."""
-        checkpoint = self.root / self.story.runs[run].checkpoint
+        checkpoint = self.root / self.scenario.runs[run].checkpoint
         if action.kind == "rescale":
             request = new_request("rescale", parallelism=action.parallelism, by="tester")
         else:
@@ -378,7 +378,7 @@ class Life:
 
     def answered(self, run: int, request: str) -> bool:
         """Whether a request has its answer."""
-        return answer_to(self.root / self.story.runs[run].checkpoint, request) is not None
+        return answer_to(self.root / self.scenario.runs[run].checkpoint, request) is not None
 
 
 def _number_of(path: Path) -> tuple[str, str]:
@@ -391,7 +391,7 @@ class _Conductor(threading.Event):
     def __init__(self, life: Life, run: int, action: int) -> None:
         super().__init__()
         self._life, self._run, self._next = life, run, action
-        self._actions = life.story.runs[run].actions
+        self._actions = life.scenario.runs[run].actions
         self._request: str | None = None
         self._ticks = 0
         self.stops = False
@@ -405,7 +405,7 @@ class _Conductor(threading.Event):
         if self._ticks > _MOST_TICKS:
             raise AssertionError("the run does not end")
         if self.stops:
-            if not self._life.story.runs[self._run].bounded:
+            if not self._life.scenario.runs[self._run].bounded:
                 self._life.query.refuses_on_stop = True
             return True
         for receiver in RECEIVERS:
@@ -470,6 +470,8 @@ class _Conductor(threading.Event):
     def _check_savepoint(self, action: Action) -> None:
         """Nobody goes on without the savepoint that was asked for."""
         if action.savepoint and self._request is not None:
-            answer = answer_to(self._life.root / self._life.story.runs[self._run].checkpoint, self._request)
+            answer = answer_to(
+                self._life.root / self._life.scenario.runs[self._run].checkpoint, self._request
+            )
             if answer is None or (answer.error and "no micro-batch yet" not in answer.error):
                 raise penstock.errors.JobFailedError(f"There is no savepoint: {answer}")

@@ -49,19 +49,19 @@ def refusal_fault(error: BaseException) -> str | None:
 
 def violations(life: Life) -> list[str]:
     """What is not as it must be, in sentences."""
-    story = life.story
+    scenario = life.scenario
     adjusted: dict[str, int] = collections.defaultdict(int)
-    for command in story.commands:
+    for command in scenario.commands:
         if command["kind"] == "adjust":
             for key in command["target"]["keys"]:
                 adjusted[key] += command["payload"]
-    expected = story.job.expected(story.feed, adjusted)
+    expected = scenario.job.expected(scenario.feed, adjusted)
     # Whatever transaction a killed process has left open has ended by then.
     life.brokers.sleep(_LONG_S)
     found: list[str] = []
     for sink, rows in expected.in_order.items():
         got = _by_key(_rows(life, sink))
-        if not story.is_exactly_once(sink):
+        if not scenario.is_exactly_once(sink):
             got = {key: list(dict.fromkeys(told)) for key, told in got.items()}
         found += _differences(sink, rows, got)
     for sink, wanted in expected.sets.items():
@@ -83,9 +83,9 @@ def violations(life: Life) -> list[str]:
 
 def _rows(life: Life, sink: str, form: str | None = None) -> list[dict[str, Any]]:
     """All records that a folder got, in the order of its files."""
-    if sink in life.story.topics:
+    if sink in life.scenario.topics:
         return _messages(life, sink)
-    form = form or life.story.form
+    form = form or life.scenario.form
     found: list[dict[str, Any]] = []
     for path in sorted((life.root / "out" / sink).glob(f"part-*.{form}")):
         if form == "jsonl":
@@ -107,7 +107,7 @@ def _rows(life: Life, sink: str, form: str | None = None) -> list[dict[str, Any]
 def _dead_letters(life: Life) -> list[Any]:
     """The dead letters, each once where its topic may have it more often."""
     rows = _rows(life, "dead-letters", "jsonl")
-    if life.story.is_exactly_once("dead-letters"):
+    if life.scenario.is_exactly_once("dead-letters"):
         return rows
     return list({json.dumps(row, sort_keys=True) for row in rows})
 
@@ -145,7 +145,7 @@ def _set_differences(life: Life, sink: str, wanted: list[Any], rows: list[dict[s
         "reminders": lambda row: row["room"],
     }[sink]
     ours, theirs = collections.Counter(wanted), collections.Counter(map(read, rows))
-    if not life.story.is_exactly_once(sink):
+    if not life.scenario.is_exactly_once(sink):
         theirs = collections.Counter({row: min(count, ours[row] or 1) for row, count in theirs.items()})
     if ours == theirs:
         return []
@@ -160,17 +160,17 @@ def _minute(text: Any) -> str:
 def _receipt_differences(life: Life) -> list[str]:
     """Each command has each of its receipts once."""
     told: dict[str, list[str]] = collections.defaultdict(list)
-    for checkpoint in {run.checkpoint for run in life.story.runs}:
+    for checkpoint in {run.checkpoint for run in life.scenario.runs}:
         for path in sorted((life.root / checkpoint / "receipts").glob("*.jsonl")):
             for line in path.read_text().splitlines():
                 receipt = json.loads(line)
                 told[receipt["id"]].append(receipt["status"])
     found = _untold(life, "in the checkpoint", told)
-    if "receipts" in life.story.topics:
+    if "receipts" in life.scenario.topics:
         sent: dict[str, list[str]] = collections.defaultdict(list)
         for receipt in _messages(life, "receipts"):
             sent[receipt["id"]].append(receipt["status"])
-        if not life.story.is_exactly_once("receipts"):
+        if not life.scenario.is_exactly_once("receipts"):
             sent = {key: list(dict.fromkeys(statuses)) for key, statuses in sent.items()}
         found += _untold(life, "in their topic", sent)
     return found
@@ -179,14 +179,14 @@ def _receipt_differences(life: Life) -> list[str]:
 def _untold(life: Life, where: str, told: dict[str, list[str]]) -> list[str]:
     return [
         f"the command {command['id']} has {where} the receipts {told.get(command['id'])} in place of {_STATUSES}"
-        for command in life.story.commands
+        for command in life.scenario.commands
         if told.get(command["id"]) != _STATUSES
     ]
 
 
 def _state(life: Life) -> dict[str, dict[Any, Any]]:
     """What the steps hold after the last micro-batch, by step and state."""
-    checkpoint = Checkpoint(life.root / life.story.runs[-1].checkpoint)
+    checkpoint = Checkpoint(life.root / life.scenario.runs[-1].checkpoint)
     newest = max(batch_numbers(checkpoint.spark_folder / "commits"), default=-1)
     state = read_described(checkpoint.folder)
     found: dict[str, dict[Any, Any]] = {}

@@ -53,7 +53,7 @@ class RecordingDisk:
         self._open_files = {}
 
     def mark(self, note: Any) -> None:
-        """Take note of how far the story is."""
+        """Take note of how far the scenario is."""
         self._record(Op("mark", note=note))
 
     @contextlib.contextmanager

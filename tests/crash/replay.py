@@ -16,14 +16,14 @@ from schedules import live_schedule, schedule
 def main() -> int:
     """Print the schedule, what happened in it, and what came of it."""
     wanted = schedule(int(sys.argv[1]))
-    print(f"job {wanted.story.job.name}, {wanted.story.parallelism} tasks, {wanted.story.form}")
-    for number, run in enumerate(wanted.story.runs):
+    print(f"job {wanted.scenario.job.name}, {wanted.scenario.parallelism} tasks, {wanted.scenario.form}")
+    for number, run in enumerate(wanted.scenario.runs):
         print(f"run {number}: {', '.join(map(str, run.actions)) or 'nothing'}")
-    if wanted.story.topics:
-        options = wanted.story.topic_options
+    if wanted.scenario.topics:
+        options = wanted.scenario.topic_options
         print(
             "topics:",
-            ", ".join(f"{name} {options.get(name, '')}".strip() for name in sorted(wanted.story.topics)),
+            ", ".join(f"{name} {options.get(name, '')}".strip() for name in sorted(wanted.scenario.topics)),
         )
     for fault in (*wanted.faults, *wanted.refusals):
         print(f"fault: {fault}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crash_jobs import BEGIN, JOBS, Row
-from life import Action, Run, Story
+from life import Action, Run, Scenario
 
 __all__ = [
     "FEED",
@@ -68,7 +68,7 @@ def _pause(kind: str, number: int) -> Row:
 
 
 def _dump(number: int) -> Row:
-    # The place is filled in when the story is told, since it depends on the folder.
+    # The place is filled in when the scenario is told, since it depends on the folder.
     return {
         "id": f"dump{number}",
         "kind": "dump-state",
@@ -85,9 +85,9 @@ def make_story(
     feed: Mapping[str, Any] | None = None,
     bad: int | None = None,
     **more: Any,
-) -> Story:
-    """A story of a job whose readings come in files of so many records."""
-    return Story(JOBS[job], runs, {"readings": readings(files, bad=bad), **(feed or {})}, commands, **more)
+) -> Scenario:
+    """A scenario of a job whose readings come in files of so many records."""
+    return Scenario(JOBS[job], runs, {"readings": readings(files, bad=bad), **(feed or {})}, commands, **more)
 
 
 def make_run(*actions: Action, **more: Any) -> Run:
@@ -105,7 +105,7 @@ _JOURNAL = {"journaled": True}
 
 MAIN = "a folder, a folder sink, commands"
 
-KINDS: dict[str, Story] = {
+KINDS: dict[str, Scenario] = {
     MAIN: make_story(
         "counts", make_run(FEED, TURN, SEND, FEED, TURN, FEED), files=(4, 4, 3), commands=adjustments(1)
     ),
@@ -144,7 +144,7 @@ KINDS: dict[str, Story] = {
     "few micro-batches are kept": make_story(
         "counts", make_run(*[FEED, TURN] * 7), files=(2,) * 7, retained=2
     ),
-    "dead letters": Story(
+    "dead letters": Scenario(
         JOBS["counts"], (make_run(FEED, TURN, FEED, TURN),), {"readings": readings((4, 4), bad=5)}
     ),
     "two sinks": make_story("two-sinks", make_run(FEED, TURN, FEED, TURN), files=(12, 9)),

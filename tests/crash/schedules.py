@@ -1,4 +1,4 @@
-"""Random schedules: a story, and crashes and faults of disk and brokers, that follow from a seed, lived to the end."""
+"""Random schedules: a scenario with crashes and faults of disk and brokers, made from a seed and run to its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crash_jobs import JOBS, Row
 from crash_model import POWER_LOSSES, Loss, after_power_loss
 from crash_trials import Outcome, judge, resumed
 from disk_tree import Op
-from life import Action, Life, Run, Story
+from life import Action, Life, Run, Scenario
 from recording_broker import Refusal, RefusalKind
 from recording_disk import Died
 from run_kinds import ROOMS, adjustments, readings
@@ -57,14 +57,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A story, and the fault of each process that lives it; those behind have none.
+    """A scenario, and the fault of each process that lives it; those behind have none.
 
     `refusals` are what happens at the brokers, whichever process lives then; `rest_s` is how long it takes until the
     job is started again.
     """
 
     seed: int
-    story: Story
+    scenario: Scenario
     faults: tuple[Fault, ...]
     refusals: tuple[Refusal, ...] = ()
     rest_s: float = 1.0
@@ -82,24 +82,24 @@ class Told:
 def schedule(seed: int, *, power: bool = True) -> Schedule:
     """The schedule of a seed; without `power` it has no power losses."""
     chance = random.Random(seed)
-    story = _story(chance)
+    scenario = _scenario(chance)
     faults = tuple(_fault(chance, power=power) for _ in range(chance.choice((1, 1, 2, 2, 3))))
     # Chances of their own, so that the other schedules stay what they are.
     own = random.Random(f"{seed}/brokers")
     if own.random() >= _WITH_TOPICS:
-        return Schedule(seed, story, faults)
-    story = _on_topics(own, story)
+        return Schedule(seed, scenario, faults)
+    scenario = _on_topics(own, scenario)
     refusals = tuple(_refusal(own) for _ in range(own.choice((0, 1, 1, 2, 3))))
-    return Schedule(seed, story, faults, refusals, own.choice((1.0, 20.0, 150.0)))
+    return Schedule(seed, scenario, faults, refusals, own.choice((1.0, 20.0, 150.0)))
 
 
-def _on_topics(own: random.Random, story: Story) -> Story:
-    """The story with topics in the place of some folders."""
-    job = story.job
+def _on_topics(own: random.Random, scenario: Scenario) -> Scenario:
+    """The scenario with topics in the place of some folders."""
+    job = scenario.job
     able = [*job.streams, *job.sinks]
     if job.name == "counts":
         able.append("dead-letters")
-    if story.commands:
+    if scenario.commands:
         able += ["commands", "receipts"]
     chosen = [name for name in able if own.random() < 0.6] or [able[-1]]
     options = {
@@ -109,15 +109,15 @@ def _on_topics(own: random.Random, story: Story) -> Story:
     }
     if own.random() < 0.3:
         options["readings"] = f"max_records_per_batch={own.randint(2, 9)}"
-    runs = story.runs
+    runs = scenario.runs
     partitions = own.randint(1, 3)
     if job.name == "stateless" and "readings" in chosen:
         grow = Action("grow", partitions=partitions + own.randint(1, 2))
         runs = tuple(replace(run, actions=_with(own, run.actions, grow)) for run in runs)
     return replace(
-        story,
+        scenario,
         runs=runs,
-        journaled=story.journaled and "readings" not in chosen,
+        journaled=scenario.journaled and "readings" not in chosen,
         topics=frozenset(chosen),
         topic_options=options,
         partitions=partitions,
@@ -147,7 +147,7 @@ def _fault(chance: random.Random, *, power: bool) -> Fault:
     return Fault(at, loss, stops=chance.random() < 0.25)
 
 
-def _story(chance: random.Random) -> Story:
+def _scenario(chance: random.Random) -> Scenario:
     job = JOBS[chance.choice([*JOBS, "counts", "counts", "two-sinks", "two-levels"])]
     files = [chance.randint(1, 5) for _ in range(chance.randint(2, 6))]
     takes = job.commanded is not None
@@ -171,7 +171,7 @@ def _story(chance: random.Random) -> Story:
         runs[place - 1] = Run((*ended, Action("turn"), Action("stop request", savepoint=True)))
         second = [Run(r.actions, r.bounded, r.early_stop, "second", True) for r in runs[place:]]
         runs = [*runs[:place], *second]
-    return Story(
+    return Scenario(
         job,
         tuple(runs),
         feed,
@@ -200,7 +200,7 @@ def _cut(chance: random.Random, actions: list[Action]) -> list[Run]:
 def live_schedule(life: Life, wanted: Schedule) -> Told:
     """Live a schedule to its end, and judge what is there then."""
     life.seed = wanted.seed
-    life.begin(wanted.story)
+    life.begin(wanted.scenario)
     life.brokers.refusals = [replace(refusal) for refusal in wanted.refusals]
     told = Told(Outcome("went on"))
     mark = (0, 0)
@@ -213,7 +213,7 @@ def live_schedule(life: Life, wanted: Schedule) -> Told:
         met = _Faults(fault)
         life.disk.before = met
         life.disk.on_read = met.read if fault is not None and fault.code == errno.EIO else None
-        run, action = resumed(wanted.story, mark)
+        run, action = resumed(wanted.scenario, mark)
         told.trace.append(f"start of run {run} at action {action}, with {fault or 'no fault'}")
         ended = life.start_and_stop(run) if stops else None
         if ended is None or ended.error is None:

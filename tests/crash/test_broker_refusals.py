@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from life import Life, Story
+from life import Life, Scenario
 from planted_faults import PLANTED
 from recording_broker import Refusal
 from reliability import note_result
@@ -24,19 +24,21 @@ REFUSALS: dict[str, dict[str, Any]] = {
 }
 
 
-def _requests(life: Life, story: Story) -> int:
-    """How many requests a story makes when all is well."""
-    told = live_schedule(life, Schedule(0, story, ()))
+def _requests(life: Life, scenario: Scenario) -> int:
+    """How many requests a scenario makes when all is well."""
+    told = live_schedule(life, Schedule(0, scenario, ()))
     assert told.outcome.result == "went on", told.outcome.why
     return life.brokers.requests
 
 
-def _refused(life: Life, story: Story, refusal: str, stride: int, first: int = 1) -> tuple[int, list[str]]:
+def _refused(
+    life: Life, scenario: Scenario, refusal: str, stride: int, first: int = 1
+) -> tuple[int, list[str]]:
     """How often that was met, at some of the requests, and what went wrong."""
     met, wrong = 0, []
-    for at in range(first, _requests(life, story) + 1, stride):
+    for at in range(first, _requests(life, scenario) + 1, stride):
         one = Refusal(at=at, **REFUSALS[refusal])
-        told = live_schedule(life, Schedule(0, story, (), (one,)))
+        told = live_schedule(life, Schedule(0, scenario, (), (one,)))
         met += told.faults["broker refuses"]
         if told.outcome.result != "went on":
             wrong.append(f"{one}: {told.outcome.why} {told.trace}")
@@ -55,11 +57,11 @@ def test_some_requests_are_refused(life: Life, refusal: str) -> None:
 def test_a_lost_answer_shows_a_transaction_that_does_not_ask(life: Life) -> None:
     """A commit of which nobody has heard is not done once more; a task that would do so is found."""
     (fault,) = (fault for fault in PLANTED if "does not ask" in fault.what)
-    story = TOPIC_KINDS[MAIN_TOPICS]
+    scenario = TOPIC_KINDS[MAIN_TOPICS]
     with fault.planted():
         found = (
-            live_schedule(life, Schedule(0, story, (), (Refusal("answer lost", at),)))
-            for at in range(20, _requests(life, story) + 1)
+            live_schedule(life, Schedule(0, scenario, (), (Refusal("answer lost", at),)))
+            for at in range(20, _requests(life, scenario) + 1)
         )
         assert any(told.outcome.result == "violation" for told in found)
 

@@ -27,10 +27,10 @@ def test_a_planted_fault_is_found(life: Life, fault: PlantedFault) -> None:
 
 
 def test_a_life_that_goes_wrong_without_a_crash_is_told(life: Life) -> None:
-    """What a story makes is compared before any crash is tried."""
-    story = KINDS["two sinks"]
-    wrong = type(story)(
-        story.job, story.runs, {"readings": [*story.feed["readings"], [{"room": "z", "value": 1}]]}
+    """What a scenario makes is compared before any crash is tried."""
+    scenario = KINDS["two sinks"]
+    wrong = type(scenario)(
+        scenario.job, scenario.runs, {"readings": [*scenario.feed["readings"], [{"room": "z", "value": 1}]]}
     )
     with pytest.raises(NotRightError, match="has of 'z' None"):
         record(life, wrong)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from life import Action, Story
+from life import Action, Scenario
 from run_kinds import (
     FEED,
     KINDS,
@@ -29,7 +29,7 @@ MAIN_TOPICS = "a topic, an exactly-once topic"
 
 
 def on_topics(topics: Iterable[str], **options: str) -> dict[str, Any]:
-    """What a story says of its topics; sinks are exactly once where nothing else is said of them."""
+    """What a scenario says of its topics; sinks are exactly once where nothing else is said of them."""
     names = frozenset(topics)
     sinks = names & {"totals", "thirds", "doubled", "sums", "reminders", "receipts", "dead-letters"}
     return {"topics": names, "topic_options": {**dict.fromkeys(sinks, EXACTLY_ONCE), **options}}
@@ -38,7 +38,7 @@ def on_topics(topics: Iterable[str], **options: str) -> dict[str, Any]:
 _BOTH = on_topics(["readings", "totals"])
 _AT_LEAST_ONCE = "delivery=at-least-once"
 
-TOPIC_KINDS: dict[str, Story] = {
+TOPIC_KINDS: dict[str, Scenario] = {
     MAIN_TOPICS: make_story("counts", make_run(FEED, TURN, FEED, TURN, FEED), files=(4, 4, 3), **_BOTH),
     "a topic, a folder": make_story("counts", make_run(FEED, TURN, FEED, TURN), **on_topics(["readings"])),
     "a folder, an exactly-once topic": make_story(

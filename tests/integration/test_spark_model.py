@@ -37,16 +37,16 @@ def test_the_model_writes_the_files_of_spark(spark: SparkSession, tmp_path: Path
     """One job with two micro-batches, on Spark and on the model: files of the same names."""
     kind = KINDS[MAIN]
     action = Action("feed")
-    story = type(kind)(
+    scenario = type(kind)(
         kind.job, (Run((action, action), bounded=True),), {"readings": kind.feed["readings"][:2]},
         options={"readings": "?max_files_per_batch=1"},
     )  # fmt: skip
     with Life(tmp_path / "model") as life:
-        life.begin(story)
+        life.begin(scenario)
         life.feed("readings")
         life.feed("readings")
         assert life.live().finished
-        settings = life.settings(story.runs[0])
+        settings = life.settings(scenario.runs[0])
         ours = _names(life.root / "checkpoint")
     real = tmp_path / "real"
     bindings = {

@@ -94,11 +94,11 @@ class Load:
 
     def check(self, checkpoint: Path) -> None:
         """Each command and each reading once, in receipts and outputs, and the sums are those of plain Python."""
-        stories: dict[str, list[str]] = {}
+        histories: dict[str, list[str]] = {}
         for _, receipts in read_receipts(checkpoint):
             for receipt in receipts:
-                stories.setdefault(receipt.id, []).append(receipt.status)
-        assert stories == {
+                histories.setdefault(receipt.id, []).append(receipt.status)
+        assert histories == {
             c["id"]: ["ACCEPTED", "VALIDATED", "DEGRADED" if c["payload"] < 0 else "APPLIED"]
             for c in self.commands
         }

@@ -229,10 +229,10 @@ class Run:
     def check(self) -> None:
         """Every command once: in its receipts, in what it emitted, in the sums, and in what readings saw."""
         receipts = [r for _, found in read_receipts(self.root / "checkpoint") for r in found]
-        stories: dict[str, list[str]] = {}
+        histories: dict[str, list[str]] = {}
         for receipt in receipts:
-            stories.setdefault(receipt.id, []).append(receipt.status)
-        assert stories == {
+            histories.setdefault(receipt.id, []).append(receipt.status)
+        assert histories == {
             c["id"]: ["ACCEPTED", "VALIDATED", "DEGRADED" if c["payload"] < 0 else "APPLIED"]
             for c in self.sent
         }

@@ -95,14 +95,14 @@ class Operator:
     def limit(self, key: int, value: object, *more: str) -> Result:
         return self.control(*limit_command(key, value), *more)
 
-    def story(self, command_id: str) -> dict[str, Any]:
+    def history(self, command_id: str) -> dict[str, Any]:
         """What status says, which is what history says."""
-        story = self.control("status", command_id, "-ojson").summary
+        history = self.control("status", command_id, "-ojson").summary
         lines = self.control("history", "--last=100", "-ojson").out.splitlines()
         (listed,) = [receipt for receipt in map(json.loads, lines) if receipt["id"] == command_id]
-        assert story["receipts"][-1] == listed
-        assert story["status"] == listed["status"]
-        return story
+        assert history["receipts"][-1] == listed
+        assert history["status"] == listed["status"]
+        return history
 
 
 def here(*arguments: str, environment: Mapping[str, str] | None = None) -> Result:
@@ -228,7 +228,7 @@ def steer_over_a_kill(
     assert sorted(bounds[:3], key=str) == [(1, 5), (1, 5), (5, None)]
     assert dict(bounds[3:]) == {1: 5, 2: 7, 3: 8, 4: None}
     statuses |= {"late": "APPLIED", again.summary["id"]: "APPLIED"}
-    assert {command_id: operator.story(command_id)["status"] for command_id in statuses} == statuses
+    assert {command_id: operator.history(command_id)["status"] for command_id in statuses} == statuses
     assert operator.control("history", "--step=limits", "--kind=limit", "-ojson").out.count("\n") == 5
     check_record(logged, stopped, checkpoint)
     # Skips where the tool cannot be had, so it comes last.

@@ -158,16 +158,16 @@ def status(
         called = _named(place[0] if len(place) == 2 else os.environ.get(CHECKPOINT_VARIABLE))
         command_id = place[-1]
         with servers.job(called) as target:
-            story = target.history_of(command_id)
+            history = target.history_of(command_id)
         if output is Output.json:
-            receipts = [] if story is None else [plain(receipt) for receipt in story.receipts]
-            newest = _SENT if story is None else story.last.status
+            receipts = [] if history is None else [plain(receipt) for receipt in history.receipts]
+            newest = _SENT if history is None else history.last.status
             print_json({"id": command_id, "status": newest, "receipts": receipts})
-        elif story is None:
+        elif history is None:
             print(f"{command_id}: sent, no receipt yet")
         else:
-            _show_story(story)
-        raise typer.Exit(0 if story is None else _CODES.get(story.last.status, 0))
+            _show_history(history)
+        raise typer.Exit(0 if history is None else _CODES.get(history.last.status, 0))
 
 
 @control_app.command()
@@ -185,16 +185,16 @@ def history(
     """List the latest commands that a job has read, newest last."""
     with errors_as_sentences(_NOT_SENT_CODE):
         with servers.job(_named(job)) as target:
-            stories = target.histories(step, kind, last)
+            histories = target.histories(step, kind, last)
         if output is Output.json:
-            for story in stories:
-                print_json(plain(story.last))
-        elif stories:
+            for history in histories:
+                print_json(plain(history.last))
+        elif histories:
             # A file has no width to fit into.
             console = Console(highlight=False)
             if not console.is_terminal:
                 console = Console(highlight=False, width=_FILE_COLUMNS)
-            console.print(_table(stories))
+            console.print(_table(histories))
         else:
             stderr.print("No such command has a receipt.")
 
@@ -305,19 +305,19 @@ def _print_receipt(show: Callable[..., None], receipt: Receipt) -> None:
     show("  ".join(parts), soft_wrap=True)
 
 
-def _show_story(story: CommandHistory) -> None:
+def _show_history(history: CommandHistory) -> None:
     console = Console(highlight=False)
-    last = story.last
+    last = history.last
     version = "" if last.version is None else f"  version {last.version}"
     title = f"{last.id}  {last.kind} {last.target}{version}  by {last.issued_by or '-'}"
     console.print(escaped(title), soft_wrap=True)
-    for receipt in story.receipts:
+    for receipt in history.receipts:
         _print_receipt(console.print, receipt)
     if last.details:
         console.print(escaped(last.details), soft_wrap=True)
 
 
-def _table(stories: list[CommandHistory]) -> Table:
+def _table(histories: list[CommandHistory]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("time", "id", "kind", "target"):
         table.add_column(title, overflow="fold")
@@ -327,7 +327,7 @@ def _table(stories: list[CommandHistory]) -> Table:
     for title in ("batch", "key groups", "keys"):
         table.add_column(title, justify="right")
     table.add_column("reason", overflow="fold")
-    for receipt in (story.last for story in stories):
+    for receipt in (history.last for history in histories):
         texts = (receipt.id, receipt.kind, receipt.target)
         table.add_row(
             format_instant(receipt.at),

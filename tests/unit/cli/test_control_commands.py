@@ -192,11 +192,11 @@ def test_status_tells_the_story_of_a_command(checkpoint: Path, command_id: str, 
     assert text.stdout.startswith(f"{command_id}  set heat/1  by ann\n2026-01-02T03:04:")
     found = control("status", command_id, "-ojson", PENSTOCK_CHECKPOINT=str(checkpoint))
     assert found.exit_code == code
-    story: dict[str, Any] = json.loads(found.stdout)
-    assert story["id"] == command_id
-    assert story["status"] == story["receipts"][-1]["status"]
+    history: dict[str, Any] = json.loads(found.stdout)
+    assert history["id"] == command_id
+    assert history["status"] == history["receipts"][-1]["status"]
     if command_id == "good":
-        assert story["receipts"][-1]["details"] == [1]
+        assert history["receipts"][-1]["details"] == [1]
         assert "key groups 1, keys 2" in text.stdout
     elif command_id == "bad":
         assert "[no] such state" in text.stdout

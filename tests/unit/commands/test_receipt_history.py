@@ -1,4 +1,4 @@
-"""Histories: the stories of commands in the receipts of a job, and waiting for one."""
+"""Histories: the histories of commands in the receipts of a job, and waiting for one."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_the_newest_histories_are_read_from_the_end(checkpoint: Path, decoded: list[bytes]) -> None:
     """Oldest first, and no receipt more than is needed."""
-    stories = find_newest_histories(checkpoint, everything, 3)
-    assert [story.last.id for story in stories] == ["b8", "a9", "b9"]
+    histories = find_newest_histories(checkpoint, everything, 3)
+    assert [history.last.id for history in histories] == ["b8", "a9", "b9"]
     assert len(decoded) == 2 + 3 + 2
     assert len(find_newest_histories(checkpoint, everything, 100)) == 20
     assert find_newest_histories(checkpoint.parent, everything, 5) == []
@@ -66,8 +66,8 @@ def test_stories_are_chosen_by_step_and_kind(checkpoint: Path) -> None:
     """A command to the whole job belongs to the steps that take its kind from it."""
 
     def ids(step: str | None, kind: str | None = None) -> list[str]:
-        stories = find_newest_histories(checkpoint, CommandFilter(ENTRY, step, kind), 3)
-        return [story.last.id for story in stories]
+        histories = find_newest_histories(checkpoint, CommandFilter(ENTRY, step, kind), 3)
+        return [history.last.id for history in histories]
 
     assert ids("heat") == ["b8", "a9", "b9"]
     assert ids("names") == []
@@ -79,12 +79,12 @@ def test_stories_are_chosen_by_step_and_kind(checkpoint: Path) -> None:
 
 def test_a_story_has_all_receipts_of_its_command(checkpoint: Path, decoded: list[bytes]) -> None:
     """In order; what is only alike is not it."""
-    story = find_history(checkpoint, "a7")
-    assert story is not None
-    assert [receipt.status for receipt in story.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
+    history = find_history(checkpoint, "a7")
+    assert history is not None
+    assert [receipt.status for receipt in history.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
     assert len(decoded) == 3
-    assert plain(story.last)["details"] == {"x": 1}
-    assert plain(story.last)["reason"] == ""
+    assert plain(history.last)["details"] == {"x": 1}
+    assert plain(history.last)["reason"] == ""
     assert find_history(checkpoint, "a") is None
     assert find_history(checkpoint, "set") is None
 
@@ -96,9 +96,9 @@ def test_an_id_that_came_twice_has_its_newest_story(checkpoint: Path) -> None:
         10,
         [*receipts("a7", "REJECTED", 10), *receipts("a7", "DEGRADED", 10, target="names/x")],
     )
-    story = find_history(checkpoint, "a7")
-    assert story is not None
-    assert (story.last.status, story.last.target, len(story.receipts)) == ("DEGRADED", "names/x", 3)
+    history = find_history(checkpoint, "a7")
+    assert history is not None
+    assert (history.last.status, history.last.target, len(history.receipts)) == ("DEGRADED", "names/x", 3)
     assert [s.last.status for s in find_newest_histories(checkpoint, everything, 2)] == [
         "REJECTED",
         "DEGRADED",

@@ -85,13 +85,13 @@ class Managed:
     def rescales(self) -> list[tuple[int, int]]:
         return [(o.arguments["before"], o.arguments["parallelism"]) for o in self.store.rescales(self.id)]
 
-    def story(self) -> list[Any]:
+    def history(self) -> list[Any]:
         return [(event.what, event.detail) for event in self.service.events(self.id)]
 
     def until(self, done: Callable[[], bool], work: Callable[[], Any] = lambda: None) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not done():
-            assert time.monotonic() < deadline, (self.story(), self.service.get(self.id).scaling)
+            assert time.monotonic() < deadline, (self.history(), self.service.get(self.id).scaling)
             work()
             time.sleep(0.05)
 

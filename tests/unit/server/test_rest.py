@@ -290,8 +290,8 @@ def test_a_command_is_sent(place: RestPlace) -> None:
     assert {record["id"] for record in written} == {sent.json()["id"]}
     assert written[0]["issued_by"] == "operator-person"
     assert written[0]["payload"] == {"limit": 21.5}
-    story = place.ask("GET", sent.headers["Location"]).json()
-    assert (story["status"], story["target"], story["receipts"]) == ("SENT", "thermostat/5", [])
+    history = place.ask("GET", sent.headers["Location"]).json()
+    assert (history["status"], history["target"], history["receipts"]) == ("SENT", "thermostat/5", [])
     assert place.ask("GET", path).json() == {"items": [], "next": None}
     assert place.ask("GET", f"{path}/other").status_code == 404
 

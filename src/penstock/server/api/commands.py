@@ -26,7 +26,7 @@ from penstock.errors import CommandRefusedError, UnknownIdError
 from penstock.server.api.access import Role
 from penstock.server.api.changes import IdempotencyKey
 from penstock.server.api.context import Service
-from penstock.server.api.models import Command, CommandStory, Page, SentCommand
+from penstock.server.api.models import Command, CommandReceipts, Page, SentCommand
 from penstock.server.api.routes import Asker, JobId, Limit, needs, new_router
 from penstock.server.service.job_resources import ID_PATTERN
 from penstock.server.service.service import JobService
@@ -98,11 +98,11 @@ def list_commands(
     ] = None,
     kind: Annotated[str | None, Query(min_length=1, max_length=256, description="Only of this kind.")] = None,
     limit: Limit = 20,
-) -> Page[CommandStory]:
+) -> Page[CommandReceipts]:
     """The newest commands that the job has read, newest last."""
     checkpoint = service.checkpoint(job_id)
     wanted = CommandFilter(read_command_catalog(checkpoint), step, kind)
-    return Page(items=[_story(story) for story in find_newest_histories(checkpoint, wanted, limit)])
+    return Page(items=[_receipts_of(history) for history in find_newest_histories(checkpoint, wanted, limit)])
 
 
 @router.get("/jobs/{job_id}/commands/{command_id}", summary="Get a command", openapi_extra=needs(Role.VIEWER))
@@ -110,21 +110,21 @@ def get_command(
     job_id: JobId,
     command_id: Annotated[str, Path(pattern=ID_PATTERN, description="The id of a command.")],
     service: Service,
-) -> CommandStory:
+) -> CommandReceipts:
     """What became of a command, with all its receipts."""
     checkpoint = service.checkpoint(job_id)
-    story = find_history(checkpoint, command_id)
-    if story is not None:
-        return _story(story)
+    history = find_history(checkpoint, command_id)
+    if history is not None:
+        return _receipts_of(history)
     waiting = find_waiting(command_id, read_command_catalog(checkpoint), checkpoint)
-    if waiting is None and (story := find_history(checkpoint, command_id)) is not None:
+    if waiting is None and (history := find_history(checkpoint, command_id)) is not None:
         # A command that was waiting a moment ago may have its receipts by now.
-        return _story(story)
+        return _receipts_of(history)
     if waiting is None:
         raise UnknownIdError(
             f"No command {command_id!r} has a receipt from the job {job_id}, or waits for it."
         )
-    return CommandStory(
+    return CommandReceipts(
         id=waiting.id,
         kind=waiting.kind,
         target=str(waiting.target),
@@ -135,9 +135,9 @@ def get_command(
     )
 
 
-def _story(story: CommandHistory) -> CommandStory:
-    last = story.last
-    return CommandStory.model_validate(
+def _receipts_of(history: CommandHistory) -> CommandReceipts:
+    last = history.last
+    return CommandReceipts.model_validate(
         {
             "id": last.id,
             "kind": last.kind,
@@ -145,7 +145,7 @@ def _story(story: CommandHistory) -> CommandStory:
             "version": last.version,
             "issued_by": last.issued_by,
             "status": last.status,
-            "receipts": [plain(receipt) for receipt in story.receipts],
+            "receipts": [plain(receipt) for receipt in history.receipts],
         }
     )
 

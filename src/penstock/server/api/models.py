@@ -14,7 +14,7 @@ from penstock.server.service.job_resources import Id
 
 __all__ = [
     "Command",
-    "CommandStory",
+    "CommandReceipts",
     "CurrentUser",
     "DesiredChange",
     "DumpRequest",
@@ -132,7 +132,7 @@ class SentCommand(ResponseModel):
     issued_by: str
 
 
-class CommandStory(ResponseModel):
+class CommandReceipts(ResponseModel):
     """What became of a command: its receipts in order. SENT means that the job has not read it yet."""
 
     id: str

@@ -30,15 +30,15 @@ from penstock.server.dashboard.registry import job_tab
 
 __all__ = [
     "CommandHelp",
-    "StoriesTail",
+    "HistoriesTail",
     "command_help",
     "command_of",
     "control",
+    "history_row",
     "setting_rows",
-    "story_row",
 ]
 
-_MOST_STORIES: Final = 200
+_MAX_HISTORIES: Final = 200
 _LEVELS: Final = {
     "APPLIED": (Level.GOOD, "check_circle"),
     "REJECTED": (Level.BAD, "block"),
@@ -55,11 +55,11 @@ class _Control:
     """The commands that a job takes, and those that it has read, newest first."""
 
     entry: CommandCatalog
-    stories: list[CommandHistory]
+    histories: list[CommandHistory]
     settings: dict[str, dict[str, Any]]
 
 
-class StoriesTail:
+class HistoriesTail:
     """The newest commands of a job. They are read again only when there are new receipts."""
 
     def __init__(self, checkpoint: Path) -> None:
@@ -72,7 +72,7 @@ class StoriesTail:
         mark = newest_mark(self._checkpoint)
         if mark != self._mark:
             self._mark = mark
-            self._known = find_newest_histories(self._checkpoint, lambda _: True, _MOST_STORIES)[::-1]
+            self._known = find_newest_histories(self._checkpoint, lambda _: True, _MAX_HISTORIES)[::-1]
         return self._known
 
 
@@ -87,9 +87,9 @@ def command_of(said: SentControl, now: dt.datetime) -> Command:
     return check_form(Command, {**values, "expires_at": expires_at})
 
 
-def story_row(story: CommandHistory) -> dict[str, Any]:
+def history_row(history: CommandHistory) -> dict[str, Any]:
     """A command as a row of the table."""
-    last = story.last
+    last = history.last
     level, icon = _LEVELS.get(last.status, _UNDER_WAY)
     return {
         "key": f"{last.batch} {last.id}",
@@ -207,7 +207,7 @@ class _ControlPage:
     def _read(self) -> _Control:
         job_id = self._visit.job_id
         checkpoint = self._visit.service.checkpoint(job_id)
-        tail = self._visit.readings.keep(("stories", job_id), lambda: StoriesTail(checkpoint))
+        tail = self._visit.readings.keep(("histories", job_id), lambda: HistoriesTail(checkpoint))
         return _Control(read_command_catalog(checkpoint), tail.read(), settings_in_force(checkpoint))
 
     def _show(self, found: _Control) -> None:
@@ -216,7 +216,7 @@ class _ControlPage:
             kinds = {kind: None for step in found.entry.steps.values() for kind in step.kinds}
             self._kind.set_options(sorted(kinds), value=self._kind.value)
             self._say_help()
-        self._table.show([story_row(story) for story in found.stories])
+        self._table.show([history_row(history) for history in found.histories])
         self._settings_card.set_visibility(bool(found.settings))
         self._settings.show(setting_rows(found.settings))
 
@@ -295,7 +295,7 @@ class _ControlPage:
                 return None, None
             return wanted, find_history(self._visit.service.checkpoint(self._visit.job_id), wanted)
 
-        self._timer = self._visit.poll(read, self._show_story, every_s=0.5)
+        self._timer = self._visit.poll(read, self._show_history, every_s=0.5)
         self._timer.deactivate()
 
     def _follow(self, command_id: str) -> None:
@@ -304,12 +304,12 @@ class _ControlPage:
         self._show_receipts([{"status": "SENT", "at": "", "reason": "Waits for the job to read it."}])
         self._timer.activate()
 
-    def _show_story(self, found: tuple[str | None, CommandHistory | None]) -> None:
-        command_id, story = found
-        if story is None or command_id != self._followed:
+    def _show_history(self, found: tuple[str | None, CommandHistory | None]) -> None:
+        command_id, history = found
+        if history is None or command_id != self._followed:
             return
-        self._show_receipts([plain(receipt) for receipt in story.receipts])
-        if story.last.status in FINAL:
+        self._show_receipts([plain(receipt) for receipt in history.receipts])
+        if history.last.status in FINAL:
             self._timer.deactivate()
 
     def _show_receipts(self, receipts: list[dict[str, Any]]) -> None:

@@ -72,7 +72,7 @@ class Place:
 
     def until(self, job_id: str, status: JobStatus, manager: Manager | None = None) -> Job:
         """Let the manager work until a job has a status."""
-        self.work(lambda: self.service.get(job_id).status is status, lambda: self.story(job_id), manager)
+        self.work(lambda: self.service.get(job_id).status is status, lambda: self.history(job_id), manager)
         return self.service.get(job_id)
 
     def work(
@@ -84,7 +84,7 @@ class Place:
             (manager or self.manager).look()
             time.sleep(0.02)
 
-    def story(self, job_id: str) -> list[Any]:
+    def history(self, job_id: str) -> list[Any]:
         return [(event.what, event.detail) for event in self.service.events(job_id)]
 
     def statuses(self, job_id: str) -> list[str]:
