@@ -14,12 +14,11 @@ from penstock.base.durable import sync_folder
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import Binding, FilesBinding, KafkaBinding, QueueBinding, RabbitStreamBinding
+from penstock.checkpoints.unread_files import list_unread_files
 from penstock.commands.command_catalog import CommandCatalog
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command, CommandError, CommandFormat
 from penstock.errors import BindingError, ExternalSystemError
-from penstock.runtime.cuts import newest_cut
-from penstock.sources.found_files import FoundFiles
 from penstock.streams.graph import COMMANDS
 
 __all__ = ["MASK", "command_binding", "find_waiting", "send_command"]
@@ -87,27 +86,13 @@ def find_waiting(command_id: str, entry: CommandCatalog, checkpoint: Path) -> Co
         return None
     encoded = msgspec.json.encode(command_id)
     own = f"-{_in_name(command_id)}.jsonl"
-    try:
-        names = [name for name in os.listdir(binding.directory) if not name.startswith((".", "_"))]  # noqa: PTH208
-    except OSError:
-        return None
-    waiting = _unread(binding.directory, names, checkpoint)
+    waiting = list_unread_files(checkpoint, COMMANDS, binding.directory)
     # Files of this sender have the id in their names; other programs may put several commands into one file.
     for name in sorted(waiting, key=lambda name: (name.endswith(own), name), reverse=True):
         found = _command_in(Path(binding.directory, name), command_id, encoded)
         if found is not None:
             return found
     return None
-
-
-def _unread(directory: str, names: list[str], checkpoint: Path) -> list[str]:
-    """Return the names in a folder of files that no committed micro-batch has read."""
-    found = FoundFiles(str(checkpoint / "sources" / f"{COMMANDS}.files"))
-    cut = newest_cut(checkpoint)
-    end = 0 if cut is None else cut.ends.get(COMMANDS, 0)
-    read = max(found.first, end) if isinstance(end, int) else found.first
-    behind = {file.name for file in found.between(read, found.end) if file.directory == directory}
-    return [*found.unknown(directory, names), *(name for name in names if name in behind)]
 
 
 def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:

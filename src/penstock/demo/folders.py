@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
+from penstock.checkpoints.unread_files import found_files
 from penstock.demo.feeds import COMMANDS, READINGS, SETTINGS, Batch, Record
 from penstock.runtime.cuts import read_cut
-from penstock.sources.found_files import FoundFiles
 
 __all__ = ["FolderEvidence", "Folders"]
 
@@ -63,10 +63,7 @@ class FolderEvidence:
         self._checkpoint = checkpoint
         self._commands = commands
         self._position = {READINGS: 0, SETTINGS: 0}
-        self._found = {
-            stream: FoundFiles(str(checkpoint / "sources" / f"{stream}.files"))
-            for stream in (READINGS, SETTINGS)
-        }
+        self._found = {stream: found_files(checkpoint, stream) for stream in (READINGS, SETTINGS)}
 
     def batch(self, batch_id: int) -> Batch:
         """What a micro-batch read."""

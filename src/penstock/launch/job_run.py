@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.described_state import read_described
+from penstock.checkpoints.unread_files import list_unread_files
 from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.command_sender import command_binding, send_command
 from penstock.commands.command_target import check_known, parse_target
@@ -28,7 +29,7 @@ from penstock.jobs.events import user_name
 from penstock.jobs.job_log import job_log
 from penstock.jobs.requests import ask, new_request
 from penstock.launch.collected_outputs import CollectedOutputs
-from penstock.launch.stream_inputs import IteratorFeed, StreamInput, is_sequence, unread_files
+from penstock.launch.stream_inputs import IteratorFeed, StreamInput, is_sequence
 from penstock.operators.record_blocks import DeadLetter
 from penstock.savepoints.state_pages import KeysWanted, key_page
 from penstock.streams.graph import COMMANDS
@@ -207,8 +208,7 @@ class JobRun:
         return self._has_read_commands() and all(one.is_read for one in self._bound.inputs.values())
 
     def _has_read_commands(self) -> bool:
-        folder = self.checkpoint / COMMANDS
-        return not folder.is_dir() or not unread_files(self.checkpoint, COMMANDS, folder)
+        return not list_unread_files(self.checkpoint, COMMANDS, str(self.checkpoint / COMMANDS))
 
     def output(self, sink: str) -> list[Any]:
         """The records that have left through a sink so far, as objects of the stream's class."""

@@ -21,14 +21,13 @@ import pyarrow.parquet as pq
 
 from penstock.base.durable import make_folder, sync_file, sync_folder, write_atomically
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.unread_files import found_files, list_unread_files
 from penstock.errors import CheckpointError
 from penstock.launch.records_given import ROWS, is_frame, table_of_records, tables_of
 from penstock.records.types import RecordType
-from penstock.runtime.cuts import newest_cut
 from penstock.snapshots.digests import row_hashes
-from penstock.sources.found_files import FoundFiles
 
-__all__ = ["IteratorFeed", "StreamInput", "is_sequence", "unread_files"]
+__all__ = ["IteratorFeed", "StreamInput", "is_sequence"]
 
 _FLUSH_S: Final = 0.1
 _END: Final = object()
@@ -39,17 +38,6 @@ class _Beginning(msgspec.Struct):
 
     rows: int
     digest: str
-
-
-def unread_files(checkpoint: Path, stream: str, folder: Path) -> list[str]:
-    """The names in a folder of files that no committed micro-batch has read."""
-    names = [name for name in os.listdir(folder) if not name.startswith((".", "_"))]  # noqa: PTH208  # only names
-    found = FoundFiles(str(checkpoint / "sources" / f"{stream}.files"))
-    cut = newest_cut(checkpoint)
-    end = 0 if cut is None else cut.ends.get(stream, 0)
-    read = max(found.first, end) if isinstance(end, int) else found.first
-    waiting = {file.name for file in found.between(read, found.end) if file.directory == str(folder)}
-    return [*found.unknown(str(folder), names), *(name for name in names if name in waiting)]
 
 
 class StreamInput:
@@ -76,7 +64,7 @@ class StreamInput:
         make_folder(self._folder)
         if given is not None:
             self._begin(given)
-        found = FoundFiles(str(self._checkpoint / "sources" / f"{self._stream}.files"))
+        found = found_files(self._checkpoint, self._stream)
         self._next = found.end + len(found.unknown(str(self._folder), self._names()))
 
     def _begin(self, given: Any) -> None:
@@ -126,7 +114,7 @@ class StreamInput:
     @property
     def is_read(self) -> bool:
         """Whether a committed micro-batch has read all that was written."""
-        return not unread_files(self._checkpoint, self._stream, self._folder)
+        return not list_unread_files(self._checkpoint, self._stream, str(self._folder))
 
     def drain(self, records: Iterable[Any]) -> None:
         """Write all that an iterator gives."""

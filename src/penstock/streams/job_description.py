@@ -137,19 +137,10 @@ def _check_time(who: str, event_time: Any, watermarks: Any) -> None:
 
 
 class JobDescription:
-    """What a job is: data streams, control streams, and what happens to them.
+    """What a job is: data streams, control streams, and what happens to them. Users make one as `launch.job.Job`.
 
     >>> job = JobDescription("temperature-control")
     >>> readings = job.data_stream("readings", schema="sensor_id INT, temperature DOUBLE")
-
-    Args:
-        name: what people call the job; letters, digits, dots, dashes and underscores.
-        key_groups: the number of key groups over which keyed state is spread, 1 to 32768. Fixed for the life of
-            the state. It bounds the useful parallelism.
-        event_time: the event time of the data streams that do not say their own: that of those whose schema has the
-            field of this name, or `ps.INGESTION_TIME` for all.
-        watermarks: the watermarks of the data streams with an event time field that do not say their own.
-
     """
 
     def __init__(
