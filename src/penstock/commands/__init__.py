@@ -2,5 +2,5 @@
 
 In: a command, or the id of one.
 Out: a record where the job reads its commands; receipts.
-Imports: base, bindings, brokers, checkpoints, control, engine, errors, records, runtime, sinks, sources, streams.
+Imports: base, bindings, brokers, checkpoints, control, engine, errors, records, sinks, sources, streams.
 """

@@ -2,5 +2,5 @@
 
 In: the seconds that it may take.
 Out: a verdict on every reading.
-Imports: checkpoints, errors, jobs, machine, runtime, sources.
+Imports: checkpoints, errors, jobs, machine, runtime.
 """

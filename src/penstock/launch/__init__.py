@@ -2,6 +2,5 @@
 
 In: a described job, and what its streams and sinks are bound to: URIs, or records, frames and iterators.
 Out: a run to send to and to look at, and what left through its sinks.
-Imports: base, checkpoints, commands, control, errors, jobs, operators, records, runtime, savepoints,
-    snapshots, sources, spark, streams.
+Imports: base, checkpoints, commands, control, errors, jobs, operators, records, savepoints, snapshots, spark, streams.
 """
