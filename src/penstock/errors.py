@@ -170,6 +170,10 @@ class ExternalSystemError(PenstockError):
     retryable = True
 
 
+class RecordsLostError(ExternalSystemError):
+    """A system beside penstock has deleted records that the job has not read yet."""
+
+
 class StoreError(ExternalSystemError):
     """The store of the job manager cannot be reached, refuses, or is of another version."""
 

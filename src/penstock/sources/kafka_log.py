@@ -1,0 +1,158 @@
+"""Kafka log: a topic as a log that Spark plans and checkpoints, and that workers read."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from confluent_kafka.admin import AdminClient
+
+from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
+from penstock.brokers.kafka_topics import LastError, build_client, check_topic
+from penstock.brokers.topic_offsets import find_begins, find_ends
+from penstock.errors import ExternalSystemError
+from penstock.records.types import RecordType
+from penstock.sources.base import SourceChunk, Split
+from penstock.sources.topic_reader import STALLED_AFTER_S, partition_name, topic_reader
+
+__all__ = ["KafkaLog", "Offsets"]
+
+Offsets: TypeAlias = Mapping[int, int]
+"""The next offset of each partition of a topic."""
+
+# Planning asks the brokers at most this often, and for new partitions more rarely.
+_LOOK_S: Final = 0.02
+_PARTITIONS_LOOK_S: Final = 5.0
+_ANSWER_TIMEOUT_S: Final = 5.0
+# Fewer records than this are one task's work.
+_RECORDS_OF_A_TASK: Final = 20_000
+
+
+@dataclass
+class _Look:
+    """What the brokers have told last, in the process that plans."""
+
+    admin: AdminClient
+    partitions: int
+    partitions_at_s: float
+    ends: dict[int, int] = field(default_factory=dict)
+    ends_at_s: float = 0.0
+
+
+@dataclass
+class KafkaLog:
+    """A topic as a `ReplayableLog`. Positions are offsets by partition.
+
+    Partitions that the topic gets while the job runs are read from their beginning. `limit` is the number of records
+    that a micro-batch reads at most; `settings` are librdkafka's.
+    """
+
+    binding: KafkaBinding
+    settings: Mapping[str, Any]
+    limit: int | None = RECORDS_PER_BATCH
+    wants_keys: bool = False
+    _frozen: dict[int, int] | None = field(default=None, init=False)
+    _look: _Look | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Clients do not travel.
+        return {**self.__dict__, "_look": None}
+
+    def encode(self, position: Offsets) -> dict[str, Any]:
+        """Encode a position as a JSON object, by topic and partition."""
+        return {self.binding.topic: {str(number): position[number] for number in sorted(position)}}
+
+    def decode(self, offset: Mapping[str, Any]) -> Offsets:
+        """Decode a position."""
+        return {int(number): end for number, end in offset[self.binding.topic].items()}
+
+    def latest(self, start: Offsets, *, limited: bool) -> Offsets:
+        """Return the newest position to read up to from `start`; with `limited` at most one micro-batch ahead.
+
+        While no broker answers nothing is new. Raises ExternalSystemError when that lasts for long.
+        """
+        ends = self._frozen if self._frozen is not None else self._ends()
+        new = [number for number in ends if number not in start]
+        if new:
+            # They begin where they do now, and have something to read from the next position on.
+            begins = find_begins(self._looked().admin, self.binding, new, _ANSWER_TIMEOUT_S)
+            return {**self._limited(start, ends, limited=limited), **begins}
+        return self._limited(start, ends, limited=limited)
+
+    def _limited(self, start: Offsets, ends: Offsets, *, limited: bool) -> dict[int, int]:
+        """The ends of the partitions of a position, or part of the way there, in proportion to what waits in each."""
+        waits = {number: max(0, ends.get(number, at) - at) for number, at in start.items()}
+        total = sum(waits.values())
+        if not limited or self.limit is None or total <= self.limit:
+            return {number: at + waits[number] for number, at in start.items()}
+        return {number: at + -(-waits[number] * self.limit // total) for number, at in start.items()}
+
+    def freeze(self) -> None:
+        """Fix the ends at what they are now."""
+        self._frozen = find_ends(
+            self._looked().admin, self.binding, range(self._looked().partitions), _ANSWER_TIMEOUT_S
+        )
+
+    def newest(self) -> Offsets | None:
+        """Return the ends that were known last."""
+        return self._frozen if self._look is None else self._look.ends
+
+    def splits(self, start: Offsets, end: Offsets, parallelism: int) -> list[Split]:
+        """Cut what lies between two positions into splits; each is a range of one partition."""
+        ranges = {n: (at, end[n]) for n, at in sorted(start.items()) if n in end and end[n] > at}
+        total = sum(last - first for first, last in ranges.values())
+        most = max(_RECORDS_OF_A_TASK, -(-total // parallelism))
+        splits = []
+        for number, (first, last) in ranges.items():
+            parts = -(-(last - first) // most)
+            cuts = [first + (last - first) * part // parts for part in range(parts + 1)]
+            name = partition_name(number)
+            splits += [Split(name, "", low, high) for low, high in itertools.pairwise(cuts)]
+        return splits
+
+    def read(self, splits: Sequence[Split], record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # as ReplayableLog
+        """Read the records of splits."""
+        reader = topic_reader(self.binding, self.settings, wants_keys=self.wants_keys)
+        ranges: dict[int, tuple[int, int]] = {}
+        for split in splits:
+            number = int(split.partition)
+            first, _ = ranges.get(number, (split.start, split.start))
+            ranges[number] = first, split.end
+        return reader.read(ranges)
+
+    def forget(self, end: Offsets) -> None:
+        """The brokers keep records as long as the topic says."""
+
+    def lag(self, position: Offsets) -> dict[str, Any]:
+        """Return how many records wait after a position, as far as known."""
+        newest = self.newest()
+        return (
+            {} if newest is None else {"records": sum(max(0, newest[n] - position.get(n, 0)) for n in newest)}
+        )
+
+    def _looked(self) -> _Look:
+        if self._look is None:
+            admin = build_client(AdminClient, self.binding, self.settings, LastError())
+            self._look = _Look(admin, check_topic(self.binding, self.settings), time.monotonic())
+        return self._look
+
+    def _ends(self) -> dict[int, int]:
+        look = self._looked()
+        now_s = time.monotonic()
+        if now_s - look.ends_at_s < _LOOK_S:
+            return look.ends
+        try:
+            if now_s - look.partitions_at_s > _PARTITIONS_LOOK_S:
+                look.partitions = check_topic(self.binding, self.settings, _ANSWER_TIMEOUT_S)
+                look.partitions_at_s = now_s
+            look.ends = find_ends(look.admin, self.binding, range(look.partitions), _ANSWER_TIMEOUT_S)
+        except ExternalSystemError:
+            # Brokers that restart are back after some seconds.
+            if look.ends_at_s and now_s - look.ends_at_s < STALLED_AFTER_S:
+                return look.ends
+            raise
+        look.ends_at_s = time.monotonic()
+        return look.ends
