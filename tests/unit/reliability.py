@@ -146,7 +146,7 @@ def _soak_lines(soak: dict[str, Any]) -> list[str]:
         "## Growth\n",
         "    make soak ARGS=--json | tail -1 > docs/chaos/soak.json\n",
         (
-                        f"A job ran for {soak['seconds']:,} s: {soak['batches']:,} micro-batches, {soak['records']:,} records\n"
+            f"A job ran for {soak['seconds']:,} s: {soak['batches']:,} micro-batches, {soak['records']:,} records\n"
             f"and {soak['commands']:,} commands, each applied before the next was sent. Figures are medians. Since\n"
             "the machine's speed varies, the growth of a time is relative to that of a fixed piece of work:\n"
         ),
