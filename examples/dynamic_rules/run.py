@@ -1,4 +1,4 @@
-"""Run the job on four hours of payments, change its rules before each, and show what came of it."""
+"""Run the job on four hours of payments, change its rules before each hour, and show the alerts and receipts."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def play(job: RunningJob, number: int, console: Console) -> list[Record]:
-    """Change the rules, then let an hour of payments come; the alerts of that hour."""
+    """Change the rules, hand in an hour of payments, and return the alerts of that hour."""
     files = job.folder / "feed" / str(number)
     known = len(read(job.folder / "alerts"))
     for stream in ("rules", "commands", "payments"):
@@ -57,7 +57,7 @@ def play(job: RunningJob, number: int, console: Console) -> list[Record]:
 
 
 def alerts_table(hours: list[list[Record]]) -> Table:
-    """How many alerts each rule gave in each hour, by which of its versions."""
+    """Return a table of the number of alerts of each rule in each hour, by version."""
     table = Table("rule", title="Alerts by the rules that were in force", title_justify="left")
     for number, alerts in enumerate(hours, 1):
         versions = sorted({alert["control_version"] for alert in alerts})
@@ -72,7 +72,7 @@ def alerts_table(hours: list[list[Record]]) -> Table:
 
 
 def receipts_table(receipts: list[Record]) -> Table:
-    """What became of each command."""
+    """Return a table of the outcome of each command."""
     table = Table("command", "status", "keys", "reason", title="Receipts", title_justify="left")
     for receipt in receipts:
         colour = MARKS[receipt["status"]]
@@ -82,7 +82,7 @@ def receipts_table(receipts: list[Record]) -> Table:
 
 
 def replied(receipts: list[Record], kind: str) -> Any:
-    """What the job has replied to the command of a kind."""
+    """Return the job's reply to the command of a kind."""
     (receipt,) = (one for one in receipts if one["kind"] == kind)
     return json.loads(receipt["details"])
 

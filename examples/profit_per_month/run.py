@@ -1,4 +1,4 @@
-"""Run the sales server and the job, and write what the job tells into profitPerMonthWindowed.txt."""
+"""Run the sales server and the job, and write the job's output to profitPerMonthWindowed.txt."""
 
 import argparse
 import subprocess
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def profits(folder: Path, port: int, sales: int) -> list[str]:
-    """The lines that the job writes until it has told of all sales, with their header."""
+    """Return the lines that the job writes until its output covers all sales, with their header."""
     bindings = {
         "sales": f"socket://127.0.0.1:{port}",
         "profits": f"csv:{folder / 'profits'}",
@@ -62,7 +62,7 @@ def profits(folder: Path, port: int, sales: int) -> list[str]:
 
 
 def written(folder: Path) -> list[str]:
-    """The lines of all files in a folder of CSV, with one header."""
+    """Return the lines of all CSV files in a folder, with one header."""
     parts = [path.read_text().splitlines() for path in sorted(folder.glob("*.csv"))]
     return [*parts[0][:1], *(row for part in parts for row in part[1:])] if parts else []
 
