@@ -1,4 +1,4 @@
-"""Commands: a benchmark as a program, whose options are the fields of its sizes."""
+"""Commands: a benchmark as a program whose options are the fields of its sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["option", "run_command"]
 
 
 def option(default: Any, told: str = "", *, choices: Sequence[str] | None = None) -> Any:
-    """A field of sizes with what `--help` says of it, and the values that it may have."""
+    """Return a field of sizes with its `--help` text and its allowed values."""
     return dataclasses.field(default=default, metadata={"help": told, "choices": choices})
 
 
@@ -27,13 +27,13 @@ def run_command(
     show: Callable[[dict[str, Any]], None],
     flags: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Read the options, measure in a folder that is gone afterwards, show the result, print it with --json.
+    """Read the options, measure in a temporary folder, show the result, and with --json print it.
 
     Args:
         sizes: a dataclass; each field with a default of a simple type is an option.
-        measure: is given the sizes, the folder, and each flag by its name.
-        show: prints what was measured for people.
-        flags: further options that are on or off, with what `--help` says of them.
+        measure: takes the sizes, the folder, and each flag by its name.
+        show: prints the measurements for people.
+        flags: further options that are on or off, with their `--help` texts.
 
     """
     module = sys.modules[sizes.__module__]
@@ -65,6 +65,6 @@ def run_command(
 
 
 def _type_of(hint: Any) -> type:
-    """The simple type in a hint: of `int | None` and of `Sequence[int]` it is int."""
+    """Return the simple type in a hint: int for `int | None` and `Sequence[int]`."""
     found: type = next((one for one in typing.get_args(hint) if one is not type(None)), hint)
     return found

@@ -40,7 +40,7 @@ def main() -> None:
     result = arguments.to / RESULT
     result.write_text("\n".join(rows) + "\n")
     print(
-        f"{len(rows) - 1} lines are in {result}, and {letters} lines of the server were no sales. The first ones:"
+        f"{len(rows) - 1} lines are in {result}, and {letters} lines of the server were not sales. The first ones:"
     )
     print("\n".join(rows[:8]))
 
