@@ -16,9 +16,9 @@ from benchmarks.report import print_json
 __all__ = ["option", "run_command"]
 
 
-def option(default: Any, told: str = "", *, choices: Sequence[str] | None = None) -> Any:
+def option(default: Any, help_text: str = "", *, choices: Sequence[str] | None = None) -> Any:
     """Return a field of sizes with its `--help` text and its allowed values."""
-    return dataclasses.field(default=default, metadata={"help": told, "choices": choices})
+    return dataclasses.field(default=default, metadata={"help": help_text, "choices": choices})
 
 
 def run_command(
@@ -50,8 +50,8 @@ def run_command(
             help=field.metadata.get("help") or "default: %(default)s",
             choices=field.metadata.get("choices"),
         )
-    for flag, told in (flags or {}).items():
-        parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=told)
+    for flag, help_text in (flags or {}).items():
+        parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=help_text)
     parser.add_argument("--json", action="store_true", help="print the result as one line as well")
     given = vars(parser.parse_args())
     as_json = given.pop("json")

@@ -156,7 +156,7 @@ class _Job:
             end_session(self.process)
 
 
-def _beside(work: Path, name: str, *arguments: str) -> tuple[float, _Peak, dict[str, Any]]:
+def _run_measured(work: Path, name: str, *arguments: str) -> tuple[float, _Peak, dict[str, Any]]:
     """Run a command in its own process; return its time, its memory and its output."""
     log = work / f"{name}.log"
     begun_s = time.monotonic()
@@ -196,15 +196,17 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         held = _memory(job.process.pid).total
         note("load", time.monotonic() - begun_s, loading, held)
         dump = ("state", "dump", str(job.checkpoint), "--to", str(places["dump"]), "--format", sizes.form)
-        note("dump", *_beside(work, "dump-of-it", *dump)[:2], 0)
-        saved = _beside(work, "saving", "savepoint", str(job.checkpoint), "--to", str(places["savepoint"]))
+        note("dump", *_run_measured(work, "dump-of-it", *dump)[:2], 0)
+        saved = _run_measured(
+            work, "saving", "savepoint", str(job.checkpoint), "--to", str(places["savepoint"])
+        )
         note("savepoint", *saved[:2], 0)
         with _watched(job.process.pid) as rescaling:
             wanted = ("--parallelism", str(sizes.after), "--timeout", "1800")
-            _, _, told = _beside(work, "rescaling", "rescale", str(job.checkpoint), *wanted)
+            _, _, answer = _run_measured(work, "rescaling", "rescale", str(job.checkpoint), *wanted)
             add_notes(work / "notes", sizes, batches)
             job.await_true(lambda: last_batch(job.checkpoint) >= 1)
-        note("rescale", told["seconds"], rescaling, held)
+        note("rescale", answer["seconds"], rescaling, held)
     finally:
         job.end()
     restored = _Job(work, "second", sizes, "--from-savepoint", saved[2]["uri"])
@@ -215,7 +217,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         now = _memory(restored.process.pid).total
         note("restore", time.monotonic() - begun_s, restoring, now)
         after = ("savepoint", str(restored.checkpoint), "--to", str(places["after"]))
-        last = _beside(work, "saving-again", *after)
+        last = _run_measured(work, "saving-again", *after)
     finally:
         restored.end()
     return _checked(sizes, steps, [str(places["dump"]), saved[2]["uri"], last[2]["uri"]])

@@ -43,7 +43,7 @@ class _Accounts:
         self._looked = 0.0
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         """Track each query that starts within the block."""
 
         def start(session: SparkSession, query: Query) -> StreamingQuery:
@@ -101,7 +101,7 @@ def run(given: Sequence[str], stop: threading.Event | None = None) -> dict[str, 
     if arguments.receipts_mb is not None:
         settings = dataclasses.replace(settings, receipts_mb=arguments.receipts_mb)
     accounts = _Accounts()
-    with accounts.kept():
+    with accounts.track():
         summary = JobRunner(loaded.job, settings, loaded.code).run(stop, RunHooks(on_progress=accounts.look))
     return {
         "records_in": summary.records_in,

@@ -128,7 +128,7 @@ class Judge(ps.ConnectedProcessFunction):
                 self.seen.set({rule: kept for rule, kept in seen.items() if rule != name})
 
     @ps.on_command("list-rules", scope="step")
-    def tell(self, payload: None, ctx: ps.CommandContext) -> None:
+    def list_rules(self, payload: None, ctx: ps.CommandContext) -> None:
         ctx.reply([rule for rule in self.rules.values() if not rule.paused])
 
     def known(self, name: str) -> Rule:

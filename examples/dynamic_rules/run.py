@@ -36,7 +36,7 @@ def main() -> None:
         console.print(alerts_table(hours))
         console.print(receipts_table(receipts))
         console.print("\nIn force at the end, as the job replies to list-rules:")
-        for rule in replied(receipts, "list-rules"):
+        for rule in find_reply(receipts, "list-rules"):
             console.print(f"  {rule['name']} v{rule['version']}: {rule['measure']} over {rule['threshold']}")
         console.print(f"\nOne job, never restarted, {time.monotonic() - began:.0f} s.")
 
@@ -81,7 +81,7 @@ def receipts_table(receipts: list[Record]) -> Table:
     return table
 
 
-def replied(receipts: list[Record], kind: str) -> Any:
+def find_reply(receipts: list[Record], kind: str) -> Any:
     """Return the job's reply to the command of a kind."""
     (receipt,) = (one for one in receipts if one["kind"] == kind)
     return json.loads(receipt["details"])

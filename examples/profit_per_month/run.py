@@ -54,14 +54,14 @@ def profits(folder: Path, port: int, sales: int) -> list[str]:
     }
     with RunningJob(HERE / "profit_job.py", folder, bindings=bindings) as job:
         while True:
-            rows = written(folder / "profits")
+            rows = read_csv(folder / "profits")
             if sum(int(row.split(",")[-1]) for row in rows[1:]) >= sales:
                 return rows
             job.check()
             time.sleep(0.2)
 
 
-def written(folder: Path) -> list[str]:
+def read_csv(folder: Path) -> list[str]:
     """Return the lines of all CSV files in a folder, with one header."""
     parts = [path.read_text().splitlines() for path in sorted(folder.glob("*.csv"))]
     return [*parts[0][:1], *(row for part in parts for row in part[1:])] if parts else []
