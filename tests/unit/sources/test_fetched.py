@@ -152,7 +152,7 @@ def test_a_refusal_of_the_system_is_told(
 
     path = written(tmp_path, "a.json", "{}")
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.objects.allowed._opened", refuse)
+        patched.setattr("penstock.objects.allowed._open_below", refuse)
         assert reason(fetched, path) == f"{str(path)!r} cannot be read: Permission denied"
 
 
