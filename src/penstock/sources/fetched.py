@@ -47,7 +47,7 @@ class FetchedFiles:
         Raises ExternalSystemError when the cause is not what the command names: memory, file handles, or the
         checkpoint's disk are exhausted.
         """
-        return self._kept(
+        return self._find_once(
             place, command_id, lambda: _as_json(uri, self.allowed.content(uri, self.most_bytes))
         )
 
@@ -58,9 +58,9 @@ class FetchedFiles:
             self.allowed.check_write(uri)
             return b"null"
 
-        self._kept(place, command_id, check)
+        self._find_once(place, command_id, check)
 
-    def _kept(self, place: str, command_id: str, found: Callable[[], bytes]) -> bytes:
+    def _find_once(self, place: str, command_id: str, found: Callable[[], bytes]) -> bytes:
         """Return what was found for a command the first time."""
         name = hashlib.sha256(f"{place}/{command_id}".encode()).hexdigest()
         kept = Path(self.folder) / f"{name}.json"

@@ -116,7 +116,7 @@ class FileLog:
                 self._discover(found, force=False)
             end = found.end if self._end is None else self._end
             if limited:
-                end = self._limited(found, start, end)
+                end = self._limit(found, start, end)
         return max(start, end)
 
     @property
@@ -124,7 +124,7 @@ class FileLog:
         """Whether the binding says how many files go into a micro-batch."""
         return self._binding.max_files_per_batch is not None
 
-    def _limited(self, found: FoundFiles, start: int, end: int) -> int:
+    def _limit(self, found: FoundFiles, start: int, end: int) -> int:
         """Return how far one micro-batch may read: at least one file, within the limits of the binding."""
         if self._binding.max_files_per_batch is not None:
             end = min(end, start + self._binding.max_files_per_batch)
@@ -166,7 +166,7 @@ class FileLog:
         with self._as_external(split.path):
             try:
                 if file_format in LINE_FORMATS and split.start == split.end:
-                    yield from _appended(split)
+                    yield from _report_appended(split)
                 elif file_format in LINE_FORMATS:
                     yield from read_lines(split.path, split.partition, split.start, split.end)
                 elif file_format == "csv":
@@ -174,7 +174,7 @@ class FileLog:
                 else:
                     yield from read_parquet(split.path, split.partition, split.start, split.end, record_type)
                 if file_format != "parquet":
-                    yield from self._shrunk(split, record_type)
+                    yield from self._report_lost(split, record_type)
             except UnreadableFileError as e:
                 yield self._bad(split, f"{split.path}: {e}", e.offset, record_type)
             except FileNotFoundError:
@@ -238,7 +238,7 @@ class FileLog:
             return chunk
         return dataclasses.replace(chunk, raw=None, batch=empty_like(record_type.schema))
 
-    def _shrunk(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+    def _report_lost(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
         """Report bytes of a split that a file has lost since it was found."""
         size = os.stat(split.path).st_size  # noqa: PTH116  # asked for every split
         if size < split.end:
@@ -431,7 +431,7 @@ def _weight(split: Split) -> int:
     return size if 0 < size < _UNKNOWN_ROWS else 1
 
 
-def _appended(split: Split) -> Iterator[SourceChunk]:
+def _report_appended(split: Split) -> Iterator[SourceChunk]:
     """Report what was appended to a file after the split's (empty) range."""
     with Path(split.path).open("rb") as file:
         file.seek(split.end)

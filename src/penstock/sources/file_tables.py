@@ -135,7 +135,7 @@ def read_csv(path: str, partition: str, record_type: RecordType) -> Iterator[Sou
         invalid: list[pa.csv.InvalidRow] = []
         with _open_csv(path, len(header), invalid) as reader:
             for table in reader:
-                early, invalid[:] = _reached(invalid, done, len(table))
+                early, invalid[:] = _split_reached(invalid, done, len(table))
                 offsets = _row_numbers(done, len(table), early)
                 done += len(table) + len(early)
                 chunk = _csv_chunk(table, partition, offsets, places, record_type)
@@ -189,7 +189,7 @@ def _row_number(row: pa.csv.InvalidRow) -> int:
     return int(row.number) - 1
 
 
-def _reached(
+def _split_reached(
     invalid: list[pa.csv.InvalidRow], done: int, count: int
 ) -> tuple[list[pa.csv.InvalidRow], list[pa.csv.InvalidRow]]:
     """Split the skipped rows into those before the last of the next `count` good rows, and those after it."""

@@ -195,7 +195,7 @@ class FoundFiles:
         lines = added[:whole].splitlines()
         try:
             if self._read_bytes == 0 and lines and lines[0].startswith(_BEGINNING):
-                self._begin(_decoded(lines.pop(0)))
+                self._begin(_decode(lines.pop(0)))
             files = [LoggedFile(**json.loads(line)) for line in lines]
         except (ValueError, TypeError) as e:
             raise CheckpointError(
@@ -234,13 +234,13 @@ def files_found(path: Path) -> int:
         first = log.readline()
         before = 0
         if first.startswith(_BEGINNING):
-            before = _decoded(first).before
+            before = _decode(first).before
         else:
             log.seek(0)
         return before + sum(chunk.count(b"\n") for chunk in iter(lambda: log.read(_CHUNK_BYTES), b""))
 
 
-def _decoded(line: bytes) -> _Before:
+def _decode(line: bytes) -> _Before:
     # Names of folders may contain bytes that are not valid text, which msgspec does not read.
     return msgspec.convert(json.loads(line), _Before)
 
