@@ -64,7 +64,7 @@ def split_definition(definition: str) -> tuple[str, str]:
 
 
 def parse_binding(stream: str, uri: str, role: Role) -> Binding:
-    """Return the binding that `uri` gives a stream: a data stream, a control stream or a sink.
+    """Parse the URI of a stream with a role: a data stream, a control stream or a sink.
 
     >>> parse_binding("readings", "jsonl:/data/in", "data").directory
     '/data/in'

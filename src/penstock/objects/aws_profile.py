@@ -11,7 +11,7 @@ __all__ = ["AwsProfile", "ProfileError", "aws_profile"]
 
 
 class ProfileError(Exception):
-    """Why a profile cannot be used, as the end of a sentence."""
+    """A profile cannot be used. The message says why, as the end of a sentence."""
 
 
 @dataclass(frozen=True)

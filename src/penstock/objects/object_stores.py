@@ -40,12 +40,12 @@ _CREDENTIALS: Final = {
 
 
 class _UnusableError(Exception):
-    """Why a store cannot be used, as the end of a sentence."""
+    """A store cannot be used. The message says why, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait: to connect, for the next bytes, for a whole request, and for attempts after the first."""
+    """Time limits: to connect, for the next bytes, for a whole request, and for attempts after the first."""
 
     connect_ms: int
     read_ms: int
@@ -56,7 +56,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an object is: `host` is the bucket or the container."""
+    """The address of an object: `host` is the bucket or the container."""
 
     scheme: str
     host: str

@@ -183,7 +183,7 @@ class _TransactionTask(RejectingTask):
         return self._encoded.limit
 
     def _send_and_commit(self) -> None:
-        """Send and commit, again with a new producer when the transaction is lost."""
+        """Send and commit; retry with a new producer when the transaction is lost."""
         for attempt in range(1, _ATTEMPTS + 1):
             begun_s = time.monotonic()
             try:

@@ -41,7 +41,7 @@ _FORGOTTEN_AFTER_S: Final = 24 * 3600
 
 @dataclass(frozen=True)
 class Keeping:
-    """What is kept of files that were read.
+    """The retention of files that were read.
 
     The list has those of the newest `retained` micro-batches, to which a job may go back, and at least those after
     position `oldest`. With `owned` the folder is the checkpoint's own: a file is removed from it when its micro-batch

@@ -136,7 +136,7 @@ class Receiver(ABC, Generic[_Connection]):
 
 
 class _MissingError(Exception):
-    """What the stream is bound to existed, but does not at the moment."""
+    """The place that the stream is bound to existed, but does not at the moment."""
 
     def __init__(self, error: BindingError) -> None:
         super().__init__(str(error))
