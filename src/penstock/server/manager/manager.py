@@ -278,7 +278,7 @@ class Manager:
             self._store.add_event_of_leader(self._leader, job.id, MANAGER, "waits for its checkpoint", detail)
 
     def _step(self, job: JobRow) -> tuple[JobRow | None, float]:
-        """Observe, decide, record and act. Returns the job if its status has changed, and the seconds to wait if not."""
+        """Observe, decide, record and act. Returns the job if its status changed, and the seconds to wait if not."""
         folder = self._home.run(job.id, job.epoch)
         driver = self._driver(job, folder)
         decision = decide(job.facts, driver, self._now_ms())

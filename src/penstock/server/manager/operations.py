@@ -88,7 +88,7 @@ class OperationWorker:
         return has_turn
 
     def _ask_driver(self, leader: int, operation: OperationRow, job: JobRow) -> None:
-        """Send the request to the driver once it accepts requests. If a run ends without an answer, ask the next one."""
+        """Send the request to the driver once it accepts requests. If a run ends without an answer, ask the next."""
         request = Request(
             id=f"{operation.id}-{job.epoch}",
             action="rescale",
@@ -112,7 +112,10 @@ class OperationWorker:
         if operation.kind == "savepoint":
             command = ["savepoint", job.checkpoint, "--to", str(self._home.savepoints)]
         elif operation.kind == "dump":
-            command = ["state", *_dump_arguments(job.checkpoint, self._home.dumps / operation.id, operation.arguments)]
+            command = [
+                "state",
+                *_dump_arguments(job.checkpoint, self._home.dumps / operation.id, operation.arguments),
+            ]
         else:
             command = ["rescale", job.checkpoint, "--parallelism", str(operation.arguments["parallelism"])]
         folder = self._home.operation(operation.id)
@@ -161,4 +164,7 @@ def _outcome(output: Path) -> tuple[dict[str, Any] | None, str]:
                 continue
         if line.startswith("Error: "):
             return None, line.removeprefix("Error: ")
-    return None, "Its process ended without a result: it was killed, or the machine restarted. Request it again."
+    return (
+        None,
+        "Its process ended without a result: it was killed, or the machine restarted. Request it again.",
+    )
