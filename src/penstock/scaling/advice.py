@@ -165,7 +165,8 @@ def _parallelism(
         needed = tasks_for(state.at_most(), rate, bounds, longest_s, target)
         if needed is not None and needed < tasks and needed * policy.least_factor <= tasks:
             wanted = needed
-            text = f"The load is {load.likely:.2f}, below {policy.scale_in_below:g}; {tasks_text(needed)} would suffice."
+            below = f"below {policy.scale_in_below:g}"
+            text = f"The load is {load.likely:.2f}, {below}; {tasks_text(wanted)} would suffice."
     then = load_at(state, rate, wanted, bounds, longest_s)
     measurements = {
         "arriving_per_s": state.arriving,
