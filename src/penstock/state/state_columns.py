@@ -97,9 +97,9 @@ class StateColumns:
             keys = key_indices[last]
             same = [self._arrays[name][keys] == column[last] for name, column in given.items()]
             last = last[~np.logical_and.reduce([self._present[keys], *same])]
-        behind = {name: column[last] for name, column in given.items()}
+        after = {name: column[last] for name, column in given.items()}
         found = StateColumns(self._spec, present, arrays)
-        return found, key_indices[last], behind if self._spec.record_type else behind[""]
+        return found, key_indices[last], after if self._spec.record_type else after[""]
 
     def _given(self, values: Any) -> Mapping[str, Any]:
         """Return values as columns by field name; the column of a scalar state has the name ""."""

@@ -254,9 +254,9 @@ class BoundValueState(BoundState, ValueState[Any]):
         self._dirty[key] = None
 
     def exchange(self, key_indices: npt.NDArray[np.int64], values: Any) -> StateColumns:  # noqa: D102  # as declared
-        found, changed, behind = self.columns().exchange(key_indices, values)
+        found, changed, after = self.columns().exchange(key_indices, values)
         if len(changed):
-            self.put(changed, behind)
+            self.put(changed, after)
         return found
 
     def _fit(self, value: Any) -> Any:
