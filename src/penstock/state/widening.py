@@ -28,7 +28,7 @@ def _struct_misfit(declared: pa.DataType, found: pa.DataType) -> str:
         return f"the field {lost[0]!r} would be lost"
     for name, field in ours.items():
         if not field.nullable and (name not in theirs or theirs[name].nullable):
-            return f"the field {name!r} must have a value, but stored records may have none; make it optional"
+            return f"the field {name!r} must have a value, and what is stored may have none; make it optional"
     reasons = [misfit(field.type, theirs[name].type) for name, field in ours.items() if name in theirs]
     return next((reason for reason in reasons if reason), "")
 
